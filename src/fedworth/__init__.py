@@ -1,0 +1,1 @@
+"""fedworth: what each client's data is worth in a federated learning."""

@@ -1,0 +1,1 @@
+"""Fill the unseen cells of the utility matrix, with evidence of fit."""

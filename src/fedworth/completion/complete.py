@@ -1,0 +1,65 @@
+"""Complete: a partly seen utility matrix goes in, an estimate of every cell comes out.
+
+With permutations, the reduced problem of Algorithm 1 (prob:matrix_completion_reduced): the columns are the distinct
+prefixes. Without, all coalitions. The penalty is absolute, or a fraction of λ_collapse, which makes it free of scale.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedworth.completion.completion import FactorCompletion
+from fedworth.completion.problem import PENALTY_KINDS, Problem, problem_of
+from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
+from fedworth.errors import CompletionError, unknown_name
+from fedworth.utility.matrix import UtilityMatrix, needed_columns
+
+
+@dataclass(frozen=True, slots=True)
+class FactorSettings:
+    """How to complete by factors; the penalty is absolute, or else relative to λ_collapse."""
+
+    rank: int = 5
+    penalty: float | None = None
+    relative_penalty: float = 0.01
+    penalty_kind: str = "counts"
+    max_sweeps: int = MAX_SWEEPS
+
+    def __post_init__(self) -> None:
+        if self.penalty_kind not in PENALTY_KINDS:
+            raise unknown_name("penalty kind", self.penalty_kind, PENALTY_KINDS)
+        if self.rank < 1 or self.max_sweeps < 1:
+            raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")
+
+
+def complete(matrix: UtilityMatrix, settings: FactorSettings | None = None) -> FactorCompletion:
+    """The factor completion of a utility matrix."""
+    settings = settings or FactorSettings()
+    if matrix.is_truth:
+        raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
+    reduced = matrix.within(needed_columns(matrix))
+    problem = problem_of(reduced, settings.penalty_kind)
+    limit = collapse_penalty_of(reduced, settings.penalty_kind)
+    penalty = settings.relative_penalty * limit if settings.penalty is None else settings.penalty
+    solution = solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps)
+    return FactorCompletion(
+        clients=matrix.clients,
+        coalitions=reduced.coalitions,
+        round_factors=solution.W,
+        coalition_factors=solution.H,
+        rank=settings.rank,
+        penalty=penalty,
+        relative_penalty=penalty / limit,
+        penalty_kind=settings.penalty_kind,
+        objective=solution.objective,
+        residual=_residual(problem, solution),
+        status=solution.status,
+        stationarity=solution.certificate.stationarity,
+        spectral_ratio=solution.certificate.spectral_ratio,
+        n_sweeps=solution.n_sweeps,
+    )
+
+
+def _residual(problem: Problem, solution: Solution) -> float:
+    left = problem.residuals(solution.W, solution.H)
+    return float(np.sqrt((left**2).sum() / (problem.values**2).sum()))

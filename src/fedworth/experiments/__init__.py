@@ -1,0 +1,1 @@
+"""The paper's studies, built only from the public API."""

@@ -1,0 +1,1 @@
+"""Train a federation, or listen to one, and write its ledger."""

@@ -1,0 +1,42 @@
+"""The task: what the server needs to value a ledger — a model to load weights into, and a test set.
+
+A coalition's model is loaded into `module` and judged on `inputs` and `labels`, which never leave the
+server: D_c of the paper. For a simulated federation the task is remade from the ledger's settings.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedworth.errors import DataError
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classification task: the module that a model's weights belong to, and the server's test set."""
+
+    module: nn.Module
+    inputs: torch.Tensor  # (n_samples, ...)
+    labels: torch.Tensor  # (n_samples,)
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels) or len(self.labels) == 0:
+            raise DataError(
+                f"test set: {len(self.inputs)} inputs and {len(self.labels)} labels, expected as many"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
+            found = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
+            raise DataError(f"test set: labels are {found}, expected one int64 class a sample")
+        if self.inputs.is_floating_point() and not bool(torch.isfinite(self.inputs).all()):
+            raise DataError("test set: some inputs are NaN or infinite")
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the test set: utilities measured on another one are other utilities."""
+        digest = hashlib.sha256(str((tuple(self.inputs.shape), self.inputs.dtype)).encode())
+        for tensor in (self.inputs, self.labels):
+            digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())
+        return digest.hexdigest()

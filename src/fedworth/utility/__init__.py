@@ -1,0 +1,1 @@
+"""Measure what coalitions would have achieved: the utility matrix, partly seen."""

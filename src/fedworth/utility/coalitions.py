@@ -1,0 +1,87 @@
+"""Sets of clients as rows of booleans: which there are, which are the same, where one stands.
+
+With all 2^n coalitions listed, row c is the coalition whose integer is c: bit i stands for client i.
+Beyond 64 clients no machine integer holds a coalition, so rows are compared as packed bytes.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices, Memberships, Permutations
+from fedworth.errors import TooManyError
+
+MOST_ENUMERATED = 20
+
+
+def subsets(members: Indices, n_clients: int) -> Memberships:
+    """All 2^n coalitions of `members`, the empty one first, in the order of their integers."""
+    n = len(members)
+    if n > MOST_ENUMERATED:
+        raise TooManyError(
+            f"{n} clients have 2^{n} = {2**n:,} coalitions a round; at most 2^{MOST_ENUMERATED} are enumerated: "
+            f"use Monte Carlo, say --permutations {default_permutations(n)}"
+        )
+    rows = np.zeros((2**n, n_clients), dtype=bool)  # (2^n, n_clients)
+    rows[:, members] = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+    return rows
+
+
+def prefixes(permutations: Permutations, n_clients: int) -> Memberships:
+    """Every prefix of every permutation, from the empty one to the whole: row m·(n+1) + j is the first j of
+    permutation m. A permutation may be of some of the clients only."""
+    n_permutations, n = permutations.shape
+    rows = np.zeros((n_permutations, n + 1, n_clients), dtype=bool)
+    order = np.arange(n_permutations)
+    for position in range(n):
+        rows[:, position + 1] = rows[:, position]
+        rows[order, position + 1, permutations[:, position]] = True
+    return rows.reshape(n_permutations * (n + 1), n_clients)
+
+
+def default_permutations(n_clients: int) -> int:
+    """⌈n ln n⌉ permutations, the paper's M for n clients (at least 1)."""
+    return max(1, math.ceil(n_clients * math.log(n_clients))) if n_clients > 1 else 1
+
+
+def draw_permutations(members: Indices, n_permutations: int, *, rng: np.random.Generator) -> Permutations:
+    """Uniformly random orders in which `members` may join."""
+    return rng.permuted(np.tile(members, (n_permutations, 1)), axis=1).astype(np.int64)
+
+
+def distinct(coalitions: Memberships) -> tuple[Memberships, Indices]:
+    """The different coalitions, in a canonical order (by size, then by members), and for each row which it is."""
+    _, first, inverse = np.unique(_keys(coalitions), return_index=True, return_inverse=True)
+    rows = coalitions[first]  # (n_distinct, n_clients)
+    by_size = np.argsort(rows.sum(axis=1), kind="stable")
+    rank = np.empty(len(by_size), dtype=np.int64)
+    rank[by_size] = np.arange(len(by_size))
+    return rows[by_size], rank[inverse.reshape(-1)]
+
+
+def locate(wanted: Memberships, known: Memberships) -> Indices:
+    """For each wanted coalition its row among the known ones, or −1."""
+    if len(known) == 0:
+        return np.full(len(wanted), -1, dtype=np.int64)
+    known_keys, wanted_keys = _keys(known), _keys(wanted)
+    order = np.argsort(known_keys, kind="stable")
+    position = np.searchsorted(known_keys, wanted_keys, sorter=order)
+    candidate = order[np.minimum(position, len(order) - 1)]
+    return np.where(known_keys[candidate] == wanted_keys, candidate, -1)
+
+
+def names(coalition: NDArray[np.bool_], clients: tuple[str, ...]) -> str:
+    """A coalition for a person to read."""
+    return "{" + ", ".join(name for name, is_in in zip(clients, coalition, strict=True) if is_in) + "}"
+
+
+def _keys(coalitions: Memberships) -> NDArray[Any]:
+    """One comparable key a row; big-endian words, so that keys order like the packed bytes."""
+    packed = np.packbits(coalitions, axis=1)  # (n_coalitions, n_bytes)
+    if packed.shape[1] <= 8:
+        words = np.zeros((len(packed), 8), dtype=np.uint8)
+        words[:, : packed.shape[1]] = packed
+        return words.view(">u8").reshape(-1).astype(np.uint64)
+    return np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).reshape(-1)

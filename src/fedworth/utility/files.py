@@ -1,0 +1,124 @@
+"""Utility matrices on disk: what `observe` writes, and what anyone with coalition values can bring.
+
+Both are plain `.npz` without pickle, and `load_utilities` reads either:
+
+    brought    utilities     float64 (n_rounds, n_coalitions), NaN where unseen
+               coalitions    bool    (n_coalitions, n_clients)
+               participants  bool    (n_rounds, n_clients)
+               permutations  int     (n_permutations, n_clients), optional: for the Monte Carlo estimate
+               clients       str     (n_clients,), optional
+    written    the same, but for the seen cells alone, since a large matrix is nearly all unseen:
+               cell_rounds, cell_coalitions int (n_seen,) and utilities float64 (n_seen,);
+               round_permutations_<t> int, for FedSV's Monte Carlo estimate
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.errors import UtilityError
+from fedworth.storage import read_npz, write_npz
+from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def save_utilities(matrix: UtilityMatrix, path: Path) -> None:
+    """Write a utility matrix, whole or not at all."""
+    arrays: Arrays = {
+        "clients": np.array(matrix.clients, dtype=np.str_),
+        "participants": matrix.participants,
+        "coalitions": matrix.coalitions,
+        "cell_rounds": matrix.round_indices,
+        "cell_coalitions": matrix.coalition_indices,
+        "utilities": matrix.utilities,
+        "is_truth": np.array(matrix.is_truth),
+    }
+    if matrix.permutations is not None:
+        arrays["permutations"] = matrix.permutations
+    for round_index, orders in enumerate(matrix.round_permutations or ()):
+        arrays[f"round_permutations_{round_index}"] = orders
+    write_npz(path, arrays)
+
+
+def load_utilities(path: Path, *, is_truth: bool = False) -> UtilityMatrix:
+    """The utility matrix at `path`. `is_truth`: allow cells beyond the participants in a brought file too."""
+    arrays = read_npz(path)
+    for name in ("utilities", "coalitions", "participants"):
+        if name not in arrays:
+            raise UtilityError(f"{path}: no array {name!r}; found {sorted(arrays)}")
+    try:
+        return _written(arrays, path) if "cell_rounds" in arrays else _brought(arrays, path, is_truth)
+    except UtilityError as error:
+        raise UtilityError(f"{path}: {error}") from None
+
+
+def _written(arrays: Arrays, path: Path) -> UtilityMatrix:
+    return UtilityMatrix(
+        _clients(arrays),
+        _flags(arrays, "participants", path),
+        _flags(arrays, "coalitions", path),
+        arrays["cell_rounds"],
+        arrays["cell_coalitions"],
+        arrays["utilities"],
+        arrays.get("permutations"),
+        _round_permutations(arrays),
+        bool(arrays.get("is_truth", False)),
+    )
+
+
+def _brought(arrays: Arrays, path: Path, is_truth: bool) -> UtilityMatrix:
+    """A dense file as a matrix; the empty coalition is known even where the file leaves it out."""
+    participants, coalitions = _flags(arrays, "participants", path), _flags(arrays, "coalitions", path)
+    utilities = arrays["utilities"]
+    expected = (len(participants), len(coalitions))
+    if utilities.dtype != np.float64 or utilities.shape != expected:
+        found = f"{utilities.dtype} of shape {utilities.shape}"
+        raise UtilityError(f"utilities are {found}, expected float64 of shape {expected}")
+    if np.isinf(utilities).any():
+        t, c = np.argwhere(np.isinf(utilities))[0]
+        raise UtilityError(f"utilities[{t}, {c}] is {utilities[t, c]}, expected a finite number, or NaN where unseen")
+    _refuse_nonzero_empty(utilities, coalitions)
+    rows = []
+    for row in utilities:
+        seen = ~np.isnan(row)
+        rows.append((coalitions[seen], row[seen]))
+    if len(np.unique(np.packbits(coalitions, axis=1), axis=0)) != len(coalitions):
+        raise UtilityError("coalitions: two rows are the same set of clients; give each once")
+    permutations = arrays.get("permutations")
+    return matrix_from_cells(
+        _clients(arrays),
+        participants,
+        rows,
+        permutations=None if permutations is None else permutations.astype(np.int64, casting="safe"),
+        round_permutations=_round_permutations(arrays),
+        is_truth=is_truth,
+    )
+
+
+def _refuse_nonzero_empty(utilities: NDArray[np.float64], coalitions: NDArray[np.bool_]) -> None:
+    empty = np.flatnonzero(~coalitions.any(axis=1))
+    found = utilities[:, empty][np.nan_to_num(utilities[:, empty]) != 0]
+    if len(found):
+        raise UtilityError(f"utility of the empty coalition is {found[0]}, expected 0; subtract it from its round")
+
+
+def _flags(arrays: Arrays, name: str, path: Path) -> NDArray[np.bool_]:
+    array = arrays[name]
+    if array.dtype != np.bool_ or array.ndim != 2:
+        found = f"{array.dtype} of shape {array.shape}"
+        raise UtilityError(f"{path}: {name} is {found}, expected bool with a column a client")
+    return array
+
+
+def _clients(arrays: Arrays) -> tuple[str, ...]:
+    if "clients" in arrays:
+        return tuple(str(name) for name in arrays["clients"])
+    return tuple(str(k) for k in range(arrays["participants"].shape[1]))
+
+
+def _round_permutations(arrays: Arrays) -> tuple[NDArray[np.int64], ...] | None:
+    keys = [f"round_permutations_{t}" for t in range(len(arrays["participants"]))]
+    return tuple(arrays[key] for key in keys) if keys and keys[0] in arrays else None

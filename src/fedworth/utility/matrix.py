@@ -1,0 +1,189 @@
+"""The utility matrix 𝒰 of Section VI: all rounds × all coalitions, of which few cells are seen.
+
+Kept as a list of seen cells over named columns. A cell that is not in the list is unseen: it has no default.
+U_t(∅) = 0 is known without measuring, so the empty coalition is a seen cell of every round; the paper's sums
+over S ⊆ I_t count it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices, Memberships, Permutations, Utilities
+from fedworth.errors import UtilityError
+from fedworth.utility.coalitions import distinct, locate, names, prefixes, subsets
+
+
+@dataclass(frozen=True)
+class UtilityMatrix:
+    """Observations (round, coalition, utility), and who took part when.
+
+    `permutations` say for which Monte Carlo estimate the cells were measured, `round_permutations` (one array a
+    round) for which estimate of FedSV. `is_truth`: cells of coalitions beyond the participants may be seen.
+    """
+
+    clients: tuple[str, ...]
+    participants: NDArray[np.bool_]  # (n_rounds, n_clients)
+    coalitions: Memberships  # (n_coalitions, n_clients), all different
+    round_indices: Indices  # (n_seen,)
+    coalition_indices: Indices  # (n_seen,)
+    utilities: Utilities  # (n_seen,)
+    permutations: Permutations | None = None
+    round_permutations: tuple[Permutations, ...] | None = None
+    is_truth: bool = False
+
+    def __post_init__(self) -> None:
+        n_rounds, n_clients = self.participants.shape
+        if len(self.clients) != n_clients or self.coalitions.shape[1:] != (n_clients,):
+            found = f"{len(self.clients)} names, {self.coalitions.shape[1:]} members"
+            raise UtilityError(f"utility matrix: {found}, expected {n_clients} clients as in the participants")
+        if not len(self.round_indices) == len(self.coalition_indices) == len(self.utilities):
+            raise UtilityError("utility matrix: rounds, coalitions and utilities of the cells differ in number")
+        if len(self.utilities) and not (
+            0 <= self.round_indices.min() <= self.round_indices.max() < n_rounds
+            and 0 <= self.coalition_indices.min() <= self.coalition_indices.max() < len(self.coalitions)
+        ):
+            raise UtilityError(f"utility matrix: a cell outside {n_rounds} rounds × {len(self.coalitions)} coalitions")
+        self._check_cells()
+        self._check_permutations()
+
+    def _check_cells(self) -> None:
+        bad = np.flatnonzero(~np.isfinite(self.utilities))
+        if len(bad):
+            raise UtilityError(f"{self._where(bad[0])}: utility is {self.utilities[bad[0]]}, expected a finite number")
+        cells = self.round_indices * len(self.coalitions) + self.coalition_indices
+        if len(np.unique(cells)) != len(cells):
+            raise UtilityError("utility matrix: a cell is given twice")
+        is_empty = np.asarray(~self.coalitions.any(axis=1))
+        wrong = np.flatnonzero(is_empty[self.coalition_indices] & (self.utilities != 0))
+        if len(wrong):
+            found = self.utilities[wrong[0]]
+            raise UtilityError(
+                f"{self._where(wrong[0])}: utility is {found}, expected 0 for the empty coalition; "
+                "subtract it from the round's other utilities"
+            )
+        if not self.is_truth:
+            outside = np.flatnonzero(~self._within_participants())
+            if len(outside):
+                raise UtilityError(
+                    f"{self._where(outside[0])}: seen, though not all of its members took part; expected "
+                    "only coalitions of participants, unless the truth is asked for"
+                )
+
+    def _check_permutations(self) -> None:
+        if self.permutations is not None:
+            _check_orders(self.permutations, self.n_clients, "permutations")
+        for round_index, orders in enumerate(self.round_permutations or ()):
+            _check_orders(orders, self.n_clients, f"permutations of round {round_index}")
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.participants)
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.clients)
+
+    @property
+    def heard(self) -> NDArray[np.bool_]:
+        """(n_clients,): who took part in any round."""
+        return np.asarray(self.participants.any(axis=0))
+
+    @property
+    def heard_permutations(self) -> Permutations | None:
+        """The permutations without the clients that no round has heard."""
+        if self.permutations is None or self.heard.all():
+            return self.permutations
+        kept = self.heard[self.permutations]  # (n_permutations, n_clients)
+        return self.permutations[kept].reshape(len(self.permutations), -1)
+
+    def dense(self) -> Utilities:
+        """(n_rounds, n_coalitions) with NaN where unseen."""
+        cells = np.full((self.n_rounds, len(self.coalitions)), np.nan)
+        cells[self.round_indices, self.coalition_indices] = self.utilities
+        return cells
+
+    def row(self, round_index: int, coalitions: Memberships) -> Utilities:
+        """One round's utilities of these coalitions, NaN where unseen."""
+        mine = self.round_indices == round_index
+        cells = np.full(len(self.coalitions) + 1, np.nan)  # the last stands for columns that are not there
+        cells[self.coalition_indices[mine]] = self.utilities[mine]
+        return cells[locate(coalitions, self.coalitions)]
+
+    def within(self, coalitions: Memberships) -> "UtilityMatrix":
+        """The same matrix with these columns only (those that it has)."""
+        return self._keep(np.isin(np.arange(len(self.coalitions)), locate(coalitions, self.coalitions)))
+
+    def seen_part(self) -> "UtilityMatrix":
+        """What the server could have seen: the cells of coalitions within the participants, and their columns."""
+        cells = self._within_participants()
+        return replace(
+            self,
+            round_indices=self.round_indices[cells],
+            coalition_indices=self.coalition_indices[cells],
+            utilities=self.utilities[cells],
+            is_truth=False,
+        )
+
+    def _keep(self, columns: NDArray[np.bool_]) -> "UtilityMatrix":
+        renumbered = np.cumsum(columns) - 1
+        cells = columns[self.coalition_indices]
+        return replace(
+            self,
+            coalitions=self.coalitions[columns],
+            round_indices=self.round_indices[cells],
+            coalition_indices=renumbered[self.coalition_indices[cells]],
+            utilities=self.utilities[cells],
+        )
+
+    def _within_participants(self) -> NDArray[np.bool_]:
+        """(n_seen,): whether all members of the cell's coalition took part in the cell's round."""
+        outsiders = self.coalitions[self.coalition_indices] & ~self.participants[self.round_indices]
+        return np.asarray(~outsiders.any(axis=1))
+
+    def _where(self, cell: np.intp | int) -> str:
+        coalition = names(self.coalitions[self.coalition_indices[cell]], self.clients)
+        return f"round {self.round_indices[cell]}, coalition {coalition}"
+
+
+def matrix_from_cells(
+    clients: tuple[str, ...],
+    participants: NDArray[np.bool_],
+    rows: list[tuple[Memberships, Utilities]],
+    *,
+    permutations: Permutations | None = None,
+    round_permutations: tuple[Permutations, ...] | None = None,
+    is_truth: bool = False,
+) -> UtilityMatrix:
+    """A matrix from each round's measured coalitions; its columns are all that were measured, and the empty one."""
+    empty = np.zeros((1, len(clients)), dtype=bool)
+    filled = [(np.concatenate([empty, c[c.any(axis=1)]]), np.concatenate([[0.0], u[c.any(axis=1)]])) for c, u in rows]
+    coalitions, columns = distinct(np.concatenate([c for c, _ in filled]))
+    return UtilityMatrix(
+        clients,
+        participants,
+        coalitions,
+        np.repeat(np.arange(len(filled)), [len(u) for _, u in filled]),
+        columns,
+        np.concatenate([u for _, u in filled]),
+        permutations,
+        round_permutations,
+        is_truth,
+    )
+
+
+def needed_columns(matrix: UtilityMatrix) -> Memberships:
+    """The columns that a value rests on: the prefixes of the permutations, or all coalitions of the heard."""
+    if matrix.heard_permutations is not None:
+        return distinct(prefixes(matrix.heard_permutations, matrix.n_clients))[0]
+    return distinct(subsets(np.flatnonzero(matrix.heard), matrix.n_clients))[0]
+
+
+def _check_orders(orders: Permutations, n_clients: int, what: str) -> None:
+    is_order = orders.ndim == 2 and orders.dtype.kind == "i"
+    if not is_order or (orders.size and not (0 <= orders.min() <= orders.max() < n_clients)):
+        raise UtilityError(f"{what}: expected one row of client numbers from 0 to {n_clients - 1} each")
+    in_order = np.sort(orders, axis=1)
+    if (in_order != in_order[:1]).any() or (np.diff(in_order, axis=1) == 0).any():
+        raise UtilityError(f"{what}: expected the same clients in every row, each once")

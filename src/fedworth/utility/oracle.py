@@ -1,0 +1,82 @@
+"""The oracle: what measures a utility; each call costs.
+
+U_t(S) = ℓ(w^t; D_c) − ℓ(w_S; D_c), the mean loss on the server's test set before minus after (eq. utility), or
+accuracy after minus before. `LoopOracle` is the plain one, obvious and correct: average, load, predict. Every faster
+oracle is tested against it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch.func import functional_call
+
+from fedworth.arrays import Utilities
+from fedworth.errors import ModelError, unknown_name
+from fedworth.federation.ledger import Model, Round
+from fedworth.federation.task import Task
+from fedworth.utility.weighting import Mixtures
+
+MEASURES = ("loss", "accuracy")
+BATCH = 1024
+
+
+class Oracle(Protocol):
+    """Measures the utilities of one round's coalitions, given as mixtures of the round's models."""
+
+    def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
+        """One utility a mixture, in the order given."""
+
+
+@dataclass(frozen=True)
+class LoopOracle:
+    """One coalition after the other; models are averaged in float64 and evaluated in their own precision."""
+
+    task: Task
+    measure: str = "loss"
+
+    def __post_init__(self) -> None:
+        if self.measure not in MEASURES:
+            raise unknown_name("measure", self.measure, MEASURES)
+
+    def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
+        """One utility a mixture, in the order given."""
+        models = {**round_.client_models, **round_.apart_models}
+        before = self._quality(round_.global_model)
+        after = [
+            self._quality(mix(round_.global_model, models, of_clients, of_global))
+            for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
+        ]
+        return np.array(after) - before
+
+    def _quality(self, model: Model) -> float:
+        """Minus the mean loss, or the accuracy: higher is better."""
+        total = 0.0
+        module = self.task.module.eval()
+        with torch.inference_mode():
+            for start in range(0, len(self.task.labels), BATCH):
+                inputs, labels = self.task.inputs[start : start + BATCH], self.task.labels[start : start + BATCH]
+                logits = functional_call(module, model, (inputs,))
+                if self.measure == "accuracy":
+                    total += float((logits.argmax(dim=1) == labels).sum())
+                else:
+                    total -= float(F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64))
+        return total / len(self.task.labels)
+
+
+def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.float64], of_global: float) -> Model:
+    """One mixture of models, summed in float64; integer tensors are averaged and rounded, as the server does."""
+    mixed: Model = {}
+    members = np.flatnonzero(of_clients)
+    missing = sorted(set(members.tolist()) - set(models))
+    if missing:
+        raise ModelError(f"clients {missing} have no model in this round, so no coalition with them can be measured")
+    for name, like in global_model.items():
+        total = of_global * like.to(torch.float64)
+        for k in members.tolist():
+            total = total + float(of_clients[k]) * models[k][name].to(torch.float64)
+        mixed[name] = total.to(like.dtype) if like.is_floating_point() else total.round().to(like.dtype)
+    return mixed

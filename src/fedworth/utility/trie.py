@@ -1,0 +1,262 @@
+"""The order in which many coalitions' models are summed, so that each costs one addition.
+
+Comes in: coalitions, as memberships or as the prefixes of permutations. Goes out: a trie whose every step adds
+one client to the running sum of an earlier step,
+
+    sum(S ∪ {k}) = sum(S) + a_k z_k,
+
+in depth-first order. Equal coalitions are one step. Running sums live in numbered slots: the last step that
+continues a sum overwrites it, and of several the one whose own tree is the most branched goes last. So a chain of a
+thousand clients needs one slot, and n steps never more than log2(n) + 1 (the Strahler number of the trie).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices, Memberships, Permutations
+from fedworth.errors import UtilityError
+from fedworth.utility.kernels_compile import compiled
+
+ROOT = -1
+"""Stands for the empty coalition, where a step number is expected."""
+
+NOWHERE = -1
+"""Stands for a running sum that no later step continues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trie:
+    """Steps that visit every wanted coalition, each adding one client to an earlier sum."""
+
+    clients: NDArray[np.int32]  # (n_steps,) who joins
+    parents: NDArray[np.int32]  # (n_steps,) the step joined, or ROOT
+    sources: NDArray[np.int32]  # (n_steps,) slot holding the parent's sum; the root's is slot 0
+    targets: NDArray[np.int32]  # (n_steps,) slot for the new sum, or NOWHERE
+    wanted: NDArray[np.bool_]  # (n_steps,) whether a coalition asked for ends here
+    coalition_steps: Indices  # (n_coalitions,) where each coalition asked for ends, or ROOT
+    n_slots: int
+    n_clients: int
+
+    @property
+    def n_steps(self) -> int:
+        return len(self.clients)
+
+    @property
+    def asks_for_empty(self) -> bool:
+        return bool((self.coalition_steps == ROOT).any())
+
+    def totals(self, client_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The weight of each step's coalition: Σ_{k∈S} a_k."""
+        return _running_totals(self.clients, self.parents, client_weights)
+
+
+def coalition_trie(memberships: Memberships) -> Trie:
+    """A trie through the given coalitions, in whatever order of clients shares most.
+
+    Coalitions are met by increasing size. One that is a known coalition and one more client continues it; any
+    other is built up from its most frequent client to its rarest, since frequent clients first share most.
+    """
+    if memberships.ndim != 2:
+        raise UtilityError(f"memberships have shape {memberships.shape}, expected (n_coalitions, n_clients)")
+    n_coalitions, n_clients = memberships.shape
+    by_frequency = np.argsort(-memberships.sum(axis=0), kind="stable")  # (n_clients,)
+    sizes = memberships.sum(axis=1)  # (n_coalitions,)
+    by_size = np.argsort(sizes, kind="stable")  # (n_coalitions,)
+    members = by_frequency[np.nonzero(memberships[by_size][:, by_frequency])[1]]  # (Σ|S|,)
+    ends = np.cumsum(sizes[by_size])  # (n_coalitions,)
+    parents, clients, reached = _grow_paths(members, ends, _client_keys(n_clients), True)
+    nodes = np.zeros(n_coalitions, np.int64)
+    occupied = sizes[by_size] > 0
+    nodes[by_size[occupied]] = reached[ends[occupied] - 1]
+    return _arranged(parents, clients, nodes, n_clients)
+
+
+def prefix_trie(permutations: Permutations) -> Trie:
+    """A trie through every non-empty prefix of the given permutations.
+
+    Coalition m·n_joining + i is the first i+1 clients of permutation m. A permutation may list fewer than all
+    clients (the participants of a round), as long as it lists nobody twice.
+    """
+    n_permutations, n_joining = permutations.shape
+    n_clients = int(permutations.max(initial=-1)) + 1
+    if permutations.min(initial=0) < 0:
+        raise UtilityError(f"permutations list client {permutations.min()}, expected 0 or more")
+    ordered = np.sort(permutations, axis=1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        raise UtilityError("a permutation lists a client twice, expected each at most once")
+    members = np.ascontiguousarray(permutations, np.int64).ravel()  # (n_permutations · n_joining,)
+    ends = np.arange(1, n_permutations + 1) * n_joining  # (n_permutations,)
+    parents, clients, reached = _grow_paths(members, ends, _client_keys(n_clients), False)
+    return _arranged(parents, clients, reached, n_clients)
+
+
+def _client_keys(n_clients: int) -> NDArray[np.uint64]:
+    """Random bits for each client; a coalition's key is their exclusive or.
+
+    Two different coalitions share a 128-bit key with probability 2^-128: among a million coalitions less than
+    once in 10^26 runs, so keys are compared and coalitions are not.
+    """
+    bits = np.random.default_rng(2022).integers(0, 2**64, (n_clients, 2), dtype=np.uint64)
+    return bits  # (n_clients, 2)
+
+
+def _arranged(
+    parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Indices, n_clients: int
+) -> Trie:
+    """The trie in depth-first order, from nodes in the order they were met; node 0 is the root."""
+    order, slots, continued = _depth_first(parents)
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order)) - 1  # the root becomes ROOT
+    steps = order[1:]
+    wanted = np.zeros(len(order), np.bool_)
+    wanted[nodes] = True
+    return Trie(
+        clients=clients[steps],
+        parents=position[parents[steps]].astype(np.int32),
+        sources=slots[parents[steps]],
+        targets=np.where(continued[steps], slots[steps], NOWHERE).astype(np.int32),
+        wanted=wanted[steps],
+        coalition_steps=position[nodes],
+        n_slots=int(slots[continued].max(initial=0)) + 1,
+        n_clients=n_clients,
+    )
+
+
+@compiled
+def _running_totals(
+    clients: NDArray[np.int32], parents: NDArray[np.int32], client_weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    totals = np.empty(len(clients), np.float64)
+    for step in range(len(clients)):
+        before = totals[parents[step]] if parents[step] >= 0 else 0.0
+        totals[step] = before + client_weights[clients[step]]
+    return totals
+
+
+@compiled
+def _place(table: NDArray[np.int32], keys: NDArray[np.uint64], low: Any, high: Any) -> Any:
+    """Where in the open-addressed table the key stands, or would stand."""
+    mask = np.uint64(len(table) - 1)
+    place = low & mask
+    while table[place] >= 0 and (keys[table[place], 0] != low or keys[table[place], 1] != high):
+        place = (place + np.uint64(1)) & mask
+    return place
+
+
+@compiled
+def _grow_paths(
+    members: Indices, ends: Indices, client_keys: NDArray[np.uint64], skips_ahead: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int32], Indices]:
+    """Walk every path of members from the root, making the nodes that are missing.
+
+    Returns each node's parent and client, and the node reached after each member. With `skips_ahead`, a path whose
+    end is one client away from a known node starts there; only its last `reached` is then filled in.
+    """
+    capacity = 1024
+    table = np.full(4 * capacity, -1, np.int32)
+    keys = np.zeros((capacity, 2), np.uint64)
+    parents = np.full(capacity, -1, np.int32)
+    clients = np.full(capacity, -1, np.int32)
+    reached = np.zeros(len(members), np.int64)
+    table[0] = 0  # the root, key 0
+    n_nodes = 1
+    start = 0
+    for end in ends:
+        node, low, high = 0, np.uint64(0), np.uint64(0)
+        first = start
+        if skips_ahead and end > start:
+            whole_low, whole_high = np.uint64(0), np.uint64(0)
+            for m in range(start, end):
+                whole_low ^= client_keys[members[m], 0]
+                whole_high ^= client_keys[members[m], 1]
+            known = table[_place(table, keys, whole_low, whole_high)]
+            if known >= 0:
+                reached[end - 1] = known
+                start = end
+                continue
+            for m in range(end - 1, start - 1, -1):
+                near_low = whole_low ^ client_keys[members[m], 0]
+                near_high = whole_high ^ client_keys[members[m], 1]
+                near = table[_place(table, keys, near_low, near_high)]
+                if near >= 0:
+                    members[m], members[end - 1] = members[end - 1], members[m]
+                    node, low, high, first = near, near_low, near_high, end - 1
+                    break
+        for m in range(first, end):
+            low ^= client_keys[members[m], 0]
+            high ^= client_keys[members[m], 1]
+            place = _place(table, keys, low, high)
+            if table[place] < 0:
+                if n_nodes == capacity:
+                    keys = np.concatenate((keys, np.zeros_like(keys)))
+                    parents = np.concatenate((parents, np.full_like(parents, -1)))
+                    clients = np.concatenate((clients, np.full_like(clients, -1)))
+                    capacity *= 2
+                    table = np.full(4 * capacity, -1, np.int32)
+                    for known in range(n_nodes):
+                        table[_place(table, keys, keys[known, 0], keys[known, 1])] = known
+                    place = _place(table, keys, low, high)
+                table[place] = n_nodes
+                keys[n_nodes, 0], keys[n_nodes, 1] = low, high
+                parents[n_nodes], clients[n_nodes] = node, members[m]
+                n_nodes += 1
+            node = table[place]
+            reached[m] = node
+        start = end
+    return parents[:n_nodes].copy(), clients[:n_nodes].copy(), reached
+
+
+@compiled
+def _depth_first(
+    parents: NDArray[np.int32],
+) -> tuple[Indices, NDArray[np.int32], NDArray[np.bool_]]:
+    """Nodes in depth-first order, the slot of each node's sum, and whether any node continues it.
+
+    need(node) = max(need of its neediest child, 1 + need of the second), at least 1; 0 for a leaf. The neediest
+    child goes last and takes over the slot, the others use the next one.
+    """
+    n_nodes = len(parents)
+    need = np.zeros(n_nodes, np.int32)
+    neediest = np.full(n_nodes, -1, np.int64)
+    first_child = np.full(n_nodes, -1, np.int64)
+    next_sibling = np.full(n_nodes, -1, np.int64)
+    for node in range(n_nodes - 1, 0, -1):  # children come after their parents
+        parent = parents[node]
+        next_sibling[node] = first_child[parent]
+        first_child[parent] = node
+        heaviest = neediest[parent]
+        if heaviest < 0:
+            neediest[parent] = node
+            need[parent] = max(1, need[node])
+        elif need[node] > need[heaviest]:
+            neediest[parent] = node
+            need[parent] = max(need[node], 1 + need[heaviest], need[parent])
+        else:
+            need[parent] = max(need[parent], 1 + need[node])
+    slots = np.zeros(n_nodes, np.int32)
+    order = np.empty(n_nodes, np.int64)
+    waiting = np.empty(n_nodes, np.int64)
+    n_waiting = 1
+    waiting[0] = 0
+    n_visited = 0
+    while n_waiting > 0:
+        n_waiting -= 1
+        node = waiting[n_waiting]
+        order[n_visited] = node
+        n_visited += 1
+        if neediest[node] < 0:
+            continue
+        waiting[n_waiting] = neediest[node]
+        slots[neediest[node]] = slots[node]
+        n_waiting += 1
+        child = first_child[node]
+        while child >= 0:
+            if child != neediest[node]:
+                waiting[n_waiting] = child
+                slots[child] = slots[node] + 1
+                n_waiting += 1
+            child = next_sibling[child]
+    return order, slots, neediest >= 0

@@ -1,0 +1,1 @@
+"""From cells to what each client is worth, with uncertainty."""

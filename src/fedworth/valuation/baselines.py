@@ -1,0 +1,69 @@
+"""What every valuation must be held against: the truth where it is known, and two plain baselines.
+
+`truth`: the map of ComFedSV on the true full matrix. `heard_round`: the Shapley value of the one round that heard
+everyone; coalitions larger than the number of participants are seen there only, so ComFedSV leans on it heavily.
+`leave_one_out`: Σ_t U_t(I_t) − U_t(I_t∖i) over the rounds that i took part in.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedworth.arrays import Memberships, Utilities
+from fedworth.errors import ValuationError
+from fedworth.utility.coalitions import prefixes, subsets
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.valuation.fedsv import seen_row
+from fedworth.valuation.players import heard_players, spread
+from fedworth.valuation.shapley import permutation_values, shapley_values
+from fedworth.valuation.valuation import Valuation
+
+
+def truth(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
+    """The values of the full matrix, every needed cell of which must be known."""
+
+    def totals(coalitions: Memberships) -> Utilities:
+        return np.sum([seen_row(matrix, t, coalitions) for t in range(matrix.n_rounds)], axis=0)
+
+    return _of_game(matrix, "truth", totals, strict)
+
+
+def heard_round(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
+    """The values of the first round in which all clients that were ever heard took part."""
+    everyone = np.flatnonzero((matrix.participants | ~matrix.heard).all(axis=1))
+    if len(everyone) == 0:
+        most = int(matrix.participants.sum(axis=1).max(initial=0))
+        raise ValuationError(
+            f"no round heard everyone: at most {most} of {int(matrix.heard.sum())} clients took part in one; "
+            "let the first round hear all clients"
+        )
+    return _of_game(matrix, "heard-round", lambda coalitions: seen_row(matrix, int(everyone[0]), coalitions), strict)
+
+
+def leave_one_out(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
+    """What each round's participants lose without the client, summed over its rounds."""
+    players, warnings = heard_players(matrix, strict=strict)
+    values = np.zeros(matrix.n_clients)
+    for round_index, row in enumerate(matrix.participants):
+        members = np.flatnonzero(row)
+        without = np.tile(row, (len(members), 1))
+        without[np.arange(len(members)), members] = False
+        utilities = seen_row(matrix, round_index, np.concatenate([row[None], without]))
+        values[members] += utilities[0] - utilities[1:]
+    return Valuation(
+        "leave-one-out", matrix.clients, spread(values[players], players, matrix.n_clients), None, None, warnings
+    )
+
+
+def _of_game(matrix: UtilityMatrix, method: str, game: Callable[[Memberships], Utilities], strict: bool) -> Valuation:
+    """The Shapley value of a game on coalitions, by the matrix's permutations or exactly."""
+    players, warnings = heard_players(matrix, strict=strict)
+    permutations = matrix.heard_permutations
+    if permutations is None:
+        values = spread(shapley_values(game(subsets(players, matrix.n_clients))), players, matrix.n_clients)
+        return Valuation(method, matrix.clients, values, None, None, warnings)
+    utilities = game(prefixes(permutations, matrix.n_clients)).reshape(len(permutations), -1)
+    values, errors = permutation_values(utilities, permutations, matrix.n_clients)
+    return Valuation(
+        method, matrix.clients, values, errors, None, (*warnings, f"Monte Carlo over {len(permutations)} permutations")
+    )

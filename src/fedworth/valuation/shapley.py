@@ -1,0 +1,51 @@
+"""The Shapley value of a game, exactly from all coalitions or estimated from permutations.
+
+    v_i = (1/n) Σ_{S∌i} [U(S∪i) − U(S)] / C(n−1, |S|)              exact, from 2^n utilities
+    v_i = E_π [U(π(i)∪i) − U(π(i))],  π(i) the clients before i     Monte Carlo, from all prefixes
+
+Utilities come in the order of the coalitions' integers: bit i stands for player i.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Permutations, Utilities
+from fedworth.errors import ValuationError
+
+
+def shapley_values(utilities: Utilities) -> NDArray[np.float64]:
+    """(n,): the exact values of a game given by its 2^n utilities."""
+    n = _n_players(utilities)
+    sizes = np.bitwise_count(np.arange(2 ** max(n - 1, 0), dtype=np.uint32))  # |S| of every S without the player
+    weights = np.array([1 / (n * math.comb(n - 1, size)) for size in range(n)])[sizes]  # (2^(n−1),)
+    values = np.empty(n)
+    for player in range(n):
+        halves = utilities.reshape(-1, 2, 2**player)  # (higher bits, this player's bit, lower bits)
+        values[player] = weights @ (halves[:, 1] - halves[:, 0]).reshape(-1)
+    return values
+
+
+def permutation_values(
+    prefix_utilities: Utilities, permutations: Permutations, n_clients: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values and standard errors (n_clients,) from the utilities of all prefixes, (n_permutations, n + 1).
+
+    NaN for clients that are in no permutation; the standard error of a single permutation is NaN too.
+    """
+    marginals = np.full((len(permutations), n_clients), np.nan)
+    np.put_along_axis(marginals, permutations, np.diff(prefix_utilities, axis=1), axis=1)
+    values = marginals.mean(axis=0)
+    if len(permutations) < 2:
+        return values, np.full(n_clients, np.nan)
+    return values, marginals.std(axis=0, ddof=1) / math.sqrt(len(permutations))
+
+
+def _n_players(utilities: Utilities) -> int:
+    n = len(utilities).bit_length() - 1
+    if utilities.ndim != 1 or len(utilities) != 2**n or n < 1:
+        raise ValuationError(f"a game of shape {utilities.shape}: expected 2^n utilities for n ≥ 1 players")
+    if not np.isfinite(utilities).all():
+        raise ValuationError(f"{int((~np.isfinite(utilities)).sum()):,} utilities are not finite, expected all known")
+    return n
