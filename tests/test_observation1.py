@@ -20,9 +20,7 @@ from fedworth.valuation.observation1 import (
     unfairness_chance,
 )
 
-GOLDEN: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "golden" / "g8_observation1.json").read_text()
-)
+GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parent / "golden" / "g8_observation1.json").read_text())
 SIZES = st.tuples(st.integers(2, 12), st.integers(0, 12), st.integers(0, 15)).filter(lambda n: n[1] <= n[0])
 
 
@@ -39,9 +37,7 @@ def terms(n_clients: int, n_participants: int, n_rounds: int, *, stay: int) -> d
     return sums
 
 
-@pytest.mark.parametrize(
-    "case", GOLDEN, ids=lambda case: f"N{case['N']}-m{case['m']}-T{case['T']}-s{case['s']}"
-)
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: f"N{case['N']}-m{case['m']}-T{case['T']}-s{case['s']}")
 def test_chances_equal_the_independent_reference(case):
     sizes = case["N"], case["m"], case["T"], case["s"]
     assert difference_chance(*sizes[:2]) == pytest.approx(case["p"], abs=1e-15)

@@ -98,9 +98,7 @@ def test_proposition_2_needs_its_factor_of_the_lipschitz_constant(form):
 
 
 def test_proposition_2_is_proposition_1_with_the_path_replaced():
-    bound = rank_bound_strongly_convex(
-        mu=2.0, lipschitz=1.5, smoothness=4.0, epsilon=3.0, n_rounds=100, n_clients=10
-    )
+    bound = rank_bound_strongly_convex(mu=2.0, lipschitz=1.5, smoothness=4.0, epsilon=3.0, n_rounds=100, n_clients=10)
     gamma = 8 * 2 / 4
     first, last = 2 / (2 * (gamma + 1)), 2 / (2 * (gamma + 100))
     first_term = 2 * (2 + first * 4) * 1.5 * 1.5 * math.log(100) / (2 * 3)  # printed with one 1.5
@@ -109,9 +107,7 @@ def test_proposition_2_is_proposition_1_with_the_path_replaced():
 
 def test_proposition_2_grows_with_the_logarithm_of_the_rounds():
     bounds = [
-        rank_bound_strongly_convex(
-            mu=1.0, lipschitz=1.0, smoothness=1.0, epsilon=0.01, n_rounds=n, n_clients=30
-        )
+        rank_bound_strongly_convex(mu=1.0, lipschitz=1.0, smoothness=1.0, epsilon=0.01, n_rounds=n, n_clients=30)
         for n in (10**4, 10**6, 10**8)
     ]
     assert bounds[2] - bounds[1] == pytest.approx(bounds[1] - bounds[0], abs=2)
@@ -122,12 +118,7 @@ def test_bounds_stay_between_one_and_the_sides_of_the_matrix():
     assert rank_bound_lipschitz(path_length=0.0, n_rounds=5, n_clients=3, **still) == 1
     assert rank_bound_lipschitz(path_length=1e9, n_rounds=5, n_clients=3, **still) == 5
     assert rank_bound_lipschitz(path_length=1e9, n_rounds=50, n_clients=3, **still) == 8
-    assert (
-        rank_bound_strongly_convex(
-            mu=1.0, lipschitz=1.0, smoothness=1.0, epsilon=0.1, n_rounds=1, n_clients=3
-        )
-        == 1
-    )
+    assert rank_bound_strongly_convex(mu=1.0, lipschitz=1.0, smoothness=1.0, epsilon=0.1, n_rounds=1, n_clients=3) == 1
 
 
 def test_the_first_round_of_a_schedule_is_t_equal_to_one():

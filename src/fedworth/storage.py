@@ -96,9 +96,12 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of the file at `path`, or an error that names it."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream:  # opened here, since numpy leaves a broken archive open
+            file = np.load(stream, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("one array without a name, expected an archive of named ones")
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ArtefactError(f"{path}: not readable as .npz without pickle ({error})") from error

@@ -58,13 +58,18 @@ def kernel_of(problem: Problem) -> Kernel:
     return Kernel(problem, pattern, cells, pattern.T.tocsr(), cells.T.tocsr())
 
 
-def ridge_rows(pattern: sparse.csr_array, cells: sparse.csr_array, H: Factors, charges: NDArray[np.float64]) -> Factors:
-    """Row factors that best explain the seen cells, column factors held fixed."""
+def grams(pattern: sparse.csr_array, H: Factors, charges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n_rows, rank, rank): Σ h_S h_Sᵀ over the row's seen cells, plus its charge on the diagonal."""
     rank = H.shape[1]
     outer = (H[:, :, None] * H[:, None, :]).reshape(len(H), rank * rank)  # (n_columns, rank²)
-    grams = np.asarray(pattern @ outer).reshape(-1, rank, rank)  # (n_rows, rank, rank)
-    grams[:, np.arange(rank), np.arange(rank)] += np.where(charges > 0, charges, 1)[:, None]
-    return np.linalg.solve(grams, np.asarray(cells @ H)[:, :, None])[:, :, 0]
+    sums = np.asarray(pattern @ outer).reshape(-1, rank, rank)
+    sums[:, np.arange(rank), np.arange(rank)] += np.where(charges > 0, charges, 1)[:, None]
+    return sums
+
+
+def ridge_rows(pattern: sparse.csr_array, cells: sparse.csr_array, H: Factors, charges: NDArray[np.float64]) -> Factors:
+    """Row factors that best explain the seen cells, column factors held fixed."""
+    return np.linalg.solve(grams(pattern, H, charges), np.asarray(cells @ H)[:, :, None])[:, :, 0]
 
 
 def column_step(kernel: Kernel, W: Factors, penalty: float) -> Factors:

@@ -117,8 +117,8 @@ class FactorCompletion:
         if len(unseen):
             first = names(coalitions[unseen[0]], self.clients)
             raise UnseenError(
-                f"{len(unseen):,} of {len(rows):,} coalitions were never seen, the first {first}; their utilities cannot "
-                "be estimated: let a round hear everyone, or ask for zeros by name with --unseen zero"
+                f"{len(unseen):,} of {len(rows):,} coalitions were never seen, the first {first}; their utilities "
+                "cannot be estimated: let a round hear everyone, or ask for zeros by name with --unseen zero"
             )
         return self.coalition_factors[rows]
 

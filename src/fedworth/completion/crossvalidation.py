@@ -95,7 +95,8 @@ def _error(matrix: UtilityMatrix, folds: list[Indices], settings: FactorSettings
         rows, columns = matrix.round_indices, matrix.coalition_indices
         shape = (matrix.n_rounds, len(matrix.coalitions))
         problem = problem_of_cells(shape, rows[kept], columns[kept], matrix.utilities[kept], settings.penalty_kind)
-        penalty = settings.penalty or settings.relative_penalty * collapse_penalty(problem)
+        fraction = settings.relative_penalty * collapse_penalty(problem)
+        penalty = fraction if settings.penalty is None else settings.penalty
         trial = replace(settings, max_sweeps=min(settings.max_sweeps, TRIAL_SWEEPS))
         solution = solve(problem, trial.rank, penalty, max_sweeps=trial.max_sweeps)
         estimate = np.einsum("ij,ij->i", solution.W[rows[hidden]], solution.H[columns[hidden]])

@@ -29,7 +29,7 @@ Factors = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Problem:
-    """Seen cells of a matrix, sorted by row, and the penalty weights of rows and columns."""
+    """Seen cells of a matrix, sorted by row and column, and the penalty weights of rows and columns."""
 
     shape: tuple[int, int]
     rows: Indices  # (n_seen,)
@@ -40,7 +40,8 @@ class Problem:
 
     def by_row(self, values: NDArray[np.float64]) -> sparse.csr_array:
         """(n_rows, n_columns): any values of the seen cells; those that are zero stay seen."""
-        return sparse.csr_array((values, (self.rows, self.columns)), shape=self.shape)
+        starts = np.searchsorted(self.rows, np.arange(self.shape[0] + 1))  # where each row's cells begin
+        return sparse.csr_array((values, self.columns, starts), shape=self.shape)
 
     def scaled(self, values: NDArray[np.float64]) -> sparse.csr_array:
         """(n_rows, n_columns): the same, each divided by √(a_t b_S)."""
@@ -76,15 +77,13 @@ class Collapsed:
 def problem_of(matrix: UtilityMatrix, penalty_kind: str) -> Problem:
     """The completion problem of a utility matrix."""
     shape = (matrix.n_rounds, len(matrix.coalitions))
-    order = np.lexsort((matrix.coalition_indices, matrix.round_indices))
-    rows, columns = matrix.round_indices[order], matrix.coalition_indices[order]
-    return problem_of_cells(shape, rows, columns, matrix.utilities[order], penalty_kind)
+    return problem_of_cells(shape, matrix.round_indices, matrix.coalition_indices, matrix.utilities, penalty_kind)
 
 
 def problem_of_cells(
     shape: tuple[int, int], rows: Indices, columns: Indices, values: NDArray[np.float64], penalty_kind: str
 ) -> Problem:
-    """The completion problem of these cells."""
+    """The completion problem of these cells, in whatever order they come."""
     if penalty_kind not in PENALTY_KINDS:
         raise unknown_name("penalty kind", penalty_kind, PENALTY_KINDS)
     if len(values) == 0 or not values.any():
@@ -92,7 +91,9 @@ def problem_of_cells(
     n_in_row, n_in_column = np.bincount(rows, minlength=shape[0]), np.bincount(columns, minlength=shape[1])
     cap = 1 if penalty_kind == "uniform" else np.iinfo(np.int64).max
     row_weights, column_weights = np.minimum(n_in_row, cap), np.minimum(n_in_column, cap)
-    return Problem(shape, rows, columns, values, row_weights.astype(float), column_weights.astype(float))
+    order = np.lexsort((columns, rows))
+    cells = rows[order], columns[order], values[order]
+    return Problem(shape, *cells, row_weights.astype(float), column_weights.astype(float))
 
 
 def collapse(whole: Problem) -> Collapsed:
@@ -108,5 +109,6 @@ def collapse(whole: Problem) -> Collapsed:
     columns = np.concatenate([position[whole.columns[~is_single]], len(kept) + np.arange(len(alone))])
     values = np.concatenate([whole.values[~is_single], np.sqrt(energy[alone])])
     column_weights = np.concatenate([whole.column_weights[kept], np.ones(len(alone))])
-    shape = (whole.shape[0], len(column_weights))
-    return Collapsed(Problem(shape, rows, columns, values, whole.row_weights, column_weights), kept, is_single)
+    shape, order = (whole.shape[0], len(column_weights)), np.lexsort((columns, rows))
+    cells = rows[order], columns[order], values[order]
+    return Collapsed(Problem(shape, *cells, whole.row_weights, column_weights), kept, is_single)

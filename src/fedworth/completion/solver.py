@@ -1,9 +1,9 @@
 """The solver: from λ_collapse down to the wanted λ, warm, deterministic, with evidence at the end.
 
 Random starts lock into stationary points of the wrong sign. So the path starts where the answer is known (zero, at
-λ_collapse), at the leading singular vectors of the zero-filled matrix, and lowers λ by factors of 3. After each step
-the factors are balanced; directions that have died are reopened along the leading singular vectors of the residual:
-exactly those in which the objective can still fall when ‖R‖₂ > λ.
+λ_collapse) and lowers λ by factors of 3, by alternating solves; the last step is walked to its end by Newton's method.
+Before each step, directions that carry nothing are reopened along the leading singular vectors of the residual: exactly
+those in which the objective can still fall when ‖R‖₂ > λ. At first these are those of the zero-filled matrix.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.completion.als import Status, kernel_of, sweep
-from fedworth.completion.certificate import Certificate, certify, spectral_norm, top_singular
+from fedworth.completion.als import Kernel, Status, Sweeps, kernel_of, sweep
+from fedworth.completion.certificate import SPECTRAL_TOLERANCE, Certificate, certify, spectral_norm, top_singular
+from fedworth.completion.newton import descend
 from fedworth.completion.problem import Collapsed, Factors, Problem, collapse, problem_of
 from fedworth.errors import CompletionError
 from fedworth.utility.matrix import UtilityMatrix
@@ -20,7 +21,8 @@ from fedworth.utility.matrix import UtilityMatrix
 PATH_FACTOR = 3.0
 PATH_TOLERANCE, TOLERANCE = 1e-4, 1e-10
 PATH_SWEEPS, MAX_SWEEPS = 200, 10_000
-DEAD, REOPENED = 1e-6, 1e-3
+DEAD = 1e-6
+ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,15 @@ def solve(whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_SW
     limit = collapse_penalty(small.problem)
     _refuse_unusable(rank, penalty, limit)
     kernel = kernel_of(small.problem)
-    W, n_sweeps = _start(small.problem, rank), 0
+    n_sweeps, (W, H) = 0, _nothing(small.problem, rank)
     for step in _path(limit, penalty):
-        walked = sweep(kernel, W, step, max_sweeps=PATH_SWEEPS, tolerance=PATH_TOLERANCE)
+        walked = sweep(
+            kernel, _reopened(small.problem, W, H, step), step, max_sweeps=PATH_SWEEPS, tolerance=PATH_TOLERANCE
+        )
         n_sweeps += walked.n_sweeps
-        W = _reopened(small.problem, *_balanced(small.problem, walked.W, walked.H))
-    final = sweep(kernel, W, penalty, max_sweeps=max_sweeps, tolerance=TOLERANCE)
-    return _finish(
-        whole,
-        small,
-        *_balanced(small.problem, final.W, final.H),
-        penalty,
-        final.is_stationary,
-        n_sweeps + final.n_sweeps,
-    )
+        W, H = _balanced(small.problem, walked.W, walked.H)
+    final = _descended(kernel, W, H, penalty, max_sweeps)
+    return _finish(whole, small, final, penalty, n_sweeps + final.n_sweeps)
 
 
 def collapse_penalty(problem: Problem) -> float:
@@ -68,18 +65,38 @@ def collapse_penalty_of(matrix: UtilityMatrix, penalty_kind: str) -> float:
     return collapse_penalty(collapse(problem_of(matrix, penalty_kind)).problem)
 
 
+def _descended(kernel: Kernel, W: Factors, H: Factors, penalty: float, max_sweeps: int) -> Sweeps:
+    """Down to a stationary point; and on, while the residual shows a way down that a dead direction could take."""
+    problem, n_sweeps, is_stationary = kernel.problem, 0, False
+    for _ in range(W.shape[1] + 1):  # each time the residual's leading direction comes alive
+        start = _reopened(problem, W, H, penalty)
+        walked = descend(
+            kernel, start, penalty, max_sweeps=max_sweeps - n_sweeps, tolerance=_tolerance(problem, penalty)
+        )
+        n_sweeps, is_stationary = n_sweeps + walked.n_sweeps, walked.is_stationary
+        W, H = _balanced(problem, walked.W, walked.H)
+        if not is_stationary or certify(problem, W, H, penalty).is_global or len(_dead(problem, W)) == 0:
+            break
+    return Sweeps(W, H, n_sweeps, is_stationary)
+
+
+def _tolerance(problem: Problem, penalty: float) -> float:
+    """Where the gradient counts as zero: TOLERANCE, or what float64 can tell when the penalty is tiny. The residual
+    is known to about ε‖U‖, and the penalty's part of the gradient is λ."""
+    scaled = problem.scaled(problem.values)
+    floor = ROUNDING * float(np.linalg.norm(scaled.data)) / penalty
+    return min(max(TOLERANCE, floor), SPECTRAL_TOLERANCE)
+
+
 def _path(limit: float, penalty: float) -> list[float]:
     """Penalties from just under the limit to just above the wanted one, falling by factors of at most 3."""
     n_steps = int(np.ceil(np.log(limit / penalty) / np.log(PATH_FACTOR)))
     return [float(limit * (penalty / limit) ** (k / n_steps)) for k in range(1, n_steps)] if n_steps > 1 else []
 
 
-def _start(problem: Problem, rank: int) -> Factors:
-    """Row factors U√Σ of the zero-filled matrix, brought back from the scaled variables."""
-    U, sigma, _ = top_singular(problem.scaled(problem.values), rank)
-    W = np.zeros((problem.shape[0], rank))
-    W[:, : len(sigma)] = U * np.sqrt(sigma)
-    return np.asarray(W / _roots(problem.row_weights))
+def _nothing(problem: Problem, rank: int) -> tuple[Factors, Factors]:
+    """Zero factors: the answer at λ_collapse."""
+    return np.zeros((problem.shape[0], rank)), np.zeros((problem.shape[1], rank))
 
 
 def _balanced(problem: Problem, W: Factors, H: Factors) -> tuple[Factors, Factors]:
@@ -95,26 +112,29 @@ def _balanced(problem: Problem, W: Factors, H: Factors) -> tuple[Factors, Factor
     )
 
 
-def _reopened(problem: Problem, W: Factors, H: Factors) -> Factors:
-    """Row factors with dead directions replaced by the residual's leading ones, small."""
-    energy = (W**2 * problem.row_weights[:, None]).sum(axis=0)  # (rank,)
-    dead = np.flatnonzero(energy <= DEAD * energy.max()) if energy.max() > 0 else np.arange(len(energy))
-    if len(dead) == 0:
-        return W
+def _reopened(problem: Problem, W: Factors, H: Factors, penalty: float) -> Factors:
+    """Row factors with dead directions given to the residual's singular vectors with σ > λ: at a stationary point,
+    adding Σ (σ − λ) u vᵀ lowers the convex objective by Σ (σ − λ)² or more."""
+    dead = _dead(problem, W)
     U, sigma, _ = top_singular(problem.scaled(problem.residuals(W, H)), len(dead))
-    fresh = REOPENED * U * np.sqrt(sigma) / _roots(problem.row_weights)
     reopened = W.copy()
+    fresh = U * np.sqrt(np.maximum(sigma - penalty, 0)) / _roots(problem.row_weights)  # (n_rows, at most n_dead)
     reopened[:, dead[: fresh.shape[1]]] = fresh
     return reopened
 
 
-def _finish(
-    whole: Problem, small: Collapsed, W: Factors, H: Factors, penalty: float, is_stationary: bool, n_sweeps: int
-) -> Solution:
+def _dead(problem: Problem, W: Factors) -> NDArray[np.int64]:
+    """Which directions of balanced factors carry nothing."""
+    energy = (W**2 * problem.row_weights[:, None]).sum(axis=0)  # (rank,)
+    return np.flatnonzero(energy <= DEAD * energy.max())
+
+
+def _finish(whole: Problem, small: Collapsed, final: Sweeps, penalty: float, n_sweeps: int) -> Solution:
+    W, H = final.W, final.H
     H_full = small.expand(whole, W, H, penalty)
     certificate = certify(small.problem, W, H, penalty)
     status = Status.MAX_SWEEPS
-    if is_stationary:
+    if final.is_stationary:
         status = Status.CERTIFIED if certificate.is_global else Status.CONVERGED
     return Solution(W, H_full, penalty, whole.objective(W, H_full, penalty), certificate, status, n_sweeps)
 

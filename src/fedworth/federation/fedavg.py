@@ -26,6 +26,7 @@ from fedworth.federation.recorder import Answer, LedgerWriter, create_ledger, re
 from fedworth.federation.schedule import Schedule
 from fedworth.federation.settings import SimulationSettings, settings_from
 from fedworth.federation.task import Task
+from fedworth.federation.threads import fitting_threads
 from fedworth.federation.training import ClientData, LocalTraining, client_data, train_clients
 from fedworth.storage import Progress, silent
 
@@ -56,14 +57,14 @@ def simulate(
     federation, task = _federation(settings, dataset), _task(settings, dataset)
     document = {**settings.document(), "test_sha256": task.fingerprint}
     if resume and (folder / HEADER).is_file():
-        _refuse_other_settings(folder, document)
-        writer = resume_ledger(folder)
+        found = _with_these_settings(folder, document)
+        writer = resume_ledger(folder)  # also gives a final model its name, if the kill came just before
+        if writer.is_closed:
+            return found
     else:
         clients = federation.clients
         writer = create_ledger(folder, clients, aggregation=settings.aggregation, settings=document)
-    if not writer.is_closed:
-        selections = participants(settings)
-        run_rounds(federation, writer, selections, with_truth=settings.with_truth, progress=progress)
+    run_rounds(federation, writer, participants(settings), with_truth=settings.with_truth, progress=progress)
     return open_ledger(folder)
 
 
@@ -108,7 +109,7 @@ def run_rounds(
         model = _model_after(writer.folder, federation.aggregation)
     for round_index in range(writer.n_rounds, len(selections)):
         progress("training rounds", round_index, len(selections))
-        chosen = selections[round_index]
+        chosen = sorted(selections[round_index])  # the order of the sum, after a kill as well
         absent = [k for k in everyone if k not in chosen] if with_truth else []
         trained: dict[str, Model] = {}
         answers = _train(federation, model, chosen, round_index, trained)
@@ -128,7 +129,7 @@ def average(answers: Sequence[Answer], aggregation: str) -> Model:
         total = torch.zeros(like.shape, dtype=torch.float64)
         for weight, answer in zip(weights.tolist(), answers, strict=True):
             total += weight * answer.model[name].to(torch.float64)
-        mean[name] = total.to(like.dtype)
+        mean[name] = (total if like.is_floating_point() else total.round()).to(like.dtype)
     return mean
 
 
@@ -136,16 +137,17 @@ def _train(
     federation: Federation, model: Model, chosen: Sequence[int], round_index: int, trained: dict[str, Model]
 ) -> dict[str, Answer]:
     data = [federation.data[k] for k in chosen]
-    models = train_clients(
-        federation.module,
-        model,
-        data,
-        federation.local,
-        learning_rate=federation.schedule.at(round_index),
-        seed=federation.seed,
-        round_index=round_index,
-        trained=trained,
-    )
+    with fitting_threads(federation.module):
+        models = train_clients(
+            federation.module,
+            model,
+            data,
+            federation.local,
+            learning_rate=federation.schedule.at(round_index),
+            seed=federation.seed,
+            round_index=round_index,
+            trained=trained,
+        )
     return {federation.clients[k]: Answer(m, len(d)) for k, d, m in zip(chosen, data, models, strict=True)}
 
 
@@ -211,13 +213,15 @@ def _spec(settings: SimulationSettings, dataset: Dataset) -> ModelSpec:
     return ModelSpec(settings.model, shape, dataset.n_classes, hidden, divisor, settings.dtype)
 
 
-def _refuse_other_settings(folder: Path, document: dict[str, object]) -> None:
-    found = dict(open_ledger(folder).settings)
-    wanted = settings_from({k: v for k, v in document.items() if k != "test_sha256"})
-    recorded = settings_from({k: v for k, v in found.items() if k != "test_sha256"})
-    odd = [k for k, v in wanted.document().items() if recorded.document()[k] != v]
-    if odd or found.get("test_sha256") != document["test_sha256"]:
+def _with_these_settings(folder: Path, document: dict[str, object]) -> Ledger:
+    """The ledger at `folder`, if it was recorded with these very settings."""
+    ledger = open_ledger(folder)
+    wanted = settings_from({k: v for k, v in document.items() if k != "test_sha256"}).document()
+    recorded = settings_from({k: v for k, v in ledger.settings.items() if k != "test_sha256"}).document()
+    odd = [name for name, setting in wanted.items() if recorded[name] != setting]
+    if odd or ledger.settings.get("test_sha256") != document["test_sha256"]:
         raise ArtefactError(
             f"{folder}: recorded with other settings ({', '.join(odd) or 'another test set'}); "
             "resume with the same ones, or name another folder"
         )
+    return ledger

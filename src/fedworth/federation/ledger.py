@@ -6,60 +6,47 @@
     apart/000000.safetensors      absent/<index>/<tensor>: absent clients' models, for the truth only
     final.safetensors             global/<tensor>: the model after the last round
 
-chain_0 = sha256(federation.json), chain_{t+1} = sha256(chain_t + line t without its chain). The format
-of the round files has no checksum of its own, so the manifest holds their sha256, and a file is hashed
-before anything in it is believed. Tensors are memory-mapped: what is not looked at is not loaded.
+A round's file is written under a partial name, its line commits it, and only then does it take its name. So a file
+with its name and no line means that the manifest was cut; a partial file with no line, that a recorder is writing, or
+was killed. The manifest holds the files' sha256, and a file is hashed before anything in it is believed.
+Tensors are memory-mapped: what is not looked at is not loaded.
 """
 
-import hashlib
-import json
-import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
+from fedworth.errors import LedgerError
+from fedworth.federation.manifest import (
+    FINAL,
+    HEADER,
+    MANIFEST,
+    ClosedLine,
+    MissingRound,
+    RoundEntry,
+    check_names,
+    read_header,
+    read_lines,
+)
+from fedworth.federation.model_checks import Model, check_alike, check_finite
+from fedworth.federation.model_file import read_models
+from fedworth.storage import PARTIAL
 
-from fedworth.errors import LedgerError, ModelError
-from fedworth.storage import read_json
-
-FORMAT = 1
-HEADER, MANIFEST, FINAL = "federation.json", "manifest.jsonl", "final.safetensors"
-
-Model = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class RoundEntry:
-    """What the manifest says of one round; clients by their position in the ledger's list."""
-
-    round_index: int
-    file: str
-    sha256: str
-    apart_file: str | None
-    apart_sha256: str | None
-    joined: tuple[str, ...]
-    asked: tuple[int, ...]
-    answered: tuple[int, ...]
-    participants: tuple[int, ...]
-    sample_counts: tuple[int, ...]
-    apart: tuple[int, ...]
-    apart_sample_counts: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        where = f"round {self.round_index}"
-        if not set(self.participants) <= set(self.answered):
-            raise LedgerError(f"{where}: participants {self.participants} not all among {self.answered}")
-        if not set(self.answered) <= set(self.asked):
-            raise LedgerError(f"{where}: answered {self.answered} but only {self.asked} were asked")
-        if len(self.sample_counts) != len(self.answered):
-            raise LedgerError(
-                f"{where}: {len(self.sample_counts)} sample counts, {len(self.answered)} answers"
-            )
-        if set(self.apart) & set(self.answered):
-            raise LedgerError(f"{where}: clients {self.apart} kept apart, yet some of them answered")
+__all__ = [
+    "FINAL",
+    "HEADER",
+    "MANIFEST",
+    "Ledger",
+    "MissingRound",
+    "Model",
+    "Round",
+    "RoundEntry",
+    "check_alike",
+    "check_finite",
+    "open_ledger",
+    "verify_ledger",
+]
 
 
 @dataclass(frozen=True)
@@ -81,43 +68,40 @@ class Ledger:
     aggregation: str
     settings: Mapping[str, Any]
     entries: tuple[RoundEntry, ...]
+    missing: tuple[MissingRound, ...]
+    closing: ClosedLine | None
     chain: str
-    is_closed: bool
 
     @property
     def n_rounds(self) -> int:
         return len(self.entries)
 
-    def sample_counts(self) -> dict[int, int]:
-        """Each client's number of samples, as last reported."""
-        counts: dict[int, int] = {}
+    @property
+    def is_closed(self) -> bool:
+        return self.closing is not None
+
+    @property
+    def files(self) -> set[str]:
+        """Every file of models that the manifest lists."""
+        apart = {entry.apart_file for entry in self.entries if entry.apart_file is not None}
+        return {entry.file for entry in self.entries} | apart | ({self.closing.file} if self.closing else set())
+
+    def sample_counts(self, round_index: int | None = None) -> dict[int, float]:
+        """Each client's number of samples as last reported, or as reported in this round where it was heard."""
+        counts: dict[int, float] = {}
         for entry in self.entries:
             counts.update(zip(entry.apart, entry.apart_sample_counts, strict=True))
         for entry in self.entries:
+            counts.update(zip(entry.answered, entry.sample_counts, strict=True))
+        if round_index is not None:
+            entry = self.entries[round_index]
+            counts.update(zip(entry.apart, entry.apart_sample_counts, strict=True))
             counts.update(zip(entry.answered, entry.sample_counts, strict=True))
         return counts
 
     def open_round(self, round_index: int, *, with_apart: bool = False) -> Round:
         """The models of one round; every byte of its file is checked first."""
-        entry = self.entries[round_index]
-        tensors = _checked_tensors(self.folder / entry.file, entry.sha256)
-        where = f"{self.folder / entry.file}"
-        global_model = tensors.pop(("global", -1), None)
-        if global_model is None:
-            raise LedgerError(f"{where}: no global model in it")
-        reported = {index: model for (kind, index), model in tensors.items() if kind == "client"}
-        apart: dict[int, Model] = {}
-        if with_apart and entry.apart_file is not None and entry.apart_sha256 is not None:
-            kept = _checked_tensors(self.folder / entry.apart_file, entry.apart_sha256)
-            apart = {index: model for (_, index), model in kept.items()}
-        if set(reported) != set(entry.answered) or (with_apart and set(apart) != set(entry.apart)):
-            raise LedgerError(
-                f"{where}: holds models of clients {sorted(reported)}, expected {entry.answered}"
-            )
-        for index, model in sorted({**reported, **apart}.items()):
-            check_alike(model, global_model, f"{where}, client {self.clients[index]!r}")
-        check_finite(global_model, f"{where}, global model")
-        return Round(entry, global_model, dict(sorted(reported.items())), dict(sorted(apart.items())))
+        return _open_round(self.folder, self.entries[round_index], self.clients, with_apart=with_apart)
 
     def rounds(self, *, with_apart: bool = False) -> Iterator[Round]:
         """The rounds in order, one in memory at a time."""
@@ -126,134 +110,134 @@ class Ledger:
 
     def final_model(self) -> Model:
         """The global model after the last round, of a ledger that was closed."""
-        line = _manifest_lines(self.folder)[-1]
-        if line.get("kind") != "closed":
+        if self.closing is None:
             raise LedgerError(f"{self.folder}: the federation is not closed, so it has no final model yet")
-        return _checked_tensors(self.folder / FINAL, line["sha256"])["global", -1]
+        models = read_models(self.folder / FINAL, self.closing.sha256)
+        if set(models) != {("global", -1)}:
+            raise LedgerError(f"{self.folder / FINAL}: expected one global model in it")
+        return models["global", -1]
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of any value from this ledger must know: what is missing, refused or unidentified."""
+        told = [
+            f"round {gone.number} is missing ({gone.reason}); it adds nothing to any value" for gone in self.missing
+        ]
+        told += _gaps(self)
+        for entry in self.entries:
+            for client, reason in zip(entry.quarantined, entry.quarantine_reasons, strict=True):
+                told.append(f"round {entry.number}: the answer of {self.clients[client]!r} was refused ({reason})")
+            told += [f"round {entry.number}: {note}" for note in entry.notes]
+        return tuple(told)
 
 
 def open_ledger(folder: Path) -> Ledger:
     """The ledger at `folder`, its manifest checked link by link; the round files are checked when opened."""
-    header = read_header(folder)
-    chain = hashlib.sha256((folder / HEADER).read_bytes()).hexdigest()
-    clients = list(header["clients"])
-    entries: list[RoundEntry] = []
-    is_closed = False
-    for number, line in enumerate(_manifest_lines(folder)):
-        where = f"{folder / MANIFEST}, line {number + 1}"
-        chain = _next_link(chain, line, where)
-        if is_closed:
-            raise LedgerError(f"{where}: stands after the line that closes the ledger")
-        if line["kind"] == "closed":
-            is_closed = True
-            continue
-        entries.append(_entry(line, len(entries), where))
-        clients += line["joined"]
-    return Ledger(
-        folder, tuple(clients), header["aggregation"], header["settings"], tuple(entries), chain, is_closed
+    return _read_ledger(folder, with_files=False)
+
+
+def verify_ledger(folder: Path) -> Ledger:
+    """Check every line and every byte of a ledger; the error names the first bad round."""
+    ledger = _read_ledger(folder, with_files=True)
+    if ledger.is_closed:
+        ledger.final_model()
+    return ledger
+
+
+def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
+    files = _files(folder)  # listed before the manifest is read: what has its name by now has its line by then
+    header, chain = read_header(folder)
+    ledger = Ledger(folder, tuple(header["clients"]), header["aggregation"], header["settings"], (), (), None, chain)
+    for longer in _growing(ledger):
+        if with_files and longer.n_rounds > ledger.n_rounds:
+            longer.open_round(ledger.n_rounds, with_apart=True)
+        ledger = longer
+    _refuse_unlisted(ledger, files)
+    return ledger
+
+
+def _growing(ledger: Ledger) -> Iterator[Ledger]:
+    """The ledger after each line of its manifest."""
+    clients, entries, missing = list(ledger.clients), list(ledger.entries), list(ledger.missing)
+    closing: ClosedLine | None = None
+    for line, chain in read_lines(ledger.folder, ledger.chain):
+        if isinstance(line, RoundEntry):
+            clients += line.joined
+            _check_clients(line, clients, f"{ledger.folder / MANIFEST}, round {line.round_index}")
+            entries.append(line)
+        elif isinstance(line, MissingRound):
+            missing.append(line)
+        else:
+            closing = line
+        yield Ledger(
+            ledger.folder,
+            tuple(clients),
+            ledger.aggregation,
+            ledger.settings,
+            tuple(entries),
+            tuple(missing),
+            closing,
+            chain,
+        )
+
+
+def _check_clients(entry: RoundEntry, clients: list[str], where: str) -> None:
+    if entry.joined:
+        check_names(clients, where)
+    for positions in (entry.asked, entry.apart):
+        if any(k >= len(clients) for k in positions):
+            raise LedgerError(f"{where}: speaks of client {max(positions)}, but there are only {len(clients)}")
+
+
+def _open_round(folder: Path, entry: RoundEntry, clients: tuple[str, ...], *, with_apart: bool) -> Round:
+    where = f"round {entry.round_index}, {folder / entry.file}"
+    models = _read(folder, entry.file, entry.sha256, entry.round_index)
+    global_model = models.pop(("global", -1), None)
+    if global_model is None:
+        raise LedgerError(f"{where}: no global model in it")
+    apart = {}
+    if with_apart and entry.apart_file is not None and entry.apart_sha256 is not None:
+        apart = _read(folder, entry.apart_file, entry.apart_sha256, entry.round_index)
+    expected = {("client", k) for k in entry.answered}
+    if set(models) != expected or (with_apart and set(apart) != {("absent", k) for k in entry.apart}):
+        raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted(expected)}")
+    check_finite(global_model, f"{where}, global model")
+    for (_, index), model in sorted({**models, **apart}.items()):
+        check_alike(model, global_model, f"{where}, client {clients[index]!r}")
+    return Round(
+        entry,
+        global_model,
+        {index: model for (_, index), model in sorted(models.items())},
+        {index: model for (_, index), model in sorted(apart.items())},
     )
 
 
-def read_header(folder: Path) -> dict[str, Any]:
-    """What `federation.json` says, if this fedworth can read it."""
-    if not (folder / HEADER).is_file():
-        raise LedgerError(f"{folder}: no {HEADER} in it, so this is not a ledger")
-    header = read_json(folder / HEADER)
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        found = header.get("format") if isinstance(header, dict) else type(header).__name__
-        raise LedgerError(f"{folder / HEADER}: format {found}, expected {FORMAT}; use a fitting fedworth")
-    return header
-
-
-def link(previous: str, line: Mapping[str, Any]) -> str:
-    """The chain after `line`: it changes if the line, its place, or anything before it does."""
-    text = json.dumps({k: v for k, v in line.items() if k != "chain"}, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256((previous + text).encode()).hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file, read through a memory map so that its pages are read from disk only once."""
+def _read(folder: Path, file: str, sha256: str, round_index: int) -> dict[tuple[str, int], Model]:
     try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                return hashlib.sha256(b"").hexdigest()
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                return hashlib.sha256(view).hexdigest()
-    except FileNotFoundError:
-        raise LedgerError(f"{path}: missing, though the manifest lists it; restore it from a copy") from None
+        return read_models(folder / file, sha256)
+    except LedgerError as error:
+        raise LedgerError(f"round {round_index}: {error}") from None
 
 
-def check_alike(model: Model, like: Model, where: str) -> None:
-    """Refuse a model whose tensors are not those of `like`, or not finite."""
-    if set(model) != set(like):
-        odd = sorted(set(model) ^ set(like))
-        raise ModelError(f"{where}: tensors {odd} are missing or extra; expected {sorted(like)}")
-    for name, tensor in model.items():
-        if tensor.shape != like[name].shape:
-            found, expected = tuple(tensor.shape), tuple(like[name].shape)
-            raise ModelError(f"{where}: tensor {name!r} has shape {found}, expected {expected}")
-    check_finite(model, where)
+def _files(folder: Path) -> set[str]:
+    """All files where models are kept, by their place in the ledger."""
+    kept = [*folder.glob("rounds/*"), *folder.glob("apart/*"), *folder.glob(f"{FINAL}*")]
+    return {str(path.relative_to(folder)) for path in kept}
 
 
-def check_finite(model: Model, where: str) -> None:
-    """Refuse a model with a NaN or an infinity in it."""
-    for name, tensor in model.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            n_bad = int((~torch.isfinite(tensor)).sum())
-            raise ModelError(f"{where}: tensor {name!r} has {n_bad} values that are NaN or infinite")
-
-
-def _checked_tensors(path: Path, sha256: str) -> dict[tuple[str, int], Model]:
-    """The tensors of a file whose bytes are as recorded, by owner and name."""
-    found = file_sha256(path)
-    if found != sha256:
-        raise LedgerError(f"{path}: sha256 {found}, expected {sha256}; the file was changed or damaged")
-    models: dict[tuple[str, int], Model] = {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            for key in sorted(file.keys()):
-                kind, _, rest = key.partition("/")
-                index, name = (-1, rest) if kind == "global" else _client_key(rest)
-                models.setdefault((kind, index), {})[name] = file.get_tensor(key)
-    except (SafetensorError, ValueError) as error:
-        raise LedgerError(f"{path}: not readable as safetensors ({error})") from error
-    return models
-
-
-def _client_key(rest: str) -> tuple[int, str]:
-    index, _, name = rest.partition("/")
-    return int(index), name
-
-
-def _manifest_lines(folder: Path) -> list[dict[str, Any]]:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise LedgerError(f"{path}: missing; without it no round can be trusted")
-    lines = path.read_bytes().split(b"\n")
-    lines.pop()  # a line that was never finished belongs to a round that was never committed
-    try:
-        return [json.loads(line) for line in lines]
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise LedgerError(f"{path}: not readable as JSON lines ({error})") from error
-
-
-def _next_link(chain: str, line: Any, where: str) -> str:
-    if not isinstance(line, dict) or line.get("kind") not in ("round", "closed"):
-        raise LedgerError(f"{where}: neither a round nor the closing line")
-    expected = link(chain, line)
-    if line.get("chain") != expected:
+def _refuse_unlisted(ledger: Ledger, files: set[str]) -> None:
+    stem = f"{ledger.n_rounds:06d}.safetensors"
+    coming = {f"rounds/{stem}{PARTIAL}", f"apart/{stem}{PARTIAL}", f"{FINAL}{PARTIAL}"}
+    settling = {f"{file}{PARTIAL}" for file in ledger.files}
+    unlisted = sorted(files - ledger.files - coming - settling)
+    if unlisted:
         raise LedgerError(
-            f"{where}: chain {line.get('chain')}, expected {expected}; it or a line above was edited"
+            f"{ledger.folder}: after {ledger.n_rounds} good rounds the manifest ends, yet there is {unlisted[0]}; "
+            "lines were cut off, or the file was put there; restore the ledger from a copy"
         )
-    return expected
 
 
-def _entry(line: dict[str, Any], round_index: int, where: str) -> RoundEntry:
-    if line.get("round_index") != round_index:
-        raise LedgerError(f"{where}: round {line.get('round_index')}, expected round {round_index}")
-    given = {key: value for key, value in line.items() if key not in ("kind", "chain")}
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    try:
-        return RoundEntry(**fields)
-    except TypeError as error:
-        raise LedgerError(f"{where}: not the fields of a round ({error})") from error
+def _gaps(ledger: Ledger) -> list[str]:
+    """Rounds that were neither recorded nor reported missing, as a killed recorder leaves them."""
+    seen = {entry.number for entry in ledger.entries} | {gone.number for gone in ledger.missing}
+    gone = sorted(set(range(min(seen), max(seen))) - seen) if seen else []
+    return [f"round {number} is missing (its recorder was stopped); it adds nothing to any value" for number in gone]

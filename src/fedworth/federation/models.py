@@ -38,9 +38,14 @@ class ModelSpec:
         if self.dtype not in DTYPES:
             raise unknown_name("dtype", self.dtype, DTYPES)
         if self.name in ("cnn", "vgg16", "vgg16-bn") and len(self.input_shape) != 3:
+            raise UsageError(f"model {self.name!r} reads images, but the samples have shape {self.input_shape}")
+        if self.name == "cnn" and len(self.hidden) not in (0, 3):
             raise UsageError(
-                f"model {self.name!r} reads images, but the samples have shape {self.input_shape}"
+                f"model 'cnn' has hidden widths {self.hidden}, expected three (two of channels, one layer) or none"
             )
+        if min(*self.hidden, self.width_divisor, self.n_classes, 64 // max(self.width_divisor, 1)) < 1:
+            found = f"hidden {self.hidden}, {self.n_classes} classes, widths divided by {self.width_divisor}"
+            raise UsageError(f"model {self.name!r}: {found}; expected widths of 1 or more")
         if self.name.startswith("vgg16") and min(self.input_shape[1:]) < 32:
             raise UsageError(f"model {self.name!r} needs images of 32×32 or more, found {self.input_shape}")
 

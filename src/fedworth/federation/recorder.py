@@ -1,54 +1,123 @@
 """Writing a ledger: one round after the other, each whole or not at all.
 
-A round's file is written and flushed under its final name before its line is appended to the manifest:
-the line commits the round. After a kill, `resume_ledger` drops a line that was never finished and files
-that no line speaks of, and goes on from the last committed round.
+    ledger = create_ledger(Path("my.ledger"), clients, aggregation="samples")
+    ledger.start_round(global_model, asked=chosen)
+    ledger.client_model("clinic-a", model, n_samples=120)      # as each arrives: it goes to disk and is not kept
+    ledger.end_round()
+    ledger.close(global_model)
+
+A round's file is written and flushed under a partial name, then its line is appended to the manifest: the line commits
+the round; then the file takes its name. After a kill, `resume_ledger` drops what no line speaks of.
+An answer that cannot be averaged is an error; with `quarantine=True` it is refused alone and the round goes on.
 """
 
-import hashlib
-import json
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save
-
-from fedworth.errors import LedgerError
-from fedworth.federation.ledger import (
+from fedworth.errors import LedgerError, ModelError, unknown_name
+from fedworth.federation.ledger import Ledger, open_ledger
+from fedworth.federation.manifest import (
+    AGGREGATIONS,
     FINAL,
     FORMAT,
     HEADER,
     MANIFEST,
-    Model,
-    check_alike,
-    check_finite,
-    file_sha256,
-    link,
-    open_ledger,
+    ClosedLine,
+    Line,
+    MissingRound,
+    check_names,
+    line_bytes,
+    read_lines,
+    write_line,
 )
-from fedworth.storage import flush_folder, json_bytes, make_folder, refuse_existing, write_whole
+from fedworth.federation.model_checks import Model, check_finite
+from fedworth.federation.model_file import file_sha256, partial_of, settle, start_model_file
+from fedworth.federation.open_round import Answer, OpenRound, open_round, shown
+from fedworth.storage import json_bytes, make_folder, refuse_existing, write_whole
 
-
-@dataclass(frozen=True)
-class Answer:
-    """What one client sent back: its model and how many samples it was trained on."""
-
-    model: Model
-    n_samples: int
+__all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
 
 
 @dataclass
 class LedgerWriter:
-    """An open ledger; `record_round` commits one round, `close` the final model."""
+    """An open ledger: rounds are started, filled and ended one after the other, then the ledger is closed."""
 
     folder: Path
+    aggregation: str
     clients: list[str]
     chain: str
     n_rounds: int
-    is_closed: bool = field(default=False)
+    next_number: int
+    manifest_size: int
+    is_closed: bool = False
+    quarantine: bool = False
+    current: OpenRound | None = None
+
+    def start_round(self, global_model: Model, *, asked: Sequence[str], number: int | None = None) -> None:
+        """Begin a round: the model that was sent, and to whom. `number` is the federation's own for the round."""
+        self.abort_round()
+        self._refuse_closed()
+        own = self.next_number if number is None else number
+        with self._told("its models"):
+            self.current = open_round(self.folder, self.n_rounds, own, global_model, self.clients, asked)
+
+    def client_model(self, name: str, model: Model, n_samples: float) -> None:
+        """Put the answer of one client on disk; with `quarantine`, refuse what cannot be averaged."""
+        round_ = self._open()
+        try:
+            with self._told(f"the model of {name!r}"):
+                round_.answer(name, Answer(model, n_samples), expect_samples=self.quarantine)
+        except ModelError as error:
+            if not self.quarantine:
+                raise
+            round_.refuse(name, str(error))
+
+    def client_failed(self, name: str, reason: str) -> None:
+        """One client said that it could not do its part."""
+        self._open().fail(name, reason)
+
+    def client_refused(self, name: str, reason: str) -> None:
+        """One client's answer is not to be used, and why."""
+        self._open().refuse(name, reason)
+
+    def end_round(
+        self,
+        *,
+        participants: Sequence[str] | None = None,
+        apart: Mapping[str, Answer] | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Commit the round: whose models were averaged (default: all that answered), and, kept apart, models of
+        absent clients for the ground truth."""
+        round_ = self._open()
+        try:
+            with self._told("its models"):
+                round_.keep_apart(apart or {})
+                self._append(round_.finish(participants, notes))
+        except BaseException:
+            self.abort_round()
+            raise
+        self.clients += round_.joined
+        self.n_rounds, self.next_number, self.current = self.n_rounds + 1, round_.number + 1, None
+        round_.settle()
+
+    def abort_round(self) -> None:
+        """Forget a round that was started; nothing of it stays."""
+        if self.current is not None:
+            self.current.abandon()
+            self.current = None
+
+    def missing_round(self, number: int, reason: str) -> None:
+        """Say in the ledger that a round of the federation is not in it."""
+        self.abort_round()
+        self._refuse_closed()
+        with self._told("that it is missing"):
+            self._append(MissingRound(number, shown(reason)))
+        self.next_number = number + 1
 
     def record_round(
         self,
@@ -59,121 +128,121 @@ class LedgerWriter:
         participants: Sequence[str] | None = None,
         apart: Mapping[str, Answer] | None = None,
     ) -> None:
-        """Commit one round: who was asked (default: who answered), who answered, whose models were averaged
-        (default: all that answered), and, kept apart, models of absent clients for the ground truth."""
-        names = list(answers if asked is None else asked)
-        joined = [
-            name for name in dict.fromkeys([*names, *answers, *(apart or {})]) if name not in self.clients
-        ]
-        positions = {name: index for index, name in enumerate([*self.clients, *joined])}
-        self._check(global_model, {**answers, **(apart or {})})
-        stem = f"{self.n_rounds:06d}.safetensors"
-        reported = {f"client/{positions[name]}": answer.model for name, answer in answers.items()}
-        file, sha256 = self._write(f"rounds/{stem}", {"global": global_model, **reported})
-        apart_file, apart_sha256 = None, None
-        if apart:
-            absent = {f"absent/{positions[name]}": answer.model for name, answer in apart.items()}
-            apart_file, apart_sha256 = self._write(f"apart/{stem}", absent)
-        answered = sorted(answers, key=positions.__getitem__)
-        absentees = sorted(apart or {}, key=positions.__getitem__)
-        taking_part = answers if participants is None else participants
-        self._append(
-            {
-                "kind": "round",
-                "round_index": self.n_rounds,
-                "file": file,
-                "sha256": sha256,
-                "apart_file": apart_file,
-                "apart_sha256": apart_sha256,
-                "joined": joined,
-                "asked": sorted(positions[name] for name in names),
-                "answered": [positions[name] for name in answered],
-                "participants": sorted(positions[name] for name in taking_part),
-                "sample_counts": [answers[name].n_samples for name in answered],
-                "apart": [positions[name] for name in absentees],
-                "apart_sample_counts": [apart[name].n_samples for name in absentees] if apart else [],
-            }
-        )
-        self.clients += joined
-        self.n_rounds += 1
+        """Commit a round of which everything is at hand: who was asked (default: who answered), who answered."""
+        try:
+            self.start_round(global_model, asked=list(answers if asked is None else asked))
+            for name, answer in answers.items():
+                self.client_model(name, answer.model, answer.n_samples)
+            self.end_round(participants=participants, apart=apart)
+        finally:
+            self.abort_round()
 
     def close(self, final_model: Model) -> None:
         """Commit the model after the last round; nothing can be recorded after that."""
+        self.abort_round()
+        self._refuse_closed()
         check_finite(final_model, f"{self.folder}, final model")
-        file, sha256 = self._write(FINAL, {"global": final_model})
-        self._append({"kind": "closed", "file": file, "sha256": sha256})
+        with self._told("the final model"):
+            file = start_model_file(self.folder / FINAL, final_model, 1)
+            try:
+                file.add("global", final_model)
+                self._append(ClosedLine(FINAL, file.finish()))
+            except BaseException:
+                file.abandon()
+                raise
         self.is_closed = True
+        settle(self.folder / FINAL)
 
-    def _check(self, global_model: Model, answers: Mapping[str, Answer]) -> None:
-        where = f"{self.folder}, round {self.n_rounds}"
-        check_finite(global_model, f"{where}, global model")
-        for name, answer in answers.items():
-            check_alike(answer.model, global_model, f"{where}, client {name!r}")
-            if answer.n_samples < 0:
-                raise LedgerError(f"{where}, client {name!r}: {answer.n_samples} samples, expected 0 or more")
+    def _open(self) -> OpenRound:
+        if self.current is None:
+            raise LedgerError(f"{self.folder}, round {self.n_rounds}: not started; call start_round first")
+        return self.current
 
-    def _write(self, file: str, models: Mapping[str, Model]) -> tuple[str, str]:
-        """The file's name and the sha256 of what was meant to be written, not of what was read back."""
-        tensors = {
-            f"{owner}/{name}": _plain(tensor)
-            for owner, model in models.items()
-            for name, tensor in model.items()
-        }
-        data = save(tensors)
-        make_folder((self.folder / file).parent)
-        write_whole(self.folder / file, data)
-        return file, hashlib.sha256(data).hexdigest()
-
-    def _append(self, line: dict[str, Any]) -> None:
+    def _refuse_closed(self) -> None:
         if self.is_closed:
             raise LedgerError(f"{self.folder}: the ledger is closed; record into a new one")
-        chain = link(self.chain, line)
-        text = json.dumps({**line, "chain": chain}, ensure_ascii=False)
-        descriptor = os.open(self.folder / MANIFEST, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with open(descriptor, "ab") as manifest:
-            manifest.write(text.encode() + b"\n")
-            manifest.flush()
-            os.fsync(manifest.fileno())
-        self.chain = chain
+
+    def _append(self, line: Line) -> None:
+        """Commit a line: all of it goes to the device, or nothing of it stays."""
+        data, chain = line_bytes(line, self.chain)
+        descriptor = os.open(self.folder / MANIFEST, os.O_RDWR)
+        try:
+            if os.fstat(descriptor).st_size != self.manifest_size:
+                raise LedgerError(f"{self.folder}: the manifest was written by someone else; one ledger, one recorder")
+            write_line(descriptor, data, self.manifest_size)
+        finally:
+            os.close(descriptor)
+        self.chain, self.manifest_size = chain, self.manifest_size + len(data)
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """What the device refuses, said in words; the round is given up, those before it are as they were."""
+        try:
+            yield
+        except OSError as error:
+            self.abort_round()
+            found = f"{what} could not be written ({error.strerror or error})"
+            where = f"{self.folder}, round {self.n_rounds}"
+            raise LedgerError(f"{where}: {found}; the {self.n_rounds} rounds before it are intact") from error
 
 
 def create_ledger(
-    folder: Path, clients: Sequence[str], *, aggregation: str, settings: Mapping[str, Any] | None = None
+    folder: Path,
+    clients: Sequence[str] = (),
+    *,
+    aggregation: str,
+    settings: Mapping[str, Any] | None = None,
+    quarantine: bool = False,
 ) -> LedgerWriter:
-    """A new ledger for these clients; `aggregation` is how the server averages (`uniform` or `samples`)."""
+    """A new ledger for these clients (more may join); `aggregation` is how the server averages."""
+    if aggregation not in AGGREGATIONS:
+        raise unknown_name("aggregation", aggregation, AGGREGATIONS)
+    check_names(list(clients), str(folder))
     refuse_existing(folder / HEADER, "a ledger")
-    if len(set(clients)) != len(clients):
-        raise LedgerError(f"{folder}: client names {list(clients)} are not all different")
-    make_folder(folder)
-    header = {
-        "format": FORMAT,
-        "clients": list(clients),
-        "aggregation": aggregation,
-        "settings": dict(settings or {}),
-    }
-    write_whole(folder / MANIFEST, b"")
-    write_whole(folder / HEADER, json_bytes(header))
-    return LedgerWriter(folder, list(clients), file_sha256(folder / HEADER), 0)
+    header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": dict(settings or {})}
+    try:
+        make_folder(folder)
+        if (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_size:
+            raise LedgerError(f"{folder}: rounds without a {HEADER}; restore it, or name another folder")
+        write_whole(folder / MANIFEST, b"")
+        write_whole(folder / HEADER, json_bytes(header))
+    except OSError as error:
+        raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
+    return LedgerWriter(
+        folder, aggregation, list(clients), file_sha256(folder / HEADER), 0, 0, 0, quarantine=quarantine
+    )
 
 
-def resume_ledger(folder: Path) -> LedgerWriter:
+def resume_ledger(folder: Path, *, quarantine: bool = False) -> LedgerWriter:
     """The ledger at `folder`, ready for its next round, with what was never committed cleared away."""
-    manifest = folder / MANIFEST
-    content = manifest.read_bytes() if manifest.is_file() else b""
-    committed = content[: content.rfind(b"\n") + 1]
-    if committed != content:
-        write_whole(manifest, committed)
     ledger = open_ledger(folder)
-    known = {entry.file for entry in ledger.entries} | {entry.apart_file for entry in ledger.entries}
-    for path in [*folder.glob("rounds/*"), *folder.glob("apart/*")]:
-        if str(path.relative_to(folder)) not in known:
-            path.unlink()
-    if not ledger.is_closed:
-        (folder / FINAL).unlink(missing_ok=True)
-    flush_folder(folder)
-    return LedgerWriter(folder, list(ledger.clients), ledger.chain, ledger.n_rounds, ledger.is_closed)
+    header_chain = file_sha256(folder / HEADER)
+    lines = [line for line, _ in read_lines(folder, header_chain)]
+    size = (folder / MANIFEST).read_bytes().rfind(b"\n") + 1
+    try:
+        os.truncate(folder / MANIFEST, size)
+        _clear_away(ledger)
+    except OSError as error:
+        raise LedgerError(f"{folder}: cannot be resumed ({error.strerror or error})") from error
+    numbers = [-1, *(line.number for line in lines if not isinstance(line, ClosedLine))]
+    return LedgerWriter(
+        folder,
+        ledger.aggregation,
+        list(ledger.clients),
+        ledger.chain,
+        ledger.n_rounds,
+        numbers[-1] + 1,
+        size,
+        ledger.is_closed,
+        quarantine,
+    )
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense copy of its own: the format stores bytes as they lie, so strides and views must go."""
-    return tensor.detach().to("cpu").contiguous().clone()
+def _clear_away(ledger: Ledger) -> None:
+    """Finish what was committed, remove what was not."""
+    for file in ledger.files:
+        if not (ledger.folder / file).exists() and partial_of(ledger.folder / file).exists():
+            settle(ledger.folder / file)
+    for path in [*ledger.folder.glob("rounds/*"), *ledger.folder.glob("apart/*"), partial_of(ledger.folder / FINAL)]:
+        if str(path.relative_to(ledger.folder)) not in ledger.files:
+            path.unlink(missing_ok=True)

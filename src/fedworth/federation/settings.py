@@ -26,18 +26,18 @@ class SimulationSettings:
     noise_shares: tuple[float, ...] = ()
     noise_strength: float = 1.0
     flip_shares: tuple[float, ...] = ()
-    model: str = "mlp"
-    hidden: tuple[int, ...] = (32,)
+    model: str = "logistic"
+    hidden: tuple[int, ...] = ()
     width_divisor: int = 1
     dtype: str = "float32"
     n_rounds: int = 10
     n_participants: int = 3
     everyone_heard: bool = True
-    n_steps: int | None = 1
+    n_steps: int | None = 5
     n_epochs: int | None = None
     batch_size: int | None = None
     schedule: str = "constant"
-    rate: float = 0.1
+    rate: float = 0.5
     decay: float = 0.0
     convexity: float = 0.0
     smoothness: float = 0.0
@@ -58,13 +58,13 @@ class SimulationSettings:
         self._check_copies()
         for name, shares in (("noise", self.noise_shares), ("flip", self.flip_shares)):
             if len(shares) not in (0, self.n_clients) or not all(0 <= share <= 1 for share in shares):
-                raise UsageError(
-                    f"{name} shares {shares}: expected {self.n_clients} numbers from 0 to 1, or none"
-                )
+                raise UsageError(f"{name} shares {shares}: expected {self.n_clients} numbers from 0 to 1, or none")
         self.learning_rate()
         self.local_training()
 
     def _check_copies(self) -> None:
+        if len(dict(self.copies)) != len(self.copies):
+            raise UsageError(f"copies {self.copies}: expected one source a copy")
         sources = {source for _, source in self.copies}
         for copy, source in self.copies:
             if not (0 <= copy < self.n_clients and 0 <= source < self.n_clients) or copy in sources:

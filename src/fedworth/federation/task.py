@@ -24,12 +24,12 @@ class Task:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels) or len(self.labels) == 0:
-            raise DataError(
-                f"test set: {len(self.inputs)} inputs and {len(self.labels)} labels, expected as many"
-            )
+            raise DataError(f"test set: {len(self.inputs)} inputs and {len(self.labels)} labels, expected as many")
         if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
             found = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
             raise DataError(f"test set: labels are {found}, expected one int64 class a sample")
+        if int(self.labels.min()) < 0:
+            raise DataError(f"test set: found label {int(self.labels.min())}, expected 0 or more; recode it")
         if self.inputs.is_floating_point() and not bool(torch.isfinite(self.inputs).all()):
             raise DataError("test set: some inputs are NaN or infinite")
 

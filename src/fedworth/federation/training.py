@@ -43,9 +43,7 @@ class LocalTraining:
             found = f"{self.n_steps} steps, {self.n_epochs} epochs"
             raise UsageError(f"local training: {found}; give one of the two, 1 or more")
         if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError(
-                f"local training: batch size {self.batch_size}, expected 1 or more, or none for all"
-            )
+            raise UsageError(f"local training: batch size {self.batch_size}, expected 1 or more, or none for all")
 
     def batches(self, n_samples: int, *, seed: int, round_index: int) -> list[Indices]:
         """The samples of each step, in order."""
@@ -115,20 +113,14 @@ def _train_side_by_side(
     """Gradient descent of all clients of a group at once; what is shorter is padded with weight 0."""
 
     def loss(state: Model, inputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        return (
-            F.cross_entropy(functional_call(module, state, (inputs,)), labels, reduction="none") * weights
-        ).sum()
+        return (F.cross_entropy(functional_call(module, state, (inputs,)), labels, reduction="none") * weights).sum()
 
-    inputs = nn.utils.rnn.pad_sequence(
-        [c.inputs for c in group], batch_first=True
-    )  # (n_clients, n_most, ...)
+    inputs = nn.utils.rnn.pad_sequence([c.inputs for c in group], batch_first=True)  # (n_clients, n_most, ...)
     labels = nn.utils.rnn.pad_sequence([c.labels for c in group], batch_first=True)  # (n_clients, n_most)
     gradient = vmap(grad(loss))
     states = {name: torch.stack([tensor] * len(group)) for name, tensor in start.items()}
     rows = torch.arange(len(group))[:, None]
-    whole = all(
-        len(step) == len(client) for client, steps in zip(group, orders, strict=True) for step in steps
-    )
+    whole = all(len(step) == len(client) for client, steps in zip(group, orders, strict=True) for step in steps)
     for indices, weights in _padded_steps(orders, inputs.dtype):
         batch = (inputs, labels) if whole else (inputs[rows, indices], labels[rows, indices])
         for name, slope in gradient(states, *batch, weights).items():
@@ -136,9 +128,7 @@ def _train_side_by_side(
     return [{name: tensor[row].clone() for name, tensor in states.items()} for row in range(len(group))]
 
 
-def _padded_steps(
-    orders: list[list[Indices]], dtype: torch.dtype
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _padded_steps(orders: list[list[Indices]], dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """For each step, the samples of every client and their weights in the mean; 0 where there is none."""
     n_steps = max(len(steps) for steps in orders)
     size = max(len(step) for steps in orders for step in steps)
@@ -153,9 +143,7 @@ def _padded_steps(
         yield indices, weights
 
 
-def _train_alone(
-    module: nn.Module, start: Model, client: ClientData, steps: list[Indices], rate: float
-) -> Model:
+def _train_alone(module: nn.Module, start: Model, client: ClientData, steps: list[Indices], rate: float) -> Model:
     """Gradient descent of one client, for any module."""
     local = copy.deepcopy(module)
     local.load_state_dict(start)

@@ -46,37 +46,42 @@ def save_utilities(matrix: UtilityMatrix, path: Path) -> None:
 def load_utilities(path: Path, *, is_truth: bool = False) -> UtilityMatrix:
     """The utility matrix at `path`. `is_truth`: allow cells beyond the participants in a brought file too."""
     arrays = read_npz(path)
-    for name in ("utilities", "coalitions", "participants"):
+    is_written = "cell_rounds" in arrays
+    expected = ("utilities", "coalitions", "participants", *(["cell_coalitions"] if is_written else []))
+    for name in expected:
         if name not in arrays:
             raise UtilityError(f"{path}: no array {name!r}; found {sorted(arrays)}")
     try:
-        return _written(arrays, path) if "cell_rounds" in arrays else _brought(arrays, path, is_truth)
+        return _written(arrays) if is_written else _brought(arrays, is_truth)
     except UtilityError as error:
         raise UtilityError(f"{path}: {error}") from None
 
 
-def _written(arrays: Arrays, path: Path) -> UtilityMatrix:
+def _written(arrays: Arrays) -> UtilityMatrix:
     return UtilityMatrix(
         _clients(arrays),
-        _flags(arrays, "participants", path),
-        _flags(arrays, "coalitions", path),
+        _flags(arrays, "participants"),
+        _flags(arrays, "coalitions"),
         arrays["cell_rounds"],
         arrays["cell_coalitions"],
         arrays["utilities"],
-        arrays.get("permutations"),
+        _orders(arrays, "permutations"),
         _round_permutations(arrays),
-        bool(arrays.get("is_truth", False)),
+        bool(np.all(arrays.get("is_truth", False))),
     )
 
 
-def _brought(arrays: Arrays, path: Path, is_truth: bool) -> UtilityMatrix:
+def _brought(arrays: Arrays, is_truth: bool) -> UtilityMatrix:
     """A dense file as a matrix; the empty coalition is known even where the file leaves it out."""
-    participants, coalitions = _flags(arrays, "participants", path), _flags(arrays, "coalitions", path)
+    participants, coalitions = _flags(arrays, "participants"), _flags(arrays, "coalitions")
     utilities = arrays["utilities"]
     expected = (len(participants), len(coalitions))
     if utilities.dtype != np.float64 or utilities.shape != expected:
         found = f"{utilities.dtype} of shape {utilities.shape}"
         raise UtilityError(f"utilities are {found}, expected float64 of shape {expected}")
+    if len(participants) == 0 or participants.shape[1] != coalitions.shape[1]:
+        found = f"participants of shape {participants.shape} and coalitions of shape {coalitions.shape}"
+        raise UtilityError(f"{found}, expected one round or more, and as many clients in both")
     if np.isinf(utilities).any():
         t, c = np.argwhere(np.isinf(utilities))[0]
         raise UtilityError(f"utilities[{t}, {c}] is {utilities[t, c]}, expected a finite number, or NaN where unseen")
@@ -87,12 +92,11 @@ def _brought(arrays: Arrays, path: Path, is_truth: bool) -> UtilityMatrix:
         rows.append((coalitions[seen], row[seen]))
     if len(np.unique(np.packbits(coalitions, axis=1), axis=0)) != len(coalitions):
         raise UtilityError("coalitions: two rows are the same set of clients; give each once")
-    permutations = arrays.get("permutations")
     return matrix_from_cells(
         _clients(arrays),
         participants,
         rows,
-        permutations=None if permutations is None else permutations.astype(np.int64, casting="safe"),
+        permutations=_orders(arrays, "permutations"),
         round_permutations=_round_permutations(arrays),
         is_truth=is_truth,
     )
@@ -105,20 +109,33 @@ def _refuse_nonzero_empty(utilities: NDArray[np.float64], coalitions: NDArray[np
         raise UtilityError(f"utility of the empty coalition is {found[0]}, expected 0; subtract it from its round")
 
 
-def _flags(arrays: Arrays, name: str, path: Path) -> NDArray[np.bool_]:
+def _flags(arrays: Arrays, name: str) -> NDArray[np.bool_]:
     array = arrays[name]
     if array.dtype != np.bool_ or array.ndim != 2:
         found = f"{array.dtype} of shape {array.shape}"
-        raise UtilityError(f"{path}: {name} is {found}, expected bool with a column a client")
+        raise UtilityError(f"{name} is {found}, expected bool with a column a client")
     return array
 
 
 def _clients(arrays: Arrays) -> tuple[str, ...]:
-    if "clients" in arrays:
-        return tuple(str(name) for name in arrays["clients"])
-    return tuple(str(k) for k in range(arrays["participants"].shape[1]))
+    n_clients = arrays["participants"].shape[1]
+    if "clients" not in arrays:
+        return tuple(str(k) for k in range(n_clients))
+    found = arrays["clients"]
+    if found.shape != (n_clients,):
+        raise UtilityError(f"clients are of shape {found.shape}, expected a name for each of {n_clients}")
+    return tuple(str(name) for name in found)
+
+
+def _orders(arrays: Arrays, name: str) -> NDArray[np.int64] | None:
+    if name not in arrays:
+        return None
+    if arrays[name].dtype.kind not in "iu":
+        raise UtilityError(f"{name} are {arrays[name].dtype}, expected whole client numbers")
+    return arrays[name].astype(np.int64)
 
 
 def _round_permutations(arrays: Arrays) -> tuple[NDArray[np.int64], ...] | None:
-    keys = [f"round_permutations_{t}" for t in range(len(arrays["participants"]))]
-    return tuple(arrays[key] for key in keys) if keys and keys[0] in arrays else None
+    found = [_orders(arrays, f"round_permutations_{t}") for t in range(len(arrays["participants"]))]
+    orders = tuple(order for order in found if order is not None)
+    return orders or None

@@ -35,11 +35,22 @@ class UtilityMatrix:
 
     def __post_init__(self) -> None:
         n_rounds, n_clients = self.participants.shape
+        if n_rounds == 0 or n_clients == 0:
+            raise UtilityError(
+                f"utility matrix: {n_rounds} rounds of {n_clients} clients, expected one or more of each"
+            )
         if len(self.clients) != n_clients or self.coalitions.shape[1:] != (n_clients,):
             found = f"{len(self.clients)} names, {self.coalitions.shape[1:]} members"
             raise UtilityError(f"utility matrix: {found}, expected {n_clients} clients as in the participants")
-        if not len(self.round_indices) == len(self.coalition_indices) == len(self.utilities):
-            raise UtilityError("utility matrix: rounds, coalitions and utilities of the cells differ in number")
+        if len(distinct(self.coalitions)[0]) != len(self.coalitions):
+            raise UtilityError("coalitions: two rows are the same set of clients; give each once")
+        for cells, kind in ((self.round_indices, "i"), (self.coalition_indices, "i"), (self.utilities, "f")):
+            if cells.dtype.kind != kind or cells.shape != (len(self.utilities),):
+                found = f"{cells.dtype} of shape {cells.shape}"
+                raise UtilityError(
+                    f"utility matrix: {found} among rounds, coalitions and utilities of the cells; "
+                    "expected as many of each, int, int and float64"
+                )
         if len(self.utilities) and not (
             0 <= self.round_indices.min() <= self.round_indices.max() < n_rounds
             and 0 <= self.coalition_indices.min() <= self.coalition_indices.max() < len(self.coalitions)
@@ -55,6 +66,12 @@ class UtilityMatrix:
         cells = self.round_indices * len(self.coalitions) + self.coalition_indices
         if len(np.unique(cells)) != len(cells):
             raise UtilityError("utility matrix: a cell is given twice")
+        unseen = np.flatnonzero(np.bincount(self.coalition_indices, minlength=len(self.coalitions)) == 0)
+        if len(unseen):
+            first = names(self.coalitions[unseen[0]], self.clients)
+            raise UtilityError(
+                f"utility matrix: coalition {first} has a column but no cell; leave out what is not seen"
+            )
         is_empty = np.asarray(~self.coalitions.any(axis=1))
         wrong = np.flatnonzero(is_empty[self.coalition_indices] & (self.utilities != 0))
         if len(wrong):
@@ -74,8 +91,20 @@ class UtilityMatrix:
     def _check_permutations(self) -> None:
         if self.permutations is not None:
             _check_orders(self.permutations, self.n_clients, "permutations")
-        for round_index, orders in enumerate(self.round_permutations or ()):
-            _check_orders(orders, self.n_clients, f"permutations of round {round_index}")
+            left_out = set(np.flatnonzero(self.heard).tolist()) - set(self.permutations[:1].flat)
+            if left_out:
+                raise UtilityError(f"permutations: clients {sorted(left_out)} were heard, but are in none; add them")
+        if self.round_permutations is None:
+            return
+        if len(self.round_permutations) != self.n_rounds:
+            found = f"found {len(self.round_permutations)}, expected {self.n_rounds}"
+            raise UtilityError(f"permutations of the rounds: {found}, one array a round")
+        for round_index, orders in enumerate(self.round_permutations):
+            what = f"permutations of round {round_index}"
+            _check_orders(orders, self.n_clients, what)
+            members = np.flatnonzero(self.participants[round_index])
+            if not np.array_equal(np.sort(orders[:1].reshape(-1)), members):
+                raise UtilityError(f"{what}: of other clients than its participants {members.tolist()}")
 
     @property
     def n_rounds(self) -> int:
@@ -113,28 +142,26 @@ class UtilityMatrix:
 
     def within(self, coalitions: Memberships) -> "UtilityMatrix":
         """The same matrix with these columns only (those that it has)."""
-        return self._keep(np.isin(np.arange(len(self.coalitions)), locate(coalitions, self.coalitions)))
+        columns = np.isin(np.arange(len(self.coalitions)), locate(coalitions, self.coalitions))
+        return self._keep(columns, np.ones(len(self.utilities), dtype=bool), is_truth=self.is_truth)
 
     def seen_part(self) -> "UtilityMatrix":
         """What the server could have seen: the cells of coalitions within the participants, and their columns."""
         cells = self._within_participants()
-        return replace(
-            self,
-            round_indices=self.round_indices[cells],
-            coalition_indices=self.coalition_indices[cells],
-            utilities=self.utilities[cells],
-            is_truth=False,
-        )
+        columns = np.isin(np.arange(len(self.coalitions)), self.coalition_indices[cells])
+        return self._keep(columns, cells, is_truth=False)
 
-    def _keep(self, columns: NDArray[np.bool_]) -> "UtilityMatrix":
+    def _keep(self, columns: NDArray[np.bool_], cells: NDArray[np.bool_], *, is_truth: bool) -> "UtilityMatrix":
+        """The matrix with these columns and those of these cells that lie in them."""
+        cells = cells & columns[self.coalition_indices]
         renumbered = np.cumsum(columns) - 1
-        cells = columns[self.coalition_indices]
         return replace(
             self,
             coalitions=self.coalitions[columns],
             round_indices=self.round_indices[cells],
             coalition_indices=renumbered[self.coalition_indices[cells]],
             utilities=self.utilities[cells],
+            is_truth=is_truth,
         )
 
     def _within_participants(self) -> NDArray[np.bool_]:

@@ -31,17 +31,19 @@ def observe(
     """Measure the cells of the plan, round by round."""
     if len(plan.cells) != ledger.n_rounds:
         raise UtilityError(f"plan for {len(plan.cells)} rounds, but {ledger.folder} has {ledger.n_rounds}")
+    if any(cells.shape[1:] != (len(ledger.clients),) for cells in plan.cells):
+        raise UtilityError(f"plan for other clients than the {len(ledger.clients)} of {ledger.folder}")
     if plan.is_truth:
         _refuse_without_absent(ledger)
-    weights = client_weights(
-        ledger.sample_counts(), len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation
-    )
     rows: list[tuple[Memberships, Utilities]] = []
     for round_index, cells in enumerate(plan.cells):
         progress("observing rounds", round_index, ledger.n_rounds)
         coalitions = cells[cells.any(axis=1)]  # (n_cells, n_clients)
-        round_ = ledger.open_round(round_index, with_apart=plan.is_truth)
-        utilities = oracle.utilities(round_, mixtures(coalitions, weights, weighting))
+        weights = round_weights(ledger, round_index, weighting)  # (n_clients,)
+        # unnamed, so that this round is let go before the next one is opened
+        utilities = oracle.utilities(
+            ledger.open_round(round_index, with_apart=plan.is_truth), mixtures(coalitions, weights, weighting)
+        )
         _refuse_unmeasured(utilities, coalitions, round_index, ledger.clients)
         rows.append((coalitions, utilities))
     progress("observing rounds", ledger.n_rounds, ledger.n_rounds)
@@ -53,6 +55,12 @@ def observe(
         round_permutations=plan.round_permutations,
         is_truth=plan.is_truth,
     )
+
+
+def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[np.float64]:
+    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation."""
+    counts = ledger.sample_counts(None if weighting == "fixed" else round_index)
+    return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)
 
 
 def _refuse_without_absent(ledger: Ledger) -> None:

@@ -16,8 +16,10 @@ from torch.func import functional_call
 
 from fedworth.arrays import Utilities
 from fedworth.errors import ModelError, unknown_name
-from fedworth.federation.ledger import Model, Round
+from fedworth.federation.ledger import Model, Round, check_alike
+from fedworth.federation.models import state_of
 from fedworth.federation.task import Task
+from fedworth.federation.threads import fitting_threads
 from fedworth.utility.weighting import Mixtures
 
 MEASURES = ("loss", "accuracy")
@@ -45,11 +47,13 @@ class LoopOracle:
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
         models = {**round_.client_models, **round_.apart_models}
-        before = self._quality(round_.global_model)
-        after = [
-            self._quality(mix(round_.global_model, models, of_clients, of_global))
-            for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
-        ]
+        check_alike(round_.global_model, state_of(self.task.module), "global model, against the task's module")
+        with fitting_threads(self.task.module):
+            before = self._quality(round_.global_model)
+            after = [
+                self._quality(mix(round_.global_model, models, of_clients, of_global))
+                for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
+            ]
         return np.array(after) - before
 
     def _quality(self, model: Model) -> float:

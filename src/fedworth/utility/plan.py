@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Permutations
+from fedworth.errors import UsageError
 from fedworth.utility.coalitions import default_permutations, distinct, draw_permutations, prefixes, subsets
 
 
@@ -50,6 +51,8 @@ def plan_prefixes(
     n_clients = participants.shape[1]
     heard = np.flatnonzero(participants.any(axis=0))
     count = default_permutations(len(heard)) if n_permutations is None else n_permutations
+    if count < 1:
+        raise UsageError(f"plan: {count} permutations, expected 1 or more")
     permutations = draw_permutations(heard, count, rng=rng)
     columns, _ = distinct(prefixes(permutations, n_clients))
     members = [np.flatnonzero(row) for row in participants]

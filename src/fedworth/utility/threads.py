@@ -62,7 +62,8 @@ class _Crew:
     def _in_order(self) -> Iterator[NDArray[np.float64]]:
         for block in range(self.n_blocks):
             with self.news:
-                self.news.wait_for(lambda block=block: self.failure or block in self.finished)  # type: ignore[misc]
+                while self.failure is None and block not in self.finished:
+                    self.news.wait()
                 if self.failure is not None:
                     raise self.failure
                 array = self.finished.pop(block)

@@ -67,7 +67,7 @@ def coalition_trie(memberships: Memberships) -> Trie:
     by_size = np.argsort(sizes, kind="stable")  # (n_coalitions,)
     members = by_frequency[np.nonzero(memberships[by_size][:, by_frequency])[1]]  # (Σ|S|,)
     ends = np.cumsum(sizes[by_size])  # (n_coalitions,)
-    parents, clients, reached = _grow_paths(members, ends, _client_keys(n_clients), True)
+    parents, clients, reached = _grow(members, ends, n_clients, True)
     nodes = np.zeros(n_coalitions, np.int64)
     occupied = sizes[by_size] > 0
     nodes[by_size[occupied]] = reached[ends[occupied] - 1]
@@ -89,7 +89,7 @@ def prefix_trie(permutations: Permutations) -> Trie:
         raise UtilityError("a permutation lists a client twice, expected each at most once")
     members = np.ascontiguousarray(permutations, np.int64).ravel()  # (n_permutations · n_joining,)
     ends = np.arange(1, n_permutations + 1) * n_joining  # (n_permutations,)
-    parents, clients, reached = _grow_paths(members, ends, _client_keys(n_clients), False)
+    parents, clients, reached = _grow(members, ends, n_clients, False)
     return _arranged(parents, clients, reached, n_clients)
 
 
@@ -99,13 +99,10 @@ def _client_keys(n_clients: int) -> NDArray[np.uint64]:
     Two different coalitions share a 128-bit key with probability 2^-128: among a million coalitions less than
     once in 10^26 runs, so keys are compared and coalitions are not.
     """
-    bits = np.random.default_rng(2022).integers(0, 2**64, (n_clients, 2), dtype=np.uint64)
-    return bits  # (n_clients, 2)
+    return np.random.default_rng(2022).integers(0, 2**64, (n_clients, 2), dtype=np.uint64)
 
 
-def _arranged(
-    parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Indices, n_clients: int
-) -> Trie:
+def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Indices, n_clients: int) -> Trie:
     """The trie in depth-first order, from nodes in the order they were met; node 0 is the root."""
     order, slots, continued = _depth_first(parents)
     position = np.empty(len(order), np.int64)
@@ -136,77 +133,88 @@ def _running_totals(
     return totals
 
 
+def _grow(
+    members: Indices, ends: Indices, n_clients: int, skips_ahead: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int32], Indices]:
+    """Every node's parent and client, node 0 the root, and the node reached after each member of each path."""
+    most = 1 + min(len(members), 2 ** min(n_clients, 62))
+    parents, clients = np.empty((2, most), np.int32)
+    keys = np.empty((most, 2), np.uint64)
+    reached = np.zeros(len(members), np.int64)
+    n_nodes = _walk_paths(members, ends, _client_keys(n_clients), skips_ahead, keys, parents, clients, reached)
+    return parents[:n_nodes].copy(), clients[:n_nodes].copy(), reached
+
+
 @compiled
 def _place(table: NDArray[np.int32], keys: NDArray[np.uint64], low: Any, high: Any) -> Any:
-    """Where in the open-addressed table the key stands, or would stand."""
+    """Where in the open-addressed table a key stands, or would stand; places hold node + 1, or 0 if empty."""
     mask = np.uint64(len(table) - 1)
     place = low & mask
-    while table[place] >= 0 and (keys[table[place], 0] != low or keys[table[place], 1] != high):
+    while table[place] > 0 and (keys[table[place] - 1, 0] != low or keys[table[place] - 1, 1] != high):
         place = (place + np.uint64(1)) & mask
     return place
 
 
 @compiled
-def _grow_paths(
-    members: Indices, ends: Indices, client_keys: NDArray[np.uint64], skips_ahead: bool
-) -> tuple[NDArray[np.int32], NDArray[np.int32], Indices]:
-    """Walk every path of members from the root, making the nodes that are missing.
+def _nearest(table: NDArray[np.int32], keys: NDArray[np.uint64], path: Indices, client_keys: NDArray[np.uint64]) -> int:
+    """A known node one client short of the path's end, that client moved last; −1 if there is none."""
+    low, high = np.uint64(0), np.uint64(0)
+    for client in path:
+        low ^= client_keys[client, 0]
+        high ^= client_keys[client, 1]
+    last = len(path) - 1
+    for m in range(last, -1, -1):
+        client = path[m]
+        node = table[_place(table, keys, low ^ client_keys[client, 0], high ^ client_keys[client, 1])] - 1
+        if node >= 0:
+            path[m], path[last] = path[last], client
+            return int(node)
+    return -1
 
-    Returns each node's parent and client, and the node reached after each member. With `skips_ahead`, a path whose
-    end is one client away from a known node starts there; only its last `reached` is then filled in.
+
+@compiled
+def _walk_paths(
+    members: Indices,
+    ends: Indices,
+    client_keys: NDArray[np.uint64],
+    skips_ahead: bool,
+    keys: NDArray[np.uint64],
+    parents: NDArray[np.int32],
+    clients: NDArray[np.int32],
+    reached: Indices,
+) -> int:
+    """Walk every path of members from the root, making the nodes that are missing; returns how many there are.
+
+    With `skips_ahead` a path one client away from a known node starts there, and only its end is filled in.
     """
-    capacity = 1024
-    table = np.full(4 * capacity, -1, np.int32)
-    keys = np.zeros((capacity, 2), np.uint64)
-    parents = np.full(capacity, -1, np.int32)
-    clients = np.full(capacity, -1, np.int32)
-    reached = np.zeros(len(members), np.int64)
-    table[0] = 0  # the root, key 0
-    n_nodes = 1
-    start = 0
+    table = np.zeros(1 << 12, np.int32)
+    table[0] = 1
+    keys[0, 0], keys[0, 1] = 0, 0
+    parents[0], clients[0] = -1, -1
+    n_nodes, start = 1, 0
     for end in ends:
-        node, low, high = 0, np.uint64(0), np.uint64(0)
-        first = start
+        node, first = 0, start
         if skips_ahead and end > start:
-            whole_low, whole_high = np.uint64(0), np.uint64(0)
-            for m in range(start, end):
-                whole_low ^= client_keys[members[m], 0]
-                whole_high ^= client_keys[members[m], 1]
-            known = table[_place(table, keys, whole_low, whole_high)]
-            if known >= 0:
-                reached[end - 1] = known
-                start = end
-                continue
-            for m in range(end - 1, start - 1, -1):
-                near_low = whole_low ^ client_keys[members[m], 0]
-                near_high = whole_high ^ client_keys[members[m], 1]
-                near = table[_place(table, keys, near_low, near_high)]
-                if near >= 0:
-                    members[m], members[end - 1] = members[end - 1], members[m]
-                    node, low, high, first = near, near_low, near_high, end - 1
-                    break
+            near = _nearest(table, keys, members[start:end], client_keys)
+            if near >= 0:
+                node, first = near, end - 1
         for m in range(first, end):
-            low ^= client_keys[members[m], 0]
-            high ^= client_keys[members[m], 1]
+            low = keys[node, 0] ^ client_keys[members[m], 0]
+            high = keys[node, 1] ^ client_keys[members[m], 1]
             place = _place(table, keys, low, high)
-            if table[place] < 0:
-                if n_nodes == capacity:
-                    keys = np.concatenate((keys, np.zeros_like(keys)))
-                    parents = np.concatenate((parents, np.full_like(parents, -1)))
-                    clients = np.concatenate((clients, np.full_like(clients, -1)))
-                    capacity *= 2
-                    table = np.full(4 * capacity, -1, np.int32)
-                    for known in range(n_nodes):
-                        table[_place(table, keys, keys[known, 0], keys[known, 1])] = known
-                    place = _place(table, keys, low, high)
-                table[place] = n_nodes
+            if table[place] == 0:
                 keys[n_nodes, 0], keys[n_nodes, 1] = low, high
                 parents[n_nodes], clients[n_nodes] = node, members[m]
                 n_nodes += 1
-            node = table[place]
+                table[place] = n_nodes
+            node = table[place] - 1
             reached[m] = node
+            if 4 * n_nodes > len(table):
+                table = np.zeros(4 * len(table), np.int32)
+                for known in range(n_nodes):
+                    table[_place(table, keys, keys[known, 0], keys[known, 1])] = known + 1
         start = end
-    return parents[:n_nodes].copy(), clients[:n_nodes].copy(), reached
+    return n_nodes
 
 
 @compiled

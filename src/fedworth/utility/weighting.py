@@ -8,6 +8,7 @@ In `fixed`, a_k is the client's weight in the whole federation (all its clients,
 so that a column means the same in every round, and a client who sends back w^t is an exact null player.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,7 @@ def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: s
 
 
 def client_weights(
-    sample_counts: dict[int, int], n_clients: int, *, weighting: str, aggregation: str
+    sample_counts: Mapping[int, float], n_clients: int, *, weighting: str, aggregation: str
 ) -> NDArray[np.float64]:
     """What each client counts: 1, its samples, or (fixed) its share of the whole; 0 if it was never heard."""
     if weighting not in WEIGHTINGS:
@@ -49,4 +50,8 @@ def client_weights(
     counts = np.array([sample_counts.get(k, 0) for k in range(n_clients)], dtype=np.float64)
     by_samples = weighting == "samples" or (weighting == "fixed" and aggregation == "samples")
     weights = counts if by_samples else heard.astype(np.float64)
-    return weights / weights.sum() if weighting == "fixed" else weights
+    if weighting != "fixed":
+        return weights
+    if weights.sum() == 0:
+        raise UtilityError("the federation reports no samples at all, so no client has a fixed weight in it")
+    return weights / weights.sum()

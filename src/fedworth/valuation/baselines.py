@@ -23,7 +23,7 @@ def truth(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
     """The values of the full matrix, every needed cell of which must be known."""
 
     def totals(coalitions: Memberships) -> Utilities:
-        return np.sum([seen_row(matrix, t, coalitions) for t in range(matrix.n_rounds)], axis=0)
+        return np.asarray(np.sum([seen_row(matrix, t, coalitions) for t in range(matrix.n_rounds)], axis=0))
 
     return _of_game(matrix, "truth", totals, strict)
 

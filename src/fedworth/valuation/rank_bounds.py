@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Utilities
 from fedworth.errors import UsageError, ValuationError, unknown_name
+from fedworth.federation.schedule import Schedule
 
-SCHEDULE_FORMS = ("paper", "li")
+SCHEDULE_FORMS = {"paper": "proposition-2", "li": "proposition-2-li"}
 
 
 def path_length(models: NDArray[np.float64]) -> float:
@@ -91,8 +92,7 @@ def learning_rate_schedule(mu: float, smoothness: float, *, form: str = "paper")
         raise UsageError(f"mu {mu} exceeds smoothness {smoothness}: no loss is more convex than it is smooth")
     if form not in SCHEDULE_FORMS:
         raise unknown_name("learning-rate schedule", form, SCHEDULE_FORMS)
-    gamma = max(8 * mu / smoothness, 1.0) if form == "paper" else 8 * smoothness / mu
-    return lambda round_index: 2 / (mu * (gamma + round_index + 1))
+    return Schedule(SCHEDULE_FORMS[form], convexity=mu, smoothness=smoothness).at
 
 
 def rank_upper_svd(matrix: Utilities, epsilon: float) -> int:

@@ -1,7 +1,7 @@
 """The valuation: what each client is worth by one method, how sure that is, and what it rests on.
 
-A client that cannot be valued has no value (NaN here, null in JSON): never a zero. `share` is for paying: what a client's
-positive value is of all positive values, so that clients that did harm get nothing.
+A client that cannot be valued has no value (NaN here, null in JSON): never a zero. `share` is for paying: what a
+client's positive value is of all positive values, so that clients that did harm get nothing.
 """
 
 import math
@@ -21,6 +21,10 @@ BASES = {
     "heard-round": "baseline: the one round that heard everyone",
     "leave-one-out": "baseline: what the participants lose without the client, summed over its rounds",
 }
+
+
+EQUAL = 1e-9
+"""Values closer than this, relative to the largest, are equal."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,10 @@ class Valuation:
 
     @property
     def ranks(self) -> tuple[int | None, ...]:
-        """1 for the most valuable; equal values share a rank; none without a value."""
+        """1 for the most valuable; values that differ by rounding alone share a rank; none without a value."""
         known = self.values[~np.isnan(self.values)]
-        return tuple(None if math.isnan(v) else 1 + int((known > v).sum()) for v in self.values)
+        slack = EQUAL * np.abs(known).max(initial=0)
+        return tuple(None if math.isnan(v) else 1 + int((known > v + slack).sum()) for v in self.values)
 
     def document(self) -> dict[str, Any]:
         """The valuation as JSON, in full precision."""

@@ -1,0 +1,198 @@
+"""How much faster the kernels are than averaging and evaluating one coalition after another.
+
+Run `python benchmarks/kernels.py`; it prints a table in Markdown and takes about two minutes. Times are process times
+of one thread, best of several runs in which both sides take turns, so that a busy machine slows both. The kernels' time
+includes the trie and the clients' own forward passes; the loop is timed on some coalitions and scaled up.
+"""
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedworth.arrays import Indices, Memberships, Permutations
+from fedworth.utility.kernels import ReluHeads, hidden_relu_losses, softmax_losses
+from fedworth.utility.trie import Trie, coalition_trie, prefix_trie
+
+N_RUNS = 5
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table: models, test samples and the coalitions to measure."""
+
+    name: str
+    bar: float
+    widths: tuple[int, ...]
+    n_clients: int
+    n_samples: int
+    permutations: Permutations | None
+    n_looped: int
+    """Coalitions that the loop is timed on."""
+
+    def memberships(self) -> Memberships:
+        if self.permutations is None:
+            return (np.arange(1, 2**self.n_clients)[:, None] >> np.arange(self.n_clients) & 1).astype(np.bool_)
+        ranks = np.argsort(self.permutations, axis=1)  # (n_permutations, n_clients)
+        joined = ranks[:, None, :] <= np.arange(self.n_clients)[None, :, None]
+        return joined.reshape(-1, self.n_clients)
+
+    def trie(self) -> Trie:
+        return coalition_trie(self.memberships()) if self.permutations is None else prefix_trie(self.permutations)
+
+
+def network(widths: tuple[int, ...]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for n_inputs, n_outputs in itertools.pairwise(widths):
+        layers += [nn.Linear(n_inputs, n_outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def federation(case: Case) -> tuple[nn.Sequential, list[State], Tensor, Tensor]:
+    """Clients that have moved away from a common model, and samples the common model half understands."""
+    torch.manual_seed(2022)
+    model = network(case.widths)
+    states = [
+        {name: w + 0.3 * w.std() * torch.randn_like(w) for name, w in model.state_dict().items()}
+        for _ in range(case.n_clients)
+    ]
+    samples = 2 * torch.rand(case.n_samples, case.widths[0])
+    with torch.inference_mode():
+        labels = (model(samples) + 0.3 * torch.randn(case.n_samples, case.widths[-1])).argmax(1)
+    return model, states, samples, labels
+
+
+@torch.inference_mode()
+def looped_loss(model: nn.Sequential, states: list[State], samples: Tensor, labels: Tensor, members: Indices) -> float:
+    """What everybody writes first: average, load, evaluate in batches."""
+    chosen = [states[k] for k in members]
+    model.load_state_dict({name: torch.stack([s[name] for s in chosen]).mean(0) for name in chosen[0]})
+    losses = [
+        functional.cross_entropy(model(x), y, reduction="sum").item()
+        for x, y in zip(torch.split(samples, 128), torch.split(labels, 128), strict=True)
+    ]
+    return sum(losses) / len(labels)
+
+
+@torch.inference_mode()
+def first_layer(states: list[State], samples: Tensor) -> NDArray[np.float32]:
+    """(n_clients, n_samples, n_outputs), samples innermost in memory."""
+    weights = torch.cat([s["0.weight"] for s in states])
+    biases = torch.cat([s["0.bias"] for s in states])
+    outputs = torch.addmm(biases[:, None], weights, samples.T)  # (n_clients · n_outputs, n_samples)
+    return outputs.view(len(states), -1, len(samples)).transpose(1, 2).numpy()
+
+
+def kernel_losses(
+    case: Case, states: list[State], samples: Tensor, labels: Tensor, n_threads: int = 1
+) -> NDArray[np.float64]:
+    trie = case.trie()
+    outputs = first_layer(states, samples)
+    if len(case.widths) == 2:
+        return softmax_losses(outputs, labels.numpy(), trie, n_threads=n_threads)
+    layers = range(2, 2 * len(case.widths) - 2, 2)
+    weights, biases = (
+        tuple(torch.stack([s[f"{layer}.{kind}"] for s in states]).numpy() for layer in layers)
+        for kind in ("weight", "bias")
+    )
+    return hidden_relu_losses(ReluHeads(outputs, weights, biases), labels.numpy(), trie, n_threads=n_threads)
+
+
+def seconds(run: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
+    start = clock()
+    run()
+    return clock() - start
+
+
+def compare(case: Case) -> str:
+    """One row: coalitions a second on both sides, their ratio, and the error against a float64 loop."""
+    model, states, samples, labels = federation(case)
+    memberships = case.memberships()
+    rng = np.random.default_rng(2022)
+    looped = rng.choice(len(memberships), case.n_looped, replace=False)
+    losses = kernel_losses(case, states, samples, labels)  # compiles
+
+    def loop() -> None:
+        for coalition in looped:
+            looped_loss(model, states, samples, labels, np.flatnonzero(memberships[coalition]))
+
+    def kernels() -> None:
+        kernel_losses(case, states, samples, labels)
+
+    times = np.array([(seconds(loop), seconds(kernels)) for _ in range(N_RUNS)]).min(axis=0)
+    loop_rate, kernel_rate = case.n_looped / times[0], len(memberships) / times[1]
+    doubles = [{name: w.double() for name, w in state.items()} for state in states]
+    double_model = network(case.widths).double()
+    exact = [
+        looped_loss(double_model, doubles, samples.double(), labels, np.flatnonzero(memberships[c])) for c in looped[:8]
+    ]
+    error = np.abs(losses[looped[:8]] - exact).max()
+    return (
+        f"| {case.name} | {loop_rate:.1f} | {kernel_rate:.0f} | {kernel_rate / loop_rate:.1f}× "
+        f"| ≥ {case.bar:g}× | {error:.1e} |"
+    )
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process that never rests."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def thread_ratio(case: Case) -> float:
+    """Wall time on one thread over wall time on two, clients' forward passes left out."""
+    _, states, samples, labels = federation(case)
+    trie, outputs = case.trie(), first_layer(states, samples)
+    weights, biases = ((torch.stack([s[f"2.{kind}"] for s in states]).numpy(),) for kind in ("weight", "bias"))
+    heads = ReluHeads(outputs, weights, biases)
+
+    def run(n_threads: int) -> float:
+        return seconds(lambda: hidden_relu_losses(heads, labels.numpy(), trie, n_threads=n_threads), time.perf_counter)
+
+    one, two = np.array([(run(1), run(2)) for _ in range(2 * N_RUNS)]).min(axis=0)
+    return float(one / two)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(2022)
+    permutations = np.stack([rng.permutation(50) for _ in range(196)])
+    subsets = "all 1,023 coalitions of 10 clients, 10,000 samples"
+    prefixes = "9,800 prefixes of 50 clients, 2,000 samples"
+    mlp1 = Case(f"MLP 784-200-10, {subsets}", 45, (784, 200, 10), 10, 10_000, None, 24)
+    cases = [
+        Case(f"softmax regression 784-10, {subsets}", 150, (784, 10), 10, 10_000, None, 64),
+        mlp1,
+        Case(f"MLP 784-200-200-10, {subsets}", 5, (784, 200, 200, 10), 10, 10_000, None, 24),
+        Case(f"softmax regression 784-10, {prefixes}", 150, (784, 10), 50, 2_000, permutations, 256),
+        Case(f"softmax regression 60-10, {prefixes}", 150, (60, 10), 50, 2_000, permutations, 512),
+        Case(f"MLP 784-200-10, {prefixes}", 60, (784, 200, 10), 50, 2_000, permutations, 64),
+    ]
+    write = sys.stdout.write
+    write("| case | loop, coalitions/s | kernels, coalitions/s | ratio | bar | largest error |\n")
+    write("| --- | ---: | ---: | ---: | ---: | ---: |\n")
+    for case in cases:
+        write(compare(case) + "\n")
+        sys.stdout.flush()
+    write(f"\nTwo threads over one, wall time, {mlp1.name}: {thread_ratio(mlp1):.2f}×")
+    with busy_process():
+        write(f"; beside a busy process {thread_ratio(mlp1):.2f}×\n")
+
+
+if __name__ == "__main__":
+    main()

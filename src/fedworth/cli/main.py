@@ -1,0 +1,50 @@
+"""The command line: one verb a stage. Errors know their exit code; docs/exit-codes.md lists them."""
+
+import argparse
+import os
+import sys
+from importlib.metadata import version
+
+from fedworth.cli import complete, observe, report, run, simulate, theory, value
+from fedworth.errors import FedworthError
+
+COMMANDS = (simulate, observe, complete, value, report, run, theory)
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="fedworth",
+        description="What each client's data is worth in a federated learning.",
+        epilog="example:\n  fedworth run --out runs/demo\n\nexit codes: docs/exit-codes.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"fedworth {version('fedworth')}")
+    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in COMMANDS:
+        module.add_parser(subparsers)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; the exit code says how it ended."""
+    args = parser().parse_args(argv)
+    try:
+        args.action(args)
+        sys.stdout.flush()
+    except FedworthError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; what was written is whole, and can be resumed", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def entry() -> None:
+    """What the `fedworth` script calls."""
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Options that several commands share, and what becomes of them."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from fedworth.arrays import stream
+from fedworth.completion.complete import FactorSettings
+from fedworth.completion.crossvalidation import choose
+from fedworth.errors import UsageError
+from fedworth.utility.matrix import UtilityMatrix
+
+
+def command(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    summary: str,
+    example: str,
+    action: Callable[[argparse.Namespace], None],
+) -> argparse.ArgumentParser:
+    """A subcommand with a sentence, an example, and `--json`."""
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    parser.set_defaults(action=action)
+    return parser
+
+
+def add_completion_options(parser: argparse.ArgumentParser) -> None:
+    """How to complete: rank, penalty, kind."""
+    group = parser.add_argument_group("completion")
+    group.add_argument(
+        "--rank", default="5", metavar="R|auto", help="rank of the factors, or auto: cross-validation (default 5)"
+    )
+    penalty = group.add_mutually_exclusive_group()
+    penalty.add_argument("--penalty", type=float, metavar="λ", help="penalty, absolute")
+    penalty.add_argument(
+        "--relative-penalty",
+        type=float,
+        metavar="f",
+        help="penalty as a fraction of the smallest that zeroes all (default 0.01)",
+    )
+    group.add_argument(
+        "--penalty-kind", default="counts", metavar="KIND", help="counts (default) or uniform, as the paper prints it"
+    )
+    group.add_argument(
+        "--max-sweeps", type=int, default=FactorSettings().max_sweeps, metavar="N", help="most sweeps of the solver"
+    )
+
+
+def factor_settings(args: argparse.Namespace) -> FactorSettings:
+    """The completion asked for; with `--rank auto` the rank is yet to be chosen."""
+    relative = 0.01 if args.relative_penalty is None else args.relative_penalty
+    if is_auto(args):
+        if args.penalty is not None or args.relative_penalty is not None:
+            raise UsageError("--rank auto chooses the penalty too; leave out --penalty and --relative-penalty")
+        return FactorSettings(penalty_kind=args.penalty_kind, max_sweeps=args.max_sweeps)
+    return FactorSettings(rank_of(args.rank), args.penalty, relative, args.penalty_kind, args.max_sweeps)
+
+
+def is_auto(args: argparse.Namespace) -> bool:
+    """Whether rank and penalty are to be chosen by cross-validation."""
+    return bool(args.rank == "auto")
+
+
+def chosen_settings(args: argparse.Namespace, matrix: UtilityMatrix) -> tuple[FactorSettings, tuple[str, ...]]:
+    """The completion asked for, chosen by cross-validation where so asked, and a note that says how."""
+    settings = factor_settings(args)
+    if not is_auto(args):
+        return settings, ()
+    choice = choose(matrix, penalty_kind=args.penalty_kind, rng=stream(args.seed, "cross-validation"))
+    found = f"rank {choice.settings.rank}, relative penalty {choice.settings.relative_penalty:g}"
+    return choice.settings, (
+        f"cross-validation chose {found}: held-out error {choice.error:.3f} on {choice.n_hidden} cells",
+    )
+
+
+def rank_of(text: str) -> int:
+    """A rank from the command line."""
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--rank {text}: expected a whole number from 1 on, or auto")
+    return int(text)
+
+
+def add_data_option(parser: argparse.ArgumentParser) -> None:
+    """Where data sets lie."""
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where data sets lie (default: $FEDWORTH_DATA)")
+
+
+def add_seed_option(parser: argparse.ArgumentParser) -> None:
+    """The seed of whatever is drawn."""
+    parser.add_argument("--seed", type=int, default=0, help="seed of whatever is drawn (default 0)")
+
+
+def add_permutations_option(parser: argparse.ArgumentParser) -> None:
+    """Exact, or Monte Carlo over permutations."""
+    parser.add_argument(
+        "--permutations",
+        metavar="M|auto",
+        help="Monte Carlo over M permutations; auto: ⌈N ln N⌉ (default: exact, all coalitions)",
+    )
+
+
+def permutations_of(args: argparse.Namespace) -> tuple[bool, int | None]:
+    """Whether Monte Carlo was asked for, and with how many permutations (None: the default number)."""
+    text: str | None = args.permutations
+    if text is None:
+        return False, None
+    if text == "auto":
+        return True, None
+    if not text.isdigit() or int(text) < 2:
+        raise UsageError(f"--permutations {text}: expected a whole number from 2 on, or auto")
+    return True, int(text)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers separated by commas."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part)
+    except ValueError:
+        raise UsageError(f"{text!r}: expected numbers separated by commas") from None

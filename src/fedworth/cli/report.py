@@ -1,0 +1,41 @@
+"""fedworth report: numbers to tables, on the screen and on disk."""
+
+import argparse
+from pathlib import Path
+
+from fedworth.cli.options import command
+from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.report.files import read_report, write_report
+from fedworth.report.report import Report
+from fedworth.report.tables import headlines, tables
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The command and its options."""
+    parser = command(
+        subparsers,
+        "report",
+        "Print a run's tables and write them as CSV, JSON and Markdown.",
+        "fedworth report runs/demo --out reports",
+        run,
+    )
+    parser.add_argument("run", type=Path, help="the folder of a run")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run's folder)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Read a run's report, write its files, show it."""
+    report = read_report(args.run / "report.json")
+    show_report(report, write_report(report, args.out or args.run), as_json=args.json)
+
+
+def show_report(report: Report, paths: list[Path], *, as_json: bool) -> None:
+    """A report on the screen, and where its files are."""
+    if as_json:
+        show_json({**report.document(), "files": [str(path) for path in paths]})
+        return
+    for table in tables(report):
+        show_table(table)
+    show_lines([*headlines(report), ""] if report.copies else [])
+    show_lines(["written: " + ", ".join(str(path) for path in paths)])
+    warn(report.warnings())

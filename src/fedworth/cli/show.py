@@ -1,0 +1,67 @@
+"""How commands speak: tables and JSON on standard output, progress and warnings on standard error."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from fedworth.report.tables import Table
+from fedworth.storage import Progress, silent
+
+
+def show_json(document: Any) -> None:
+    """A document on standard output, in full precision."""
+    print(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def show_table(table: Table) -> None:
+    """A table on standard output, aligned; names are shown as they are, never as markup."""
+    rows = [table.headings, *table.rows]
+    cells = [[_on_one_line(cell) for cell in row] for row in rows]
+    widths = [max(cell_len(row[column]) for row in cells) for column in range(len(table.headings))]
+    print(_on_one_line(table.title))
+    for row in cells:
+        padding = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        texts = [row[0] + padding[0], *(pad + cell for pad, cell in zip(padding[1:], row[1:], strict=True))]
+        print("  ".join(texts).rstrip())
+    print()
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Plain lines on standard output."""
+    for line in lines:
+        print(line)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Warnings on standard error."""
+    for warning in warnings:
+        print(f"warning: {_on_one_line(warning)}", file=sys.stderr)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Progress bars on standard error while someone watches; silence when piped."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def advance(what: str, n_done: int, n_all: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=n_all)
+            bars.update(tasks[what], completed=n_done, total=n_all)
+
+        yield advance
+
+
+def _on_one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)

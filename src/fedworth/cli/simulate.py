@@ -1,0 +1,168 @@
+"""fedworth simulate: train a federation and write its ledger."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedworth.cli.options import add_data_option, command, numbers
+from fedworth.cli.show import progress_bars, show_json, show_lines, warn
+from fedworth.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedworth.federation.settings import SimulationSettings
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The command and its options."""
+    parser = command(
+        subparsers,
+        "simulate",
+        "Train a federation with federated averaging and record it in a ledger.",
+        "fedworth simulate --dataset digits --clients 10 --copy 9=0 --participants 3 --rounds 10 --out ledger",
+        run,
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the ledger to write")
+    parser.add_argument("--resume", action="store_true", help="go on with a ledger that a killed run left")
+    add_simulation_options(parser)
+
+
+def add_simulation_options(parser: argparse.ArgumentParser) -> None:
+    """Every setting of a simulated federation."""
+    data = parser.add_argument_group("data")
+    add_data_option(parser)
+    data.add_argument(
+        "--dataset", default="digits", help="synthetic, synthetic-iid, digits (default), mnist, fashion-mnist, cifar10"
+    )
+    data.add_argument("--alpha", type=float, default=1.0, help="α of synthetic data (default 1)")
+    data.add_argument("--beta", type=float, default=1.0, help="β of synthetic data (default 1)")
+    data.add_argument("--train-limit", type=int, metavar="N", help="at most N training samples in all")
+    data.add_argument("--test-limit", type=int, metavar="N", help="at most N test samples")
+    data.add_argument(
+        "--partition", default="two-class", help="iid, two-class (default), natural (synthetic data's own)"
+    )
+    data.add_argument("--clients", type=int, default=10, metavar="N", help="how many clients (default 10)")
+    data.add_argument(
+        "--copy",
+        action="append",
+        metavar="I=J",
+        help="client I has the data of client J (default 9=0; none: no copies)",
+    )
+    data.add_argument(
+        "--noise", metavar="SHARES", help="share of noisy samples of each client, or step:S for S·i of client i"
+    )
+    data.add_argument(
+        "--noise-strength", type=float, default=1.0, metavar="X", help="noise in standard deviations of the features"
+    )
+    data.add_argument(
+        "--flips", metavar="SHARES", help="share of flipped labels of each client, or step:S for S·i of client i"
+    )
+    model = parser.add_argument_group("model and training")
+    model.add_argument("--model", default="logistic", help="logistic (default), mlp, cnn, vgg16, vgg16-bn")
+    model.add_argument(
+        "--hidden", metavar="WIDTHS", help="widths of hidden layers, e.g. 200,200 (default 200, for mlp)"
+    )
+    model.add_argument("--width-divisor", type=int, default=1, metavar="D", help="divide the widths of vgg16 by D")
+    model.add_argument("--dtype", default="float32", help="float32 (default) or float64")
+    model.add_argument("--rounds", type=int, default=10, metavar="T", help="how many rounds (default 10)")
+    model.add_argument("--participants", type=int, default=3, metavar="K", help="how many clients a round (default 3)")
+    model.add_argument("--not-everyone-heard", action="store_true", help="do not hear everyone in the first round")
+    amount = model.add_mutually_exclusive_group()
+    amount.add_argument("--local-steps", type=int, metavar="N", help="local steps a round (default 5)")
+    amount.add_argument("--local-epochs", type=int, metavar="N", help="local epochs a round")
+    model.add_argument("--batch-size", type=int, metavar="B", help="samples a step (default: all)")
+    model.add_argument("--rate", type=float, default=0.5, metavar="η", help="learning rate (default 0.5)")
+    model.add_argument(
+        "--schedule", default="constant", help="constant (default), decay, proposition-2, proposition-2-li"
+    )
+    model.add_argument("--decay", type=float, default=0.0, metavar="D", help="η/(1 + D·t) with schedule decay")
+    model.add_argument("--convexity", type=float, default=0.0, metavar="μ", help="for proposition-2 schedules")
+    model.add_argument("--smoothness", type=float, default=0.0, metavar="L₂", help="for proposition-2 schedules")
+    model.add_argument("--aggregation", default="uniform", help="uniform (default) or samples")
+    model.add_argument(
+        "--no-truth", action="store_true", help="do not train absent clients: the truth will not be known"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything drawn (default 0)")
+
+
+def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
+    """The settings that the options ask for."""
+    from fedworth.federation.settings import SimulationSettings
+
+    return SimulationSettings(
+        dataset=args.dataset,
+        alpha=args.alpha,
+        beta=args.beta,
+        train_limit=args.train_limit,
+        test_limit=args.test_limit,
+        partition=args.partition,
+        n_clients=args.clients,
+        copies=_copies(args.copy, args.clients),
+        noise_shares=_shares(args.noise, args.clients),
+        noise_strength=args.noise_strength,
+        flip_shares=_shares(args.flips, args.clients),
+        model=args.model,
+        hidden=_widths(args.hidden),
+        width_divisor=args.width_divisor,
+        dtype=args.dtype,
+        n_rounds=args.rounds,
+        n_participants=args.participants,
+        everyone_heard=not args.not_everyone_heard,
+        n_steps=None if args.local_epochs is not None else args.local_steps or 5,
+        n_epochs=args.local_epochs,
+        batch_size=args.batch_size,
+        schedule=args.schedule,
+        rate=args.rate,
+        decay=args.decay,
+        convexity=args.convexity,
+        smoothness=args.smoothness,
+        aggregation=args.aggregation,
+        with_truth=not args.no_truth,
+        seed=args.seed,
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Simulate, and say what was written."""
+    from fedworth.federation.fedavg import simulate
+    from fedworth.run import UNHEARD
+
+    settings = simulation_settings(args)
+    with progress_bars() as progress:
+        ledger = simulate(settings, args.out, data_folder=args.data, resume=args.resume, progress=progress)
+    warn([] if settings.everyone_heard else [UNHEARD])
+    if args.json:
+        show_json({"ledger": str(ledger.folder), "clients": list(ledger.clients), "n_rounds": ledger.n_rounds})
+    else:
+        show_lines(
+            [
+                f"{ledger.folder}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients",
+                f"next: fedworth observe {ledger.folder} --out utilities.npz",
+            ]
+        )
+
+
+def _copies(given: list[str] | None, n_clients: int) -> tuple[tuple[int, int], ...]:
+    if given is None:
+        return ((n_clients - 1, 0),) if n_clients > 1 else ()
+    pairs = []
+    for text in given:
+        if text == "none":
+            continue
+        copy, _, source = text.partition("=")
+        if not (copy.isdigit() and source.isdigit()):
+            raise UsageError(f"--copy {text}: expected I=J, two client numbers, or none")
+        pairs.append((int(copy), int(source)))
+    return tuple(pairs)
+
+
+def _shares(given: str | None, n_clients: int) -> tuple[float, ...]:
+    if given is None:
+        return ()
+    if given.startswith("step:"):
+        (step,) = numbers(given.removeprefix("step:")) or (0.0,)
+        return tuple(step * k for k in range(n_clients))
+    return numbers(given)
+
+
+def _widths(given: str | None) -> tuple[int, ...]:
+    return () if given is None else tuple(int(width) for width in numbers(given))

@@ -1,0 +1,56 @@
+"""fedworth value: from utilities to what each client is worth."""
+
+import argparse
+from pathlib import Path
+
+from fedworth.cli.options import add_completion_options, add_seed_option, chosen_settings, command
+from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.completion.complete import FactorSettings
+from fedworth.completion.completion import load_completion
+from fedworth.errors import unknown_name
+from fedworth.report.report import Report
+from fedworth.report.tables import values_table
+from fedworth.utility.files import load_utilities
+from fedworth.valuation.valuation import BASES
+from fedworth.valuation.value import METHODS, value
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The command and its options."""
+    parser = command(
+        subparsers,
+        "value",
+        "Value the clients from utilities: measured by observe, or your own.",
+        "fedworth value utilities.npz --method comfedsv --json",
+        run,
+    )
+    parser.add_argument("utilities", type=Path, help="utilities from observe, or your own (.npz)")
+    parser.add_argument("--method", default="comfedsv", help=f"{', '.join(METHODS)} (default comfedsv)")
+    parser.add_argument("--completion", type=Path, metavar="FILE", help="a completion from complete (else it is made)")
+    parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
+    parser.add_argument("--strict", action="store_true", help="refuse if a client was never heard")
+    add_completion_options(parser)
+    add_seed_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Value, and show it."""
+    if args.method not in METHODS:
+        raise unknown_name("method", args.method, METHODS)
+    matrix = load_utilities(args.utilities, is_truth=args.method == "truth")
+    completion, settings = None, FactorSettings()
+    notes: tuple[str, ...] = ()
+    if args.method == "comfedsv" and args.completion is not None:
+        completion = load_completion(args.completion)
+    elif args.method == "comfedsv":
+        settings, notes = chosen_settings(args, matrix)
+    made = value(matrix, args.method, completion=completion, settings=settings, unseen=args.unseen, strict=args.strict)
+    if args.json:
+        document = made.document()
+        show_json({**document, "warnings": [*notes, *document["warnings"]]})
+        return
+    show_table(values_table(Report(str(args.utilities), made.clients, (made,))))
+    show_lines([f"{made.method}: {BASES[made.method]}"])
+    if made.completion is not None:
+        show_lines([f"completion: {made.completion['status']}"])
+    warn([*notes, *made.warnings])

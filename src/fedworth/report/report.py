@@ -1,0 +1,110 @@
+"""The report: all valuations of one federation side by side, what they rest on, and how far to trust them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from fedworth.errors import ArtefactError
+from fedworth.valuation.fairness import relative_difference
+from fedworth.valuation.valuation import BASES, Valuation, valuation_from
+
+
+@dataclass(frozen=True)
+class Report:
+    """Valuations, refusals, coverage, and pairs of clients known to have the same data."""
+
+    title: str
+    clients: tuple[str, ...]
+    valuations: tuple[Valuation, ...]
+    refusals: tuple[tuple[str, str], ...] = ()  # (method, why)
+    copies: tuple[tuple[str, str], ...] = ()  # (copy, of)
+    coverage: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for valuation in self.valuations:
+            if valuation.clients != self.clients:
+                raise ArtefactError(f"report: {valuation.method} values {valuation.clients}, expected {self.clients}")
+
+    def valuation(self, method: str) -> Valuation | None:
+        """The valuation by this method, if there is one."""
+        return next((v for v in self.valuations if v.method == method), None)
+
+    def warnings(self) -> list[str]:
+        """What a reader must know before believing a number, each said once."""
+        said = [f"{v.method}: {warning}" for v in self.valuations for warning in v.warnings]
+        refused = [f"{method}: refused; {why}" for method, why in self.refusals]
+        return list(dict.fromkeys([*self.notes, *refused, *said]))
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON, in full precision."""
+        return {
+            "title": self.title,
+            "clients": list(self.clients),
+            "valuations": [{**v.document(), "basis": BASES[v.method], **_derived(v)} for v in self.valuations],
+            "agreement": agreement(self),
+            "refusals": [list(refusal) for refusal in self.refusals],
+            "copies": [list(pair) for pair in self.copies],
+            "coverage": self.coverage,
+            "notes": list(self.notes),
+        }
+
+
+def report_from(document: dict[str, Any]) -> Report:
+    """The report that `document()` gave."""
+    try:
+        return Report(
+            document["title"],
+            tuple(document["clients"]),
+            tuple(valuation_from(v) for v in document["valuations"]),
+            tuple((method, why) for method, why in document["refusals"]),
+            tuple((copy, of) for copy, of in document["copies"]),
+            document["coverage"],
+            tuple(document["notes"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtefactError(f"not a report: {error!r}") from error
+
+
+def agreement(report: Report) -> list[dict[str, Any]]:
+    """How each method compares: with the truth where it is known (rank correlation, and error relative to the spread
+    of the true values), and on clients with the same data (largest relative difference d)."""
+    truth = report.valuation("truth")
+    rows = []
+    for valuation in report.valuations:
+        row: dict[str, Any] = {"method": valuation.method}
+        if truth is not None:
+            row["rank_correlation"] = _rank_correlation(valuation, truth)
+            row["relative_error"] = _relative_error(valuation, truth)
+        if report.copies:
+            row["largest_difference_of_copies"] = _largest_difference(valuation, report.copies)
+        rows.append(row)
+    return rows
+
+
+def _rank_correlation(valuation: Valuation, truth: Valuation) -> float | None:
+    known = ~np.isnan(valuation.values) & ~np.isnan(truth.values)
+    ours, theirs = valuation.values[known], truth.values[known]
+    if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+        return None
+    return float(stats.spearmanr(ours, theirs).statistic)
+
+
+def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:
+    """‖s − s*‖ / ‖s* − mean s*‖ over the clients that both value."""
+    known = ~np.isnan(valuation.values) & ~np.isnan(truth.values)
+    spread = float(np.linalg.norm(truth.values[known] - truth.values[known].mean())) if known.any() else 0.0
+    return float(np.linalg.norm((valuation.values - truth.values)[known])) / spread if spread > 0 else None
+
+
+def _largest_difference(valuation: Valuation, copies: tuple[tuple[str, str], ...]) -> float | None:
+    worth = dict(zip(valuation.clients, valuation.values.tolist(), strict=True))
+    pairs = [(worth[a], worth[b]) for a, b in copies if not np.isnan(worth[a] + worth[b])]
+    return max((relative_difference(a, b) for a, b in pairs), default=None)
+
+
+def _derived(valuation: Valuation) -> dict[str, Any]:
+    shares = [None if np.isnan(share) else share for share in valuation.shares.tolist()]
+    return {"shares": shares, "ranks": list(valuation.ranks)}

@@ -1,0 +1,166 @@
+"""A report as tables of text: one for the eye (Markdown and terminal), one for spreadsheets (CSV)."""
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fedworth.report.report import Report, agreement
+from fedworth.valuation.valuation import BASES, Valuation
+
+MAIN = ("comfedsv", "fedsv", "truth")
+LABELS = {
+    "comfedsv": "ComFedSV",
+    "fedsv": "FedSV",
+    "fedsv-later": "FedSV, later rounds",
+    "truth": "truth",
+    "heard-round": "heard round",
+    "leave-one-out": "leave-one-out",
+}
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text under headings."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def values_table(report: Report) -> Table:
+    """Every client's value, share and rank by the main methods, side by side."""
+    shown = [v for method in MAIN if (v := report.valuation(method)) is not None] or list(report.valuations)
+    headings = ["client"]
+    for valuation in shown:
+        headings += [LABELS[valuation.method], "share", "rank"]
+    rows = [[name, *(cell for v in shown for cell in _cells(v, k))] for k, name in enumerate(report.clients)]
+    return Table("What each client is worth", tuple(headings), tuple(tuple(row) for row in rows))
+
+
+def baselines_table(report: Report) -> Table | None:
+    """Every client's value by the remaining methods."""
+    rest = [v for v in report.valuations if v.method not in MAIN]
+    if not rest or not any(report.valuation(method) for method in MAIN):
+        return None
+    headings = ("client", *(LABELS[v.method] for v in rest))
+    rows = tuple((name, *(_value(v, k) for v in rest)) for k, name in enumerate(report.clients))
+    return Table("Baselines", headings, rows)
+
+
+def agreement_table(report: Report) -> Table | None:
+    """How the methods compare with the truth, and on clients with the same data."""
+    rows = agreement(report)
+    keys = {
+        "rank_correlation": "rank correlation with truth",
+        "relative_error": "error / spread of truth",
+        "largest_difference_of_copies": "d of " + ", ".join(f"{of} and {copy}" for copy, of in report.copies),
+    }
+    present = [key for key in keys if any(key in row for row in rows)]
+    if not present:
+        return None
+    cells = tuple((LABELS[row["method"]], *(_number(row.get(key), ".2f") for key in present)) for row in rows)
+    return Table("How far to trust them", ("method", *(keys[key] for key in present)), cells)
+
+
+def coverage_table(report: Report) -> Table | None:
+    """How many of the cells that the values rest on were seen, by coalition size."""
+    if report.coverage is None:
+        return None
+    sizes = zip(report.coverage["n_columns_by_size"], report.coverage["share_seen_by_size"], strict=True)
+    rows = tuple((str(k), f"{n:,}", f"{share:.1%}") for k, (n, share) in enumerate(sizes, start=1) if n)
+    return Table("Seen cells by coalition size", ("clients", "coalitions", "cells seen"), rows)
+
+
+def tables(report: Report) -> list[Table]:
+    """All tables of a report, in reading order."""
+    made = [values_table(report), baselines_table(report), agreement_table(report), coverage_table(report)]
+    return [table for table in made if table is not None]
+
+
+def headlines(report: Report) -> list[str]:
+    """What every method pays to clients that have the same data, in a sentence each."""
+    lines = []
+    for copy, of in report.copies:
+        paid = []
+        for valuation in (v for method in MAIN if (v := report.valuation(method)) is not None):
+            cells = [_value(valuation, report.clients.index(name)) for name in (of, copy)]
+            paid.append(f"{LABELS[valuation.method]} gives them {cells[0]} and {cells[1]}")
+        lines.append(f"Clients {of} and {copy} have the same data: {'; '.join(paid)}.")
+    return lines
+
+
+def markdown(report: Report) -> str:
+    """The whole report as Markdown."""
+    parts = [f"# {_plain(report.title)}"]
+    parts.append("\n".join(f"- **{LABELS[v.method]}** — {BASES[v.method]}" for v in report.valuations))
+    parts += [_plain(line) for line in headlines(report)]
+    for table in tables(report):
+        parts += [f"## {table.title}", _markdown_table(table)]
+    completed = report.valuation("comfedsv")
+    if completed is not None and completed.completion is not None:
+        parts += ["## The completion behind ComFedSV", _markdown_table(completion_table(completed.completion))]
+    if report.warnings():
+        parts += ["## Before you believe a number", "\n".join(f"- {_plain(w)}" for w in report.warnings())]
+    return "\n\n".join(parts) + "\n"
+
+
+def completion_table(summary: dict[str, Any]) -> Table:
+    """What a completion says of itself."""
+    rows = tuple((key.replace("_", " "), _number(value, ".4g")) for key, value in summary.items())
+    return Table("Completion", ("", ""), rows)
+
+
+def csv_text(report: Report) -> str:
+    """One line a client and method, full precision; text that a spreadsheet would run as a formula is quoted."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["client", "method", "value", "standard_error", "share", "rank"])
+    for valuation in report.valuations:
+        errors = valuation.standard_errors
+        for k, name in enumerate(valuation.clients):
+            error = None if errors is None else errors[k]
+            numbers = [valuation.values[k], error, valuation.shares[k]]
+            cells = ["" if x is None or math.isnan(x) else repr(float(x)) for x in numbers]
+            rank = valuation.ranks[k]
+            writer.writerow([_harmless(name), valuation.method, *cells, "" if rank is None else rank])
+    return buffer.getvalue()
+
+
+def _cells(valuation: Valuation, client: int) -> tuple[str, str, str]:
+    rank = valuation.ranks[client]
+    share = _number(valuation.shares[client], ".1%")
+    return _value(valuation, client), share, ABSENT if rank is None else str(rank)
+
+
+def _value(valuation: Valuation, client: int) -> str:
+    errors = valuation.standard_errors
+    text = _number(valuation.values[client], "+.4f")
+    return text if errors is None or math.isnan(errors[client]) else f"{text} ± {errors[client]:.4f}"
+
+
+def _number(value: Any, form: str) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ABSENT
+    return format(value, form) if isinstance(value, float) else str(value)
+
+
+def _markdown_table(table: Table) -> str:
+    head = "| " + " | ".join(_plain(h) for h in table.headings) + " |"
+    rule = "|" + "|".join([" --- "] + [" ---: "] * (len(table.headings) - 1)) + "|"
+    rows = ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in table.rows]
+    return "\n".join([head, rule, *rows])
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is: names come from clients, and may be anything."""
+    shown = " ".join(text.split())
+    for mark in "\\|<>&*_`[]":
+        shown = shown.replace(mark, f"&#{ord(mark)};") if mark in "<>&|" else shown.replace(mark, "\\" + mark)
+    return shown
+
+
+def _harmless(name: str) -> str:
+    return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name

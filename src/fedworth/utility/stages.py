@@ -1,0 +1,243 @@
+"""The cut: a module's graph in three stages, each run as seldom as its dependence on the models allows.
+
+    constants   once for a test set:      CONST values of the samples (a frozen backbone)
+    prefix      once for a client:        AFFINE values that something nonlinear reads; a coalition's are the mean
+    rest        once for a coalition:     all that follows, from averaged prefixes and averaged tensors
+
+Only values of the samples are cut at: what depends on tensors alone is cheap, and made again from averaged tensors.
+The prefix is worth sharing if making it costs more than averaging it over n_clients,
+
+    flops(prefix) > AVERAGING_COST · 2 · n_clients · |prefix|;
+
+a first convolution with few channels is not (measured: 25 weights an output, 10 clients, no gain).
+
+In the rest a batch norm that follows a convolution becomes part of its weights, and relu overwrites what nobody else
+reads; views become reshapes, because channels-last values cannot be viewed as rows.
+"""
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from fedworth.utility.graph import Dependence, Dependences, Exported, dependences, operation, shape_of
+from fedworth.utility.mixing import MOST_TOGETHER
+
+AVERAGING_COST = 3.0
+"""Time of a multiplication in an average, in those of a matrix product."""
+
+CACHE_BYTES = 6 << 20
+SMALLEST_BATCH, LARGEST_BATCH = 32, 1024
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Part of a graph: what it reads, by node, and what it gives, in the order asked for."""
+
+    graph_module: fx.GraphModule
+    reads: tuple[fx.Node, ...]
+    gives: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A module, cut. A stage with nothing to do is None; without a rest, the prefix is the logits."""
+
+    exported: Exported
+    varying: frozenset[str]
+    constants: Stage | None
+    prefix: Stage | None
+    rest: Stage | None
+    batch_size: int
+
+
+def cut(exported: Exported, varying: Set[str], *, shares_prefix: bool = True) -> Stages:
+    """The stages for models whose `varying` tensors differ; without `shares_prefix` all of them is rest."""
+    found = dependences(exported, varying)
+    of_samples = _of_samples(exported)
+    front = _front(exported, found, of_samples) if shares_prefix else ()
+    wanted = (exported.output,) if found[exported.output] != Dependence.CONST else ()
+    kept = _kept(exported, (*front, *wanted), found, of_samples)
+    is_whole = front == (exported.output,)
+    rest = None if is_whole else _stage(exported, (exported.output,), (*kept, *front), overwrites=front)
+    return Stages(
+        exported,
+        frozenset(varying),
+        _stage(exported, kept, ()) if kept else None,
+        _stage(exported, front, kept) if front else None,
+        rest,
+        _batch_size(rest, front),
+    )
+
+
+def constant_tensors(stages: Stages) -> list[str]:
+    """The names of the tensors that the constants are made from."""
+    reads = () if stages.constants is None else stages.constants.reads
+    return [stages.exported.tensor_names[node] for node in reads if node in stages.exported.tensor_names]
+
+
+def prefix_pays(stages: Stages, n_clients: int) -> bool:
+    """Whether averaging the prefix costs less than making it again for each coalition."""
+    if stages.prefix is None:
+        return False
+    nodes = stages.prefix.graph_module.graph.nodes
+    cost = sum(flops(node) for node in nodes)
+    size = sum(numbers(node) for node in stages.prefix.gives)
+    return cost > AVERAGING_COST * 2 * n_clients * size
+
+
+def flops(node: fx.Node) -> int:
+    """Floating point operations of a node for one sample; 2 a weight and output, where there are weights."""
+    if node.op != "call_function":
+        return 0
+    name = operation(node)
+    if name == "linear" or (name.startswith("conv") and "transpose" not in name):
+        weight = node.args[1]
+        assert isinstance(weight, fx.Node)
+        return 2 * numbers(node) * math.prod(int(n) for n in shape_of(weight)[1:])
+    return numbers(node)
+
+
+def numbers(node: fx.Node) -> int:
+    """How many numbers a value has for one sample."""
+    return math.prod(n if isinstance(n, int) else 1 for n in shape_of(node))
+
+
+def _of_samples(exported: Exported) -> set[fx.Node]:
+    """The nodes whose values depend on the samples themselves, not only on how many there are."""
+    found = {exported.samples}
+    for node in exported.graph_module.graph.nodes:
+        is_size = node.op == "call_function" and operation(node).startswith("sym_")
+        if not is_size and any(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _front(exported: Exported, found: Dependences, of_samples: set[fx.Node]) -> tuple[fx.Node, ...]:
+    """Affine values of the samples that something nonlinear reads, or else the logits."""
+    if found[exported.output] == Dependence.AFFINE:
+        return (exported.output,)
+    return tuple(
+        node
+        for node in exported.graph_module.graph.nodes
+        if found[node] == Dependence.AFFINE
+        and node in of_samples
+        and shape_of(node)
+        and any(found[user] == Dependence.NONLINEAR for user in node.users)
+    )
+
+
+def _kept(
+    exported: Exported, wanted: Sequence[fx.Node], found: Dependences, of_samples: set[fx.Node]
+) -> tuple[fx.Node, ...]:
+    """The last constant values of the samples on every way to `wanted`, if one row is one sample."""
+    kept: dict[fx.Node, None] = {}
+    seen: set[fx.Node] = set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node not in of_samples or node is exported.samples:
+            continue
+        seen.add(node)
+        if found[node] == Dependence.CONST and _has_rows(node):
+            kept[node] = None
+        else:
+            waiting += node.all_input_nodes
+    return tuple(sorted(kept, key=lambda node: node.name))
+
+
+def _has_rows(node: fx.Node) -> bool:
+    shape = shape_of(node)
+    return bool(shape) and not isinstance(shape[0], int) and all(isinstance(n, int) for n in shape[1:])
+
+
+def _stage(
+    exported: Exported, wanted: Sequence[fx.Node], given: Sequence[fx.Node], overwrites: Sequence[fx.Node] = ()
+) -> Stage:
+    """The graph that makes `wanted` from placeholders and what is `given`."""
+    needed = _needed(wanted, given)
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in exported.graph_module.graph.nodes:
+        if node in needed and (node in given or node.op == "placeholder"):
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = node.meta
+    for node in exported.graph_module.graph.nodes:
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    graph.output(tuple(copies[node] for node in wanted))
+    reads = tuple(node for node in copies if copies[node].op == "placeholder")
+    _tune(graph, {copies[node] for node in overwrites if node in copies})
+    return Stage(fx.GraphModule(exported.graph_module, graph), reads, tuple(wanted))
+
+
+def _needed(wanted: Sequence[fx.Node], given: Sequence[fx.Node]) -> set[fx.Node]:
+    needed: set[fx.Node] = set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += [] if node in given else node.all_input_nodes
+    return needed
+
+
+def _tune(graph: fx.Graph, fresh: Set[fx.Node]) -> None:
+    """Rewrite a stage's graph to the same values in less time; `fresh` placeholders may be overwritten."""
+    for node in list(graph.nodes):
+        name = operation(node) if node.op == "call_function" else ""
+        if name in ("view", "_unsafe_view"):
+            node.target = aten.reshape.default
+        elif name == "_native_batch_norm_legit_no_training":
+            _fold(graph, node)
+    for node in graph.nodes:
+        if node.op == "call_function" and operation(node) == "relu" and _is_fresh(node.args[0], fresh):
+            node.target = aten.relu_.default
+    graph.eliminate_dead_code()
+    graph.lint()
+
+
+def _is_fresh(node: Any, fresh: Set[fx.Node]) -> bool:
+    if not isinstance(node, fx.Node) or len(node.users) > 1:
+        return False
+    if node.target is normalised_convolution or node in fresh:
+        return True
+    return node.op == "call_function" and operation(node) in ("linear", "conv1d", "conv2d", "conv3d", "addmm")
+
+
+def _fold(graph: fx.Graph, norm: fx.Node) -> None:
+    """Join a batch norm to the convolution before it, if nobody else reads that."""
+    convolution, users = norm.args[0], list(norm.users)
+    if not isinstance(convolution, fx.Node) or len(convolution.users) > 1 or convolution.op != "call_function":
+        return
+    if operation(convolution) != "conv2d" or convolution.kwargs or [user.args[1:] for user in users] != [(0,)]:
+        return
+    (result,) = users
+    with graph.inserting_before(result):
+        joined = graph.call_function(normalised_convolution, (norm.args[1:], *convolution.args))
+    joined.meta = result.meta
+    result.replace_all_uses_with(joined)
+
+
+def normalised_convolution(
+    norm: tuple[Any, ...], x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *options: Any
+) -> torch.Tensor:
+    """A convolution and the batch norm after it: (W x + b − m)·s + β = (s W) x + (b − m)·s + β, s = γ/√(σ² + ε)."""
+    gamma, beta, mean, variance, _, epsilon = norm
+    scale = torch.rsqrt(variance + epsilon) * (1 if gamma is None else gamma)  # (n_channels,)
+    shift = ((0 if bias is None else bias) - mean) * scale + (0 if beta is None else beta)  # (n_channels,)
+    return F.conv2d(x, weight * scale.view(-1, 1, 1, 1), shift, *options)
+
+
+def _batch_size(rest: Stage | None, front: Sequence[fx.Node]) -> int:
+    """As many samples as keep the largest value of the rest in the cache, a power of two."""
+    nodes = [] if rest is None else rest.graph_module.graph.nodes
+    made = [node for node in nodes if node.op == "call_function"]
+    sizes = [numbers(node) for node in made] + [MOST_TOGETHER * numbers(node) for node in front]
+    fits = CACHE_BYTES // (4 * max((1, *sizes)))
+    return min(max(SMALLEST_BATCH, 1 << max(0, fits.bit_length() - 1)), LARGEST_BATCH)

@@ -1,0 +1,72 @@
+"""What all tests share: reproducible property tests, one torch thread, and one small federation."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from fedworth.federation.fedavg import simulate, task_of
+from fedworth.federation.ledger import Ledger
+from fedworth.federation.settings import SimulationSettings
+from fedworth.federation.task import Task
+
+GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile("fedworth", derandomize=True, deadline=None, database=None)
+settings.load_profile("fedworth")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_settings() -> SimulationSettings:
+    """Five clients of scanned digits, the last a copy of the first; three rounds, two of five participating."""
+    return SimulationSettings(
+        n_clients=5,
+        copies=((4, 0),),
+        n_participants=2,
+        n_rounds=3,
+        train_limit=150,
+        test_limit=60,
+        model="mlp",
+        hidden=(8,),
+        n_steps=1,
+        rate=0.1,
+        seed=3,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_ledger(tiny_settings: SimulationSettings, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """The small federation, simulated once with its truth. Look, but do not touch."""
+    return simulate(tiny_settings, tmp_path_factory.mktemp("tiny") / "ledger")
+
+
+@pytest.fixture(scope="session")
+def tiny_task(tiny_ledger: Ledger) -> Task:
+    """The task of the small federation."""
+    return task_of(tiny_ledger)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], dict[str, np.ndarray]]:
+    """Reads the arrays of a golden file by its name."""
+
+    def read(name: str) -> dict[str, np.ndarray]:
+        with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def bytes_of() -> Callable[[Path], dict[str, bytes]]:
+    """Reads every file under a folder, by its path in it."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    return read

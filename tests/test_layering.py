@@ -1,0 +1,112 @@
+"""Data flows one way: a module imports from its own stage and earlier ones only; third parties stay in their room."""
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedworth
+
+ROOT = Path(fedworth.__file__).parent
+GROUND = ("errors", "arrays", "storage")
+WAY = ("", "federation", "utility", "completion", "valuation", "report", "run", "experiments", "cli", "__main__")
+DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare"}
+PICKLERS = {"pickle", "cloudpickle", "joblib", "dill"}
+ROOMS = {
+    "flwr": ("fedworth.federation.flower", "fedworth.flower"),
+    "nvflare": ("fedworth.federation.nvflare", "fedworth.nvflare"),
+    "ray": ("fedworth.utility.ray_engine",),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = ["fedworth", *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+PATHS = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(), str(path)) for name, path in PATHS.items()}
+INSIDE = [name for name in PATHS if name not in DOORS]
+PACKAGES = {name for name, path in PATHS.items() if path.name == "__init__.py"}
+
+
+def imports(name: str) -> Iterator[str]:
+    """Every module that this one imports, wherever in it the import stands."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno}: a relative import; write it out"
+            source = node.module or ""
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield inner if inner in PATHS else source
+
+
+def own_imports(name: str) -> set[str]:
+    return {found for found in imports(name) if found.split(".")[0] == "fedworth"}
+
+
+def level(name: str) -> int:
+    """How far along the way a module stands: on the ground, in a stage, where all stages are seen, or in a door."""
+    if name in DOORS:
+        return len(WAY)
+    room = name.split(".")[1]
+    return 0 if room in GROUND else WAY.index(room)
+
+
+def test_every_module_has_its_room():
+    assert {name.split(".")[1] for name in INSIDE} <= {*GROUND, *WAY}
+
+
+def test_a_module_imports_only_from_its_own_stage_and_earlier_ones():
+    later = {name: {found for found in own_imports(name) if level(found) > level(name)} for name in INSIDE}
+    assert {name: found for name, found in later.items() if found} == {}
+
+
+def test_nobody_inside_imports_from_a_door():
+    assert {name: own_imports(name) & DOORS for name in INSIDE if own_imports(name) & DOORS} == {}
+
+
+def test_nothing_is_imported_through_a_package_and_no_package_passes_anything_on():
+    """A folder's `__init__` holds no imports, and naming the folder is no way to reach what is in it."""
+    inner = PACKAGES - {"fedworth"}
+    assert {name: own_imports(name) & inner for name in PATHS if own_imports(name) & inner} == {}
+    assert {name: own_imports(name) for name in inner if own_imports(name)} == {}
+
+
+def test_what_is_imported_is_there():
+    assert {found for name in PATHS for found in own_imports(name)} <= set(PATHS)
+
+
+def test_imports_make_no_circle():
+    graphlib.TopologicalSorter({name: own_imports(name) for name in PATHS}).prepare()
+
+
+def test_third_parties_stay_in_their_room():
+    for party, rooms in ROOMS.items():
+        assert {name for name in PATHS if party in {found.split(".")[0] for found in imports(name)}} <= set(rooms)
+
+
+def test_only_the_command_line_prints():
+    printing = [
+        f"{name}:{node.lineno}"
+        for name in PATHS
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert [where for where in printing if not where.startswith("fedworth.cli")] == []
+
+
+def test_nothing_is_pickled():
+    for name in PATHS:
+        assert not PICKLERS & {found.split(".")[0] for found in imports(name)}, name
+        for node in ast.walk(TREES[name]):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert ast.unparse(node.value) == "False", name
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) not in ("torch.load", "torch.save"), name
+
+
+def test_every_module_says_what_it_is_for():
+    assert [name for name in PATHS if not ast.get_docstring(TREES[name])] == []

@@ -1,0 +1,41 @@
+"""The README says what really happens."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedworth.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_demo_prints_what_the_readme_shows(tmp_path, capsys, monkeypatch):
+    command = re.search(r"\$\(BIN\)/fedworth (run .*)", (ROOT / "Makefile").read_text())
+    assert command is not None
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command.group(1))) == 0
+    shown = README.split("What `make demo` prints:\n\n```\n")[1].split("```")[0]
+    assert capsys.readouterr().out.strip() == shown.strip()
+
+
+def test_the_ten_lines_of_python_run(tmp_path, capsys, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {})  # the reader's own lines, as they stand
+    assert "comfedsv" in capsys.readouterr().out
+
+
+def test_the_map_names_the_folders_that_there_are():
+    package = ROOT / "src" / "fedworth"
+    folders = {path.name for path in package.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    drawn = README.split("## Map")[1]
+    for folder in folders:
+        assert f"{folder}/" in drawn
+
+
+@pytest.mark.parametrize("path", re.findall(r"`((?:docs/)[\w./-]+)`", README))
+def test_every_file_that_the_readme_names_exists(path):
+    assert (ROOT / path).exists()

@@ -1,0 +1,105 @@
+"""Reports: what they say, what they hide from nobody, and what hostile names cannot do to them."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from fedworth.errors import ArtefactError
+from fedworth.report.files import read_report, write_report
+from fedworth.report.report import Report, agreement, report_from
+from fedworth.report.tables import csv_text, headlines, markdown, tables, values_table
+from fedworth.valuation.valuation import Valuation
+
+CLIENTS = ("a", "b", "c")
+
+
+def valuation(method: str, *values: float, clients=CLIENTS, errors=None) -> Valuation:
+    spread = None if errors is None else np.array(errors)
+    return Valuation(method, clients, np.array(values), spread, None, ("mind this",) if method == "fedsv" else ())
+
+
+def report(**changes) -> Report:
+    valuations = (
+        valuation("comfedsv", 1.0, 2.0, 1.1),
+        valuation("fedsv", 3.0, -1.0, 0.5),
+        valuation("truth", 1.0, 2.0, 1.0),
+    )
+    return Report(**{"title": "t", "clients": CLIENTS, "valuations": valuations, "copies": (("c", "a"),), **changes})
+
+
+def test_values_shares_and_ranks_stand_side_by_side():
+    table = values_table(report())
+    assert table.headings == ("client", "ComFedSV", "share", "rank", "FedSV", "share", "rank", "truth", "share", "rank")
+    assert table.rows[1] == ("b", "+2.0000", "48.8%", "1", "-1.0000", "0.0%", "3", "+2.0000", "50.0%", "1")
+
+
+def test_agreement_is_with_the_truth_and_between_copies():
+    rows = {row["method"]: row for row in agreement(report())}
+    assert rows["truth"]["rank_correlation"] == pytest.approx(1)
+    assert rows["truth"]["relative_error"] == 0
+    assert rows["truth"]["largest_difference_of_copies"] == 0
+    assert rows["fedsv"]["largest_difference_of_copies"] == pytest.approx(2.5 / 3)
+
+
+def test_without_truth_and_copies_there_is_no_agreement_to_show():
+    plain = report(valuations=(valuation("fedsv", 1.0, 2.0, 3.0),), copies=())
+    assert [table.title for table in tables(plain)] == ["What each client is worth"]
+    assert headlines(plain) == []
+
+
+def test_a_client_without_a_value_is_shown_as_absent_not_as_zero():
+    shown = values_table(report(valuations=(valuation("comfedsv", 1.0, np.nan, 2.0),), copies=()))
+    assert shown.rows[1] == ("b", "–", "–", "–")
+    line = csv_text(report(valuations=(valuation("comfedsv", 1.0, np.nan, 2.0),))).splitlines()[2]
+    assert line == "b,comfedsv,,,,"
+
+
+def test_standard_errors_stand_beside_the_values():
+    shown = values_table(report(valuations=(valuation("comfedsv", 1.0, 2.0, 3.0, errors=[0.1, 0.2, np.nan]),)))
+    assert shown.rows[0][1] == "+1.0000 ± 0.1000"
+    assert shown.rows[2][1] == "+3.0000"
+
+
+def test_warnings_and_refusals_reach_the_reader():
+    said = report(refusals=(("heard-round", "nobody was heard"),), notes=("a note",)).warnings()
+    assert said == ["a note", "heard-round: refused; nobody was heard", "fedsv: mind this"]
+    assert "nobody was heard" in markdown(report(refusals=(("heard-round", "nobody was heard"),)))
+
+
+def test_written_and_read_back_is_the_same_report(tmp_path):
+    paths = write_report(report(coverage={"n_columns_by_size": [3], "share_seen_by_size": [0.5]}), tmp_path)
+    assert [path.name for path in paths] == ["report.csv", "report.json", "report.md"]
+    assert read_report(tmp_path / "report.json").document() == json.loads(paths[1].read_text())
+    again = write_report(read_report(tmp_path / "report.json"), tmp_path / "again")
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
+
+
+def test_csv_has_full_precision():
+    rows = list(csv.DictReader(io.StringIO(csv_text(report(valuations=(valuation("truth", 1 / 3, 2.0, 3.0),))))))
+    assert float(rows[0]["value"]) == 1 / 3
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "=1+1", "a|b", "two\nlines", "*bold*", "@sum", "`code`"])
+def test_hostile_names_are_shown_as_text(name):
+    hostile = (name, "b", "c")
+    made = (valuation("comfedsv", 1.0, 2.0, 3.0, clients=hostile),)
+    shown = Report("t", hostile, made)
+    text = markdown(shown)
+    assert "<script>" not in text
+    row = next(line for line in text.splitlines() if "+1.0000" in line)
+    assert row.count("|") == 5
+    first = next(iter(csv.reader(io.StringIO(csv_text(shown).split("\n", 1)[1]))))[0]
+    assert first[:1] not in ("=", "+", "-", "@")
+
+
+def test_valuations_of_other_clients_are_refused():
+    with pytest.raises(ArtefactError, match="expected"):
+        report(valuations=(valuation("truth", 1.0, 2.0, 3.0, clients=("x", "y", "z")),))
+
+
+def test_a_document_that_is_no_report_is_refused():
+    with pytest.raises(ArtefactError, match="not a report"):
+        report_from({"title": "t"})
