@@ -1,27 +1,47 @@
-# make demo | test | check | format        everything else is a command of its own: fedworth --help
+# make demo | test | check | format | live | torture | bench        the rest: fedworth --help
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SOURCES := src tests benchmarks tools examples
 
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format live torture bench clean
 
 demo: $(STAMP)
 	$(BIN)/fedworth run --seed 25 --out runs/demo --resume
 
-test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+# flwr and nvflare pin what others use, so each is tested in an environment of its own
+test: $(STAMP) .venv-flower/.installed .venv-nvflare/.installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/flower --ignore tests/nvflare
+	.venv-flower/bin/python -m pytest tests/flower --ignore tests/flower/test_live.py
+	.venv-nvflare/bin/python -m pytest tests/nvflare
 
 check: $(STAMP)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+# a SuperLink and SuperNodes as processes of their own, one of them killed in a round: minutes
+live: .venv-flower/.installed
+	.venv-flower/bin/python -m pytest tests/flower/test_live.py
+
+torture: $(STAMP)
+	$(BIN)/python tools/torture.py
+
+# ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md
+bench: $(STAMP)
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/oracle.py
+	$(BIN)/python benchmarks/montecarlo.py
+	$(BIN)/python benchmarks/completion.py
+	$(BIN)/python benchmarks/ledger_io.py
+	$(BIN)/python benchmarks/scale.py
 
 # torch first and by its exact version: a range would take the newest build, with gigabytes of CUDA
 $(STAMP): pyproject.toml constraints.txt
@@ -29,6 +49,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
+	touch $@
+
+.venv-%/.installed: pyproject.toml constraints-%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install --quiet --upgrade "pip>=25.1"
+	.venv-$*/bin/pip install --quiet --constraint constraints-$*.txt torch
+	.venv-$*/bin/pip install --quiet --constraint constraints-$*.txt --editable ".[$*]" --group test-$*
 	touch $@
 
 clean:

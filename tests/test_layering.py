@@ -9,7 +9,19 @@ import fedworth
 
 ROOT = Path(fedworth.__file__).parent
 GROUND = ("errors", "arrays", "storage")
-WAY = ("", "federation", "utility", "completion", "valuation", "report", "run", "experiments", "cli", "__main__")
+WAY = (
+    "",
+    "federation",
+    "utility",
+    "completion",
+    "valuation",
+    "report",
+    "run",
+    "watch",
+    "experiments",
+    "cli",
+    "__main__",
+)
 DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare"}
 PICKLERS = {"pickle", "cloudpickle", "joblib", "dill"}
 ROOMS = {

@@ -19,7 +19,8 @@ def test_the_defaults_are_the_demonstration():
 
 
 def test_settings_survive_their_document_through_json():
-    before = SimulationSettings(noise_shares=tuple(k / 10 for k in range(10)), hidden=(4, 5), n_steps=None, n_epochs=2)
+    shares = tuple(k % 9 / 10 for k in range(10))
+    before = SimulationSettings(noise_shares=shares, hidden=(4, 5), n_steps=None, n_epochs=2)
     after = settings_from(json.loads(json.dumps(before.document())))
     assert after == before
     assert hash(after) == hash(before)
@@ -61,6 +62,10 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name():
         ({"copies": ((9, 0), (9, 1))}, "expected one source a copy"),
         ({"noise_shares": (0.1,)}, r"noise shares \(0.1,\): expected 10 numbers from 0 to 1"),
         ({"flip_shares": (1.5,) * 10}, "flip shares"),
+        (
+            {"noise_shares": tuple(k / 10 for k in range(10))},
+            "client 9 is a copy of 0, but they have noise shares 0.9 and 0.0",
+        ),
         ({"rate": -1.0}, "needs a rate > 0"),
         ({"schedule": "cosine"}, "unknown learning-rate schedule 'cosine'"),
         ({"n_epochs": 2}, "give one of the two"),

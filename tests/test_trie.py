@@ -125,3 +125,12 @@ def test_memberships_must_be_a_table():
 def test_permutations_list_each_client_once(order, problem):
     with pytest.raises(UtilityError, match=problem):
         prefix_trie(np.array([order]))
+
+
+def test_no_step_leads_nowhere():
+    """A path that turns into a coalition known by another way leaves nodes behind, which must be dropped."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        n_coalitions, n_clients = rng.integers(1, 8), rng.integers(1, 7)
+        trie = coalition_trie(rng.random((n_coalitions, n_clients)) < rng.random())
+        assert (trie.wanted | (trie.targets >= 0)).all()

@@ -1,7 +1,7 @@
 """Run the Flower example for real, on this machine, and check its ledger.
 
     python tools/flower_live.py simulation    `flwr run` with Flower's simulation (ray)
-    python tools/flower_live.py loopback      a SuperLink and four SuperNodes as processes of their own; one is killed
+    python tools/flower_live.py loopback      a SuperLink and three SuperNodes as processes of their own; one is killed
                                               with SIGKILL during the second round, and started again
 
 Needs an environment with `fedworth[flower]` (for the simulation also `flwr[simulation]`). Nothing leaves the machine.
@@ -20,7 +20,7 @@ from pathlib import Path
 from fedworth.federation.ledger import Ledger, verify_ledger
 
 APP = Path(__file__).parents[1] / "examples" / "flower"
-N_CLIENTS = 4
+N_CLIENTS = 3
 PORT = 18400
 
 
@@ -89,16 +89,24 @@ def loopback(home: Path, ledger: Path) -> Ledger:
     connections = f'[superlink]\ndefault = "loop"\n\n[superlink.loop]\naddress = "127.0.0.1:{PORT}"\ninsecure = true\n'
     (home / ".flwr" / "config.toml").write_text(connections)
     here = ("--host", "127.0.0.1", "--port")
-    start(home, "superlink.log", "flower-superlink", "--insecure", *here, str(PORT))
+    start(
+        home,
+        "superlink.log",
+        "flower-superlink",
+        "--insecure",
+        "--disable-runtime-dependency-installation",
+        *here,
+        str(PORT),
+    )
     time.sleep(5)
     nodes = [start_node(home, index, "node") for index in range(N_CLIENTS)]
-    settings = run_config(ledger, num_server_rounds=4, fraction_train=1.0, timeout=40.0)
+    settings = run_config(ledger, num_server_rounds=4, fraction_train=1.0, timeout=150.0)
     run = start(home, "run.log", "flwr", "run", str(APP), "loop", "--stream", "--run-config", settings)
-    wait_for("ROUND 2/4", home / "run.log", 240)
+    wait_for("ROUND 2/4", home / "run.log", 300)
     nodes[1].kill()
-    wait_for("ROUND 3/4", home / "run.log", 240)
+    wait_for("ROUND 3/4", home / "run.log", 300)
     start_node(home, 1, "again")
-    if run.wait(400):
+    if run.wait(600):
         raise SystemExit((home / "run.log").read_text()[-3000:])
     return verify_ledger(ledger)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedworth.federation.fedavg import task_of as task_of
     from fedworth.federation.ledger import Ledger as Ledger
     from fedworth.federation.ledger import open_ledger as open_ledger
+    from fedworth.federation.ledger import verify_ledger as verify_ledger
     from fedworth.federation.recorder import Answer as Answer
     from fedworth.federation.recorder import LedgerWriter as LedgerWriter
     from fedworth.federation.recorder import create_ledger as create_ledger
@@ -32,18 +33,29 @@ if TYPE_CHECKING:
     from fedworth.report.report import Report as Report
     from fedworth.run import RunSettings as RunSettings
     from fedworth.run import run as run
+    from fedworth.utility.budget import Budget as Budget
+    from fedworth.utility.cache import utility_cache as utility_cache
+    from fedworth.utility.fast import FastOracle as FastOracle
     from fedworth.utility.files import load_utilities as load_utilities
     from fedworth.utility.files import save_utilities as save_utilities
     from fedworth.utility.matrix import UtilityMatrix as UtilityMatrix
     from fedworth.utility.observe import observe as observe
+    from fedworth.utility.observe import observe_and_count as observe_and_count
     from fedworth.utility.observe import participation as participation
     from fedworth.utility.oracle import LoopOracle as LoopOracle
     from fedworth.utility.plan import plan_prefixes as plan_prefixes
     from fedworth.utility.plan import plan_subsets as plan_subsets
+    from fedworth.utility.subset import stratified_subset as stratified_subset
     from fedworth.valuation.valuation import Valuation as Valuation
     from fedworth.valuation.value import value as value
 
 _HOMES = {
+    "stratified_subset": "utility.subset",
+    "verify_ledger": "federation.ledger",
+    "observe_and_count": "utility.observe",
+    "utility_cache": "utility.cache",
+    "Budget": "utility.budget",
+    "FastOracle": "utility.fast",
     "FactorSettings": "completion.complete",
     "complete": "completion.complete",
     "Completion": "completion.completion",

@@ -22,10 +22,11 @@ from fedworth.federation.settings import SimulationSettings
 from fedworth.report.files import write_report
 from fedworth.report.report import Report
 from fedworth.storage import PARTIAL, Progress, json_bytes, make_folder, read_json, silent, write_json
+from fedworth.utility.cache import utility_cache
+from fedworth.utility.choices import oracle_named
 from fedworth.utility.files import load_utilities, save_utilities
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.plan import Plan, plan_prefixes, plan_subsets
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
@@ -44,8 +45,11 @@ class RunSettings:
     simulation: SimulationSettings = field(default_factory=SimulationSettings)
     weighting: str = "uniform"
     measure: str = "loss"
+    oracle: str = "fast"
     n_permutations: int | None = None
     monte_carlo: bool = False
+    sampler: str = "stratified"
+    is_antithetic: bool = False
     completion: FactorSettings = field(default_factory=FactorSettings)
     auto_rank: bool = False
     unseen: str = "refuse"
@@ -80,7 +84,14 @@ def plan_for(settings: RunSettings, ledger: Ledger) -> Plan:
     if not settings.monte_carlo:
         return plan_subsets(participants, with_truth=with_truth)
     rng = stream(settings.simulation.seed, "permutations")
-    return plan_prefixes(participants, n_permutations=settings.n_permutations, with_truth=with_truth, rng=rng)
+    return plan_prefixes(
+        participants,
+        n_permutations=settings.n_permutations,
+        with_truth=with_truth,
+        sampler=settings.sampler,
+        is_antithetic=settings.is_antithetic,
+        rng=rng,
+    )
 
 
 def _claim(folder: Path, settings: RunSettings, resume: bool) -> None:
@@ -106,9 +117,10 @@ def _observe(
     with_truth = settings.simulation.with_truth
     first = truth_path if with_truth else seen_path
     if not first.is_file():
-        oracle = LoopOracle(task_of(ledger, data_folder=data_folder), settings.measure)
-        plan = plan_for(settings, ledger)
-        save_utilities(observe(ledger, oracle, plan, weighting=settings.weighting, progress=progress), first)
+        oracle = oracle_named(settings.oracle, task_of(ledger, data_folder=data_folder), settings.measure)
+        plan, cache = plan_for(settings, ledger), utility_cache(ledger, oracle)
+        found = observe(ledger, oracle, plan, weighting=settings.weighting, cache=cache, progress=progress)
+        save_utilities(found, first)
     if with_truth and not seen_path.is_file():
         save_utilities(load_utilities(truth_path).seen_part(), seen_path)
     return load_utilities(seen_path), load_utilities(truth_path) if with_truth else None

@@ -43,7 +43,7 @@ def train(model: nn.Module, data: Part, learning_rate: float, n_steps: int = 5) 
         loss = nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()
         optimizer.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def task() -> Task:

@@ -5,10 +5,10 @@ import os
 import sys
 from importlib.metadata import version
 
-from fedworth.cli import complete, observe, report, run, simulate, theory, value
+from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
 from fedworth.errors import FedworthError
 
-COMMANDS = (simulate, observe, complete, value, report, run, theory)
+COMMANDS = (simulate, observe, complete, value, report, run, theory, watch, verify, import_, reproduce)
 INTERRUPTED = 130
 
 

@@ -2,12 +2,18 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedworth.arrays import stream
 from fedworth.cli.options import add_data_option, add_permutations_option, add_seed_option, command, permutations_of
-from fedworth.cli.show import progress_bars, show_json, show_lines
+from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.storage import refuse_existing
 from fedworth.utility.files import save_utilities
+
+if TYPE_CHECKING:
+    from fedworth.federation.ledger import Ledger
+    from fedworth.utility.observe import Observed
+    from fedworth.utility.plan import Plan
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -24,48 +30,107 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--truth", action="store_true", help="measure all clients in all rounds, with models kept apart"
     )
-    parser.add_argument("--weighting", default="uniform", help="uniform (default), samples, fixed")
+    parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
+    parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
     parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
     add_permutations_option(parser)
+    parser.add_argument("--no-fedsv", action="store_true", help="with --permutations: leave out what only FedSV needs")
     add_data_option(parser)
     add_seed_option(parser)
+    _add_work_options(parser)
+
+
+def _add_work_options(parser: argparse.ArgumentParser) -> None:
+    """How much to measure, by what, and where."""
+    group = parser.add_argument_group("work")
+    group.add_argument("--budget", type=int, metavar="N", help="most evaluations; what is known already is free")
+    group.add_argument("--seconds", type=float, metavar="S", help="most seconds; the best answer so far is written")
+    group.add_argument(
+        "--test-samples", type=int, metavar="N", help="judge on N test samples, every class in proportion"
+    )
+    group.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
+    group.add_argument("--threads", type=int, metavar="N", help="threads of the fast oracle (default: one a processor)")
+    group.add_argument("--engine", default="local", help="local (default), or ray: the workers of a Ray cluster")
+    group.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster (default: one on this machine)")
+    group.add_argument("--no-cache", action="store_true", help="neither use nor keep utilities beside the ledger")
 
 
 def run(args: argparse.Namespace) -> None:
     """Observe, and say how many cells were measured."""
-    from fedworth.federation.fedavg import task_of
     from fedworth.federation.ledger import open_ledger
-    from fedworth.utility.observe import observe, participation
-    from fedworth.utility.oracle import LoopOracle
-    from fedworth.utility.plan import plan_prefixes, plan_subsets
+    from fedworth.federation.task_file import task_for
+    from fedworth.utility.budget import Budget
+    from fedworth.utility.cache import utility_cache
+    from fedworth.utility.choices import engine_named, oracle_named
+    from fedworth.utility.observe import observe_and_count
+    from fedworth.utility.subset import stratified_subset
 
     refuse_existing(args.out, "a file of utilities")
+    budget, engine = Budget(args.budget, args.seconds), engine_named(args.engine, args.address)
     ledger = open_ledger(args.ledger)
+    plan = _plan(args, ledger)
+    task = task_for(ledger, args.task, data_folder=args.data)
+    if args.test_samples is not None:
+        task = stratified_subset(task, args.test_samples, rng=stream(args.seed, "test samples"))
+    n_threads = 1 if args.engine == "ray" else args.threads  # Ray has a worker a processor
+    oracle = oracle_named(args.oracle, task, args.measure, n_threads=n_threads)
+    with progress_bars() as progress:
+        observed = observe_and_count(
+            ledger,
+            oracle,
+            plan,
+            weighting=args.weighting or ledger.default_weighting,
+            engine=engine,
+            cache=None if args.no_cache else utility_cache(ledger, oracle),
+            budget=budget,
+            progress=progress,
+        )
+    save_utilities(observed.matrix, args.out)
+    warn((*ledger.warnings(), *observed.matrix.notes))
+    _show(args, observed)
+
+
+def _plan(args: argparse.Namespace, ledger: "Ledger") -> "Plan":
+    from fedworth.utility.observe import participation
+    from fedworth.utility.plan import plan_prefixes, plan_subsets
+
     participants = participation(ledger)
     monte_carlo, count = permutations_of(args)
-    if monte_carlo:
-        rng = stream(args.seed, "permutations")
-        plan = plan_prefixes(participants, n_permutations=count, with_truth=args.truth, rng=rng)
-    else:
-        plan = plan_subsets(participants, with_truth=args.truth)
-    oracle = LoopOracle(task_of(ledger, data_folder=args.data), args.measure)
-    with progress_bars() as progress:
-        matrix = observe(ledger, oracle, plan, weighting=args.weighting, progress=progress)
-    save_utilities(matrix, args.out)
+    if not monte_carlo:
+        return plan_subsets(participants, with_truth=args.truth)
+    rng, with_fedsv = stream(args.seed, "permutations"), not args.no_fedsv
+    return plan_prefixes(
+        participants,
+        n_permutations=count,
+        with_fedsv=with_fedsv,
+        with_truth=args.truth,
+        sampler=args.sampler,
+        is_antithetic=args.antithetic,
+        rng=rng,
+    )
+
+
+def _show(args: argparse.Namespace, observed: "Observed") -> None:
+    matrix = observed.matrix
+    n_cells = len(matrix.utilities) - matrix.n_rounds  # the empty coalition's are known
     if args.json:
         show_json(
             {
                 "utilities": str(args.out),
-                "n_evaluations": plan.n_evaluations,
+                "status": str(observed.status),
+                "n_evaluations": observed.n_evaluations,
+                "n_known": n_cells - observed.n_evaluations,
                 "n_cells": len(matrix.utilities),
                 "n_rounds": matrix.n_rounds,
                 "n_coalitions": len(matrix.coalitions),
             }
         )
-    else:
-        show_lines(
-            [
-                f"{args.out}: {plan.n_evaluations:,} utilities measured in {matrix.n_rounds} rounds",
-                f"next: fedworth value {args.out} --method comfedsv",
-            ]
-        )
+        return
+    known = n_cells - observed.n_evaluations
+    beside = f", {known:,} known from before" if known else ""
+    show_lines(
+        [
+            f"{args.out}: {observed.n_evaluations:,} utilities measured in {matrix.n_rounds} rounds{beside}",
+            f"next: fedworth value {args.out} --method comfedsv",
+        ]
+    )

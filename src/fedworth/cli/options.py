@@ -104,6 +104,14 @@ def add_permutations_option(parser: argparse.ArgumentParser) -> None:
         metavar="M|auto",
         help="Monte Carlo over M permutations; auto: ⌈N ln N⌉ (default: exact, all coalitions)",
     )
+    parser.add_argument(
+        "--antithetic", action="store_true", help="every other permutation is the one before it backwards"
+    )
+    parser.add_argument(
+        "--sampler",
+        default="stratified",
+        help="Monte Carlo of FedSV and the heard round: stratified (default) or permutations",
+    )
 
 
 def permutations_of(args: argparse.Namespace) -> tuple[bool, int | None]:

@@ -31,6 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--weighting", default="uniform", help="uniform (default), samples, fixed")
     parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
+    parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
     parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
     parser.add_argument("--strict", action="store_true", help="stop at the first method that must be refused")
     add_permutations_option(parser)
@@ -47,8 +48,11 @@ def run(args: argparse.Namespace) -> None:
         simulation=simulation_settings(args),
         weighting=args.weighting,
         measure=args.measure,
+        oracle=args.oracle,
         n_permutations=count,
         monte_carlo=monte_carlo,
+        sampler=args.sampler,
+        is_antithetic=args.antithetic,
         completion=factor_settings(args),
         auto_rank=is_auto(args),
         unseen=args.unseen,

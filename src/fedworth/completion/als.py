@@ -6,7 +6,7 @@ With the column factors fixed, each row has its own small problem,
 
 and the columns' step is the same on the transpose. One sweep (columns, then rows) is a map on the row factors;
 Anderson's mixing of the last few sweeps speeds it up, and is dropped whenever it would not lower the objective.
-Stops when the gradient is zero, not when progress is slow: a slow sweep may be far from the end.
+Stops when the gradient is small, not when progress is slow: a slow sweep may be far from the end.
 """
 
 from collections import deque
@@ -29,6 +29,7 @@ class Status(StrEnum):
     CERTIFIED = "converged to the global optimum, certified"
     CONVERGED = "converged to a stationary point; a larger rank may do better"
     MAX_SWEEPS = "stopped at max_sweeps before the gradient vanished; raise it, or raise the penalty"
+    ROUNDING = "stopped where rounding hides any further progress, before the gradient vanished; raise the penalty"
 
 
 @dataclass(frozen=True)

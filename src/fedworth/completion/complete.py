@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedworth.completion.completion import FactorCompletion
-from fedworth.completion.problem import PENALTY_KINDS, Problem, problem_of
+from fedworth.completion.problem import PENALTY_KINDS, Factors, Problem, problem_of
 from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
 from fedworth.errors import CompletionError, unknown_name
 from fedworth.utility.matrix import UtilityMatrix, needed_columns
@@ -32,8 +32,11 @@ class FactorSettings:
             raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")
 
 
-def complete(matrix: UtilityMatrix, settings: FactorSettings | None = None) -> FactorCompletion:
-    """The factor completion of a utility matrix."""
+def complete(
+    matrix: UtilityMatrix, settings: FactorSettings | None = None, *, start: Factors | None = None
+) -> FactorCompletion:
+    """The factor completion of a utility matrix; `start`: round factors near the answer, such as those of the rounds
+    before, from which the way is short. They do not change what is certified, only how soon."""
     settings = settings or FactorSettings()
     if matrix.is_truth:
         raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
@@ -41,7 +44,7 @@ def complete(matrix: UtilityMatrix, settings: FactorSettings | None = None) -> F
     problem = problem_of(reduced, settings.penalty_kind)
     limit = collapse_penalty_of(reduced, settings.penalty_kind)
     penalty = settings.relative_penalty * limit if settings.penalty is None else settings.penalty
-    solution = solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps)
+    solution = solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps, start=start)
     return FactorCompletion(
         clients=matrix.clients,
         coalitions=reduced.coalitions,

@@ -102,4 +102,7 @@ def _error(matrix: UtilityMatrix, folds: list[Indices], settings: FactorSettings
         estimate = np.einsum("ij,ij->i", solution.W[rows[hidden]], solution.H[columns[hidden]])
         misses.append(matrix.utilities[hidden] - estimate)
         truths.append(matrix.utilities[hidden])
-    return float(np.linalg.norm(np.concatenate(misses)) / np.linalg.norm(np.concatenate(truths)))
+    scale = np.linalg.norm(np.concatenate(truths))
+    if scale == 0:
+        raise CompletionError("all cells that could be held out are 0; give --rank and a penalty yourself")
+    return float(np.linalg.norm(np.concatenate(misses)) / scale)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedworth.completion.als import Kernel, Sweeps, column_step, grams, row_step
-from fedworth.completion.certificate import SPECTRAL_TOLERANCE
 from fedworth.completion.problem import Factors
 
 MOST_INNER = 200
@@ -26,6 +25,7 @@ FIRST_DAMPING, LEAST_DAMPING, MOST_DAMPING = 1e-4, 1e-10, 1.0
 EASED, STIFFENED = 4.0, 10.0  # how damping falls after a good step, and rises after a bad one
 NOISE = 1e-13  # objectives that differ by less, relatively, are equal up to rounding
 CLEARLY = 0.9
+SMALL_ENOUGH = 1e-8  # a gradient that counts as zero where rounding hides any further fall
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Point:
 
 def descend(kernel: Kernel, W: Factors, penalty: float, *, max_sweeps: int, tolerance: float) -> Sweeps:
     """Newton steps from these row factors until the gradient vanishes (relative to the penalty's part of it), or
-    until float64 shows no step that gets lower; a gradient small enough for a certificate then counts as zero."""
+    until float64 shows no step that gets lower; a gradient below SMALL_ENOUGH then counts as zero."""
     point, damping, slope = _point(kernel, W, penalty), FIRST_DAMPING, np.inf
     for n_sweeps in range(max_sweeps + 1):
         slope = _relative_slope(kernel, point, penalty)
@@ -49,7 +49,7 @@ def descend(kernel: Kernel, W: Factors, penalty: float, *, max_sweeps: int, tole
             break
         reached, damping = _next(kernel, point, penalty, damping)
         if reached is None:
-            tolerance = max(tolerance, SPECTRAL_TOLERANCE)
+            tolerance = max(tolerance, SMALL_ENOUGH)
             break
         point = reached
     return Sweeps(point.W, point.H, n_sweeps, slope <= tolerance)

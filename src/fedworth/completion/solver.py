@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.completion.als import Kernel, Status, Sweeps, kernel_of, sweep
-from fedworth.completion.certificate import SPECTRAL_TOLERANCE, Certificate, certify, spectral_norm, top_singular
-from fedworth.completion.newton import descend
+from fedworth.completion.als import Kernel, Status, Sweeps, column_step, kernel_of, sweep
+from fedworth.completion.certificate import Certificate, certify, spectral_norm, top_singular
+from fedworth.completion.newton import SMALL_ENOUGH, descend
 from fedworth.completion.problem import Collapsed, Factors, Problem, collapse, problem_of
 from fedworth.errors import CompletionError
 from fedworth.utility.matrix import UtilityMatrix
@@ -38,12 +38,21 @@ class Solution:
     n_sweeps: int
 
 
-def solve(whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_SWEEPS) -> Solution:
-    """The factors of this rank that minimise the problem at this penalty (absolute)."""
+def solve(
+    whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_SWEEPS, start: Factors | None = None
+) -> Solution:
+    """The factors of this rank that minimise the problem at this penalty (absolute). From `start`, row factors near
+    the answer, the path is left out; unless what is reached so is certified, it is walked after all."""
     small = collapse(whole)
     limit = collapse_penalty(small.problem)
     _refuse_unusable(rank, penalty, limit)
     kernel = kernel_of(small.problem)
+    if start is not None:
+        near = _balanced(small.problem, start, column_step(kernel, start, penalty))
+        final = _descended(kernel, *near, penalty, max_sweeps)
+        solution = _finish(whole, small, final, penalty, final.n_sweeps, max_sweeps)
+        if solution.status is Status.CERTIFIED:
+            return solution
     n_sweeps, (W, H) = 0, _nothing(small.problem, rank)
     for step in _path(limit, penalty):
         walked = sweep(
@@ -52,7 +61,7 @@ def solve(whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_SW
         n_sweeps += walked.n_sweeps
         W, H = _balanced(small.problem, walked.W, walked.H)
     final = _descended(kernel, W, H, penalty, max_sweeps)
-    return _finish(whole, small, final, penalty, n_sweeps + final.n_sweeps)
+    return _finish(whole, small, final, penalty, n_sweeps + final.n_sweeps, max_sweeps)
 
 
 def collapse_penalty(problem: Problem) -> float:
@@ -75,7 +84,8 @@ def _descended(kernel: Kernel, W: Factors, H: Factors, penalty: float, max_sweep
         )
         n_sweeps, is_stationary = n_sweeps + walked.n_sweeps, walked.is_stationary
         W, H = _balanced(problem, walked.W, walked.H)
-        if not is_stationary or certify(problem, W, H, penalty).is_global or len(_dead(problem, W)) == 0:
+        is_over = n_sweeps >= max_sweeps or len(_dead(problem, W)) == 0
+        if is_over or certify(problem, W, H, penalty).is_global:
             break
     return Sweeps(W, H, n_sweeps, is_stationary)
 
@@ -85,7 +95,7 @@ def _tolerance(problem: Problem, penalty: float) -> float:
     is known to about ε‖U‖, and the penalty's part of the gradient is λ."""
     scaled = problem.scaled(problem.values)
     floor = ROUNDING * float(np.linalg.norm(scaled.data)) / penalty
-    return min(max(TOLERANCE, floor), SPECTRAL_TOLERANCE)
+    return min(max(TOLERANCE, floor), SMALL_ENOUGH)
 
 
 def _path(limit: float, penalty: float) -> list[float]:
@@ -129,13 +139,16 @@ def _dead(problem: Problem, W: Factors) -> NDArray[np.int64]:
     return np.flatnonzero(energy <= DEAD * energy.max())
 
 
-def _finish(whole: Problem, small: Collapsed, final: Sweeps, penalty: float, n_sweeps: int) -> Solution:
+def _finish(
+    whole: Problem, small: Collapsed, final: Sweeps, penalty: float, n_sweeps: int, max_sweeps: int
+) -> Solution:
     W, H = final.W, final.H
     H_full = small.expand(whole, W, H, penalty)
     certificate = certify(small.problem, W, H, penalty)
-    status = Status.MAX_SWEEPS
     if final.is_stationary:
         status = Status.CERTIFIED if certificate.is_global else Status.CONVERGED
+    else:
+        status = Status.MAX_SWEEPS if final.n_sweeps >= max_sweeps else Status.ROUNDING
     return Solution(W, H_full, penalty, whole.objective(W, H_full, penalty), certificate, status, n_sweeps)
 
 

@@ -13,7 +13,7 @@ Tensors are memory-mapped: what is not looked at is not loaded.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,11 @@ class Ledger:
         return self.closing is not None
 
     @property
+    def default_weighting(self) -> str:
+        """How coalitions are averaged unless asked otherwise: as in the paper if simulated, else as the server did."""
+        return "uniform" if "test_sha256" in self.settings else self.aggregation
+
+    @property
     def files(self) -> set[str]:
         """Every file of models that the manifest lists."""
         apart = {entry.apart_file for entry in self.entries if entry.apart_file is not None}
@@ -102,6 +107,11 @@ class Ledger:
     def open_round(self, round_index: int, *, with_apart: bool = False) -> Round:
         """The models of one round; every byte of its file is checked first."""
         return _open_round(self.folder, self.entries[round_index], self.clients, with_apart=with_apart)
+
+    def check_round(self, round_index: int) -> None:
+        """Hash a round's file without opening it: for whoever knows already what is in it."""
+        entry = self.entries[round_index]
+        _read(self.folder, entry.file, entry.sha256, round_index)
 
     def rounds(self, *, with_apart: bool = False) -> Iterator[Round]:
         """The rounds in order, one in memory at a time."""
@@ -168,16 +178,8 @@ def _growing(ledger: Ledger) -> Iterator[Ledger]:
             missing.append(line)
         else:
             closing = line
-        yield Ledger(
-            ledger.folder,
-            tuple(clients),
-            ledger.aggregation,
-            ledger.settings,
-            tuple(entries),
-            tuple(missing),
-            closing,
-            chain,
-        )
+        ledger = replace(ledger, clients=tuple(clients), entries=tuple(entries), closing=closing, chain=chain)
+        yield replace(ledger, missing=tuple(missing))
 
 
 def _check_clients(entry: RoundEntry, clients: list[str], where: str) -> None:

@@ -67,9 +67,9 @@ class LiveRecorder:
         """Something about the round that is of no client's doing."""
         self.notes.append(text)
 
-    def end_round(self, *, participants: Sequence[str] | None = None) -> None:
-        """Commit the round, or say in the ledger that it is missing."""
-        self._attempt(lambda: self.writer.end_round(participants=participants, notes=self.notes))
+    def end_round(self, *, asked: Sequence[str] | None = None) -> None:
+        """Commit the round, or say in the ledger that it is missing. `asked`: who was, of those announced."""
+        self._attempt(lambda: self.writer.end_round(asked=asked, notes=self.notes))
         if self.trouble is not None:
             self.unsaid.append((self.number, self.trouble))
             self._say_missing()

@@ -33,8 +33,9 @@ class OpenRound:
     number: int
     global_model: Model
     clients: list[str]  # known before this round
-    asked: list[str]
+    announced: list[str]  # who may be asked
     file: ModelFileWriter
+    asked: list[str]  # who was; everyone announced, unless the end of the round knows better
     apart_file: ModelFileWriter | None = None
     answered: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -47,9 +48,9 @@ class OpenRound:
 
     @property
     def joined(self) -> list[str]:
-        """Who is new, in the order of being asked."""
+        """Who is new, in the order of being announced."""
         known = set(self.clients)
-        return [name for name in dict.fromkeys([*self.asked, *self.apart]) if name not in known]
+        return [name for name in dict.fromkeys([*self.announced, *self.apart]) if name not in known]
 
     def answer(self, name: str, answer: Answer, *, expect_samples: bool) -> None:
         """Put one client's model on disk, if it can be averaged."""
@@ -157,7 +158,7 @@ def open_round(
     names = list(dict.fromkeys(asked))
     check_names(names, where)
     file = start_model_file(folder / f"rounds/{round_index:06d}.safetensors", global_model, 1 + len(names))
-    round_ = OpenRound(folder, round_index, number, global_model, clients, names, file)
+    round_ = OpenRound(folder, round_index, number, global_model, clients, names, file, names)
     try:
         file.add("global", global_model)
     except BaseException:

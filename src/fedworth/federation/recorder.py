@@ -87,13 +87,15 @@ class LedgerWriter:
     def end_round(
         self,
         *,
+        asked: Sequence[str] | None = None,
         participants: Sequence[str] | None = None,
         apart: Mapping[str, Answer] | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """Commit the round: whose models were averaged (default: all that answered), and, kept apart, models of
-        absent clients for the ground truth."""
+        """Commit the round: who was asked after all (default: all announced), whose models were averaged (default: all
+        that answered), and, kept apart, models of absent clients for the ground truth."""
         round_ = self._open()
+        round_.asked = round_.asked if asked is None else list(asked)
         try:
             with self._told("its models"):
                 round_.keep_apart(apart or {})
@@ -218,9 +220,11 @@ def resume_ledger(folder: Path, *, quarantine: bool = False) -> LedgerWriter:
     ledger = open_ledger(folder)
     header_chain = file_sha256(folder / HEADER)
     lines = [line for line, _ in read_lines(folder, header_chain)]
-    size = (folder / MANIFEST).read_bytes().rfind(b"\n") + 1
+    manifest = (folder / MANIFEST).read_bytes()
+    size = manifest.rfind(b"\n") + 1
     try:
-        os.truncate(folder / MANIFEST, size)
+        if size < len(manifest):
+            os.truncate(folder / MANIFEST, size)
         _clear_away(ledger)
     except OSError as error:
         raise LedgerError(f"{folder}: cannot be resumed ({error.strerror or error})") from error

@@ -59,6 +59,10 @@ class SimulationSettings:
         for name, shares in (("noise", self.noise_shares), ("flip", self.flip_shares)):
             if len(shares) not in (0, self.n_clients) or not all(0 <= share <= 1 for share in shares):
                 raise UsageError(f"{name} shares {shares}: expected {self.n_clients} numbers from 0 to 1, or none")
+            for copy, source in self.copies if shares else ():
+                if shares[copy] != shares[source]:
+                    found = f"{name} shares {shares[copy]} and {shares[source]}"
+                    raise UsageError(f"client {copy} is a copy of {source}, but they have {found}; expected equal ones")
         self.learning_rate()
         self.local_training()
 

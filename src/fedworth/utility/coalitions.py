@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Permutations
 from fedworth.errors import TooManyError
 
+Claims = NDArray[np.bool_]
+
 MOST_ENUMERATED = 20
+PAIRS_AT_ONCE = 1 << 17
 
 
 def subsets(members: Indices, n_clients: int) -> Memberships:
@@ -46,19 +49,51 @@ def default_permutations(n_clients: int) -> int:
     return max(1, math.ceil(n_clients * math.log(n_clients))) if n_clients > 1 else 1
 
 
-def draw_permutations(members: Indices, n_permutations: int, *, rng: np.random.Generator) -> Permutations:
-    """Uniformly random orders in which `members` may join."""
+def draw_permutations(
+    members: Indices, n_permutations: int, *, is_antithetic: bool = False, rng: np.random.Generator
+) -> Permutations:
+    """Uniformly random orders in which `members` may join; antithetic: every other one is the one before backwards."""
+    if is_antithetic:
+        forwards = draw_permutations(members, -(-n_permutations // 2), rng=rng)
+        both = np.stack([forwards, forwards[:, ::-1]], axis=1)  # (n_pairs, 2, n)
+        return both.reshape(2 * len(forwards), len(members))[:n_permutations]
     return rng.permuted(np.tile(members, (n_permutations, 1)), axis=1).astype(np.int64)
 
 
 def distinct(coalitions: Memberships) -> tuple[Memberships, Indices]:
     """The different coalitions, in a canonical order (by size, then by members), and for each row which it is."""
     _, first, inverse = np.unique(_keys(coalitions), return_index=True, return_inverse=True)
-    rows = coalitions[first]  # (n_distinct, n_clients)
-    by_size = np.argsort(rows.sum(axis=1), kind="stable")
+    by_size = np.argsort(np.count_nonzero(coalitions, axis=1)[first], kind="stable")
     rank = np.empty(len(by_size), dtype=np.int64)
     rank[by_size] = np.arange(len(by_size))
-    return rows[by_size], rank[inverse.reshape(-1)]
+    return coalitions[first[by_size]], rank[inverse.reshape(-1)]
+
+
+def are_distinct(coalitions: Memberships) -> bool:
+    """Whether no coalition is listed twice."""
+    return len(np.unique(_keys(coalitions))) == len(coalitions)
+
+
+def are_within(coalitions: Memberships, rows: Indices, participants: NDArray[np.bool_], rounds: Indices) -> Claims:
+    """(n_pairs,): whether all members of coalition `rows[i]` are among the participants of round `rounds[i]`."""
+    packed, outside = np.packbits(coalitions, axis=1), np.packbits(~participants, axis=1)
+    within = np.empty(len(rows), dtype=bool)
+    for start in range(0, len(rows), PAIRS_AT_ONCE):
+        part = slice(start, start + PAIRS_AT_ONCE)
+        within[part] = ~(packed[rows[part]] & outside[rounds[part]]).any(axis=1)
+    return within
+
+
+def inner_lengths(permutations: Permutations, row: NDArray[np.bool_]) -> Indices:
+    """(n_permutations,): how many of each permutation's clients come before the first that is not in `row`."""
+    return np.asarray(np.logical_and.accumulate(row[permutations], axis=1).sum(axis=1))
+
+
+def prefixes_within(permutations: Permutations, row: NDArray[np.bool_]) -> Memberships:
+    """The non-empty prefixes of all permutations that lie within `row`, in the order of the permutations."""
+    lengths = inner_lengths(permutations, row)
+    found = [prefixes(order[None, :n], len(row))[1:] for order, n in zip(permutations, lengths.tolist(), strict=True)]
+    return np.concatenate([np.zeros((0, len(row)), dtype=bool), *found])
 
 
 def locate(wanted: Memberships, known: Memberships) -> Indices:

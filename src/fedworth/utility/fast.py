@@ -20,7 +20,8 @@ from torch import nn
 
 from fedworth.arrays import Utilities
 from fedworth.errors import ModelError, UsageError, UtilityError, unknown_name
-from fedworth.federation.ledger import Model, Round, check_alike
+from fedworth.federation.fitting import fitted
+from fedworth.federation.ledger import Model, Round
 from fedworth.federation.models import state_of
 from fedworth.federation.task import Task
 from fedworth.utility.affine import Batch, batches, in_order, one_torch_thread, qualities, quality
@@ -30,6 +31,7 @@ from fedworth.utility.oracle import MEASURES, LoopOracle
 from fedworth.utility.routes import Kind, Route, Routes
 from fedworth.utility.selfcheck import plain_logits
 from fedworth.utility.stages import constant_tensors
+from fedworth.utility.twins import gathered, twins
 from fedworth.utility.weighting import Mixtures
 
 KEPT_BYTES = 1 << 30
@@ -63,13 +65,14 @@ class FastOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
-        check_alike(round_.global_model, state_of(self.task.module), "global model, against the task's module")
-        wanted = _Wanted.of(round_, mixtures)
+        round_ = fitted(round_, state_of(self.task.module))
+        wanted = _Wanted.of(round_, mixtures, self.task.inputs.device)
         utilities = np.zeros(len(mixtures.of_global))  # a coalition that leaves w^t as it is has exactly 0
         if not wanted.is_changed.any():
             return utilities
         shares = wanted.shares if self.measure == "loss" else None
-        route = self._routes.route(wanted.origin, wanted.clients, wanted.varying, to_kernel=shares is not None)
+        n_changed, to_kernel = int(wanted.is_changed.sum()), shares is not None
+        route = self._routes.route(wanted.origin, wanted.clients, wanted.varying, n_changed, to_kernel=to_kernel)
         if route.kind is Kind.PLAIN:
             return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
         with one_torch_thread(), torch.inference_mode():
@@ -161,19 +164,26 @@ class _Wanted:
     shares: Shares | None
 
     @classmethod
-    def of(cls, round_: Round, mixtures: Mixtures) -> "_Wanted":
-        """Only clients in some mixture are looked at."""
+    def of(cls, round_: Round, mixtures: Mixtures, device: torch.device) -> "_Wanted":
+        """Only clients in some mixture are looked at, and only their models moved to the device."""
         _check_sums(mixtures)
         members = np.flatnonzero(mixtures.of_clients.any(axis=0)).tolist()
-        origin, clients = round_.global_model, _models_of(members, round_)
+        held = dict(enumerate(_models_of(members, round_)))
+        origin, *clients = (_on(device, model) for model in (round_.global_model, *held.values()))
         moved = np.array([any(not is_same(m[name], t) for name, t in origin.items()) for m in clients], dtype=bool)
         given = mixtures.of_clients[:, members]  # (n_mixtures, n_clients)
         is_changed = (given * moved).any(axis=1)  # (n_mixtures,)
         shares = shares_of(given[is_changed], mixtures.of_global[is_changed])
         if shares is not None and shares.from_global:  # then a client who sent back w^t adds nothing to any sum
             shares = replace(shares, memberships=shares.memberships & moved)
-        varying = varying_tensors(origin, clients)
-        return cls(origin, clients, varying, is_changed, (given * moved)[is_changed], shares)
+        shares = None if shares is None else shares.interchanged(twins(held))
+        changed = Mixtures((given * moved)[is_changed], mixtures.of_global[is_changed])
+        coefficients = gathered(changed, held).of_clients
+        return cls(origin, clients, varying_tensors(origin, clients), is_changed, coefficients, shares)
+
+
+def _on(device: torch.device, model: Model) -> Model:
+    return {name: tensor.to(device) for name, tensor in model.items()}
 
 
 def _models_of(members: list[int], round_: Round) -> list[Model]:

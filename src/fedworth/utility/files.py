@@ -9,7 +9,9 @@ Both are plain `.npz` without pickle, and `load_utilities` reads either:
                clients       str     (n_clients,), optional
     written    the same, but for the seen cells alone, since a large matrix is nearly all unseen:
                cell_rounds, cell_coalitions int (n_seen,) and utilities float64 (n_seen,);
-               round_permutations_<t> int, for FedSV's Monte Carlo estimate
+               round_permutations_<t> int, for FedSV's Monte Carlo estimate, or
+               round_designs_<t> bool (n_coalitions, n_clients), for its stratified one;
+               notes str, optional: what a reader of any value must know, as that a budget ran out
 """
 
 from pathlib import Path
@@ -40,6 +42,10 @@ def save_utilities(matrix: UtilityMatrix, path: Path) -> None:
         arrays["permutations"] = matrix.permutations
     for round_index, orders in enumerate(matrix.round_permutations or ()):
         arrays[f"round_permutations_{round_index}"] = orders
+    for round_index, design in enumerate(matrix.round_designs or ()):
+        arrays[f"round_designs_{round_index}"] = design
+    if matrix.notes:
+        arrays["notes"] = np.array(matrix.notes, dtype=np.str_)
     write_npz(path, arrays)
 
 
@@ -68,6 +74,8 @@ def _written(arrays: Arrays) -> UtilityMatrix:
         _orders(arrays, "permutations"),
         _round_permutations(arrays),
         bool(np.all(arrays.get("is_truth", False))),
+        tuple(str(note) for note in arrays.get("notes", ())),
+        _round_designs(arrays),
     )
 
 
@@ -98,6 +106,7 @@ def _brought(arrays: Arrays, is_truth: bool) -> UtilityMatrix:
         rows,
         permutations=_orders(arrays, "permutations"),
         round_permutations=_round_permutations(arrays),
+        round_designs=_round_designs(arrays),
         is_truth=is_truth,
     )
 
@@ -139,3 +148,8 @@ def _round_permutations(arrays: Arrays) -> tuple[NDArray[np.int64], ...] | None:
     found = [_orders(arrays, f"round_permutations_{t}") for t in range(len(arrays["participants"]))]
     orders = tuple(order for order in found if order is not None)
     return orders or None
+
+
+def _round_designs(arrays: Arrays) -> tuple[NDArray[np.bool_], ...] | None:
+    given = [f"round_designs_{t}" for t in range(len(arrays["participants"]))]
+    return tuple(_flags(arrays, name) for name in given if name in arrays) or None

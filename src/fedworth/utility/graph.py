@@ -61,7 +61,10 @@ def export(module: nn.Module, inputs: torch.Tensor) -> Exported:
     try:
         with _quiet():
             program = torch.export.export(
-                copy.deepcopy(module).eval(), (example,), dynamic_shapes=({0: batch},), strict=False
+                copy.deepcopy(module).eval().requires_grad_(False),
+                (example,),
+                dynamic_shapes=({0: batch},),
+                strict=False,
             ).run_decompositions({})  # no decompositions: relu_ becomes relu, linear and conv2d stay whole
     except Exception as error:  # torch.export refuses with whatever it trips over
         reason = str(error).strip().partition("\n")[0][:160]
@@ -158,6 +161,7 @@ _PRODUCTS = (
     "linear", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "mul", "matmul", "mm", "bmm", "mv", "dot",
 )  # fmt: skip
+_SHAPED = ("zeros_like", "ones_like", "full_like")
 
 RULES: dict[str, Rule] = {
     **{name: _wherever(0) for name in (*_REARRANGING, *_SUMMING)},
@@ -196,7 +200,7 @@ def _of_operation(node: fx.Node, found: Dependences) -> Dependence:
     worst = max((found[n] for n in node.all_input_nodes), default=Dependence.CONST)
     if worst != Dependence.AFFINE or node.op == "output" or node.target is operator.getitem:
         return worst
-    if operation(node).startswith("sym_"):  # a size is no value
+    if operation(node).startswith("sym_") or operation(node) in _SHAPED:  # a size is no value
         return Dependence.CONST
     in_keywords = any(found[n] for value in node.kwargs.values() for n in _nodes_in(value))
     at = {i for i, value in enumerate(node.args) if any(found[n] for n in _nodes_in(value))}

@@ -23,15 +23,15 @@ from fedworth.utility.affine import Batch, Prefix, tensor_of
 from fedworth.utility.graph import Exported, operation, shape_of
 from fedworth.utility.kernels import ReluHeads, hidden_relu_losses, softmax_losses
 from fedworth.utility.mixing import RoundModels
-from fedworth.utility.stages import Stages
+from fedworth.utility.stages import Stages, numbers
 from fedworth.utility.threads import sum_over_blocks
 from fedworth.utility.trie import Trie, coalition_trie
 
 CLOSE = 1e-12
 """Coefficients are ratios of float64, exact but for roundings."""
 
-MOST_LAYERS = 2
-"""Layers after the first relu for which the kernels beat the matrix products of the library (measured)."""
+MOST_WEIGHTS = 1 << 22
+"""Weights after the first relu; running sums of them are kept for every thread, a dozen at a time."""
 
 Floats = NDArray[np.float32]
 Layer = tuple[fx.Node, fx.Node | None]
@@ -64,8 +64,8 @@ def head_of(stages: Stages) -> Head | None:
         elif not _keeps_rows(user):
             return None
         node = user
-    is_head = not is_rectified and len(layers) <= MOST_LAYERS and all(isinstance(n, int) for n in shape_of(node)[1:])
-    return Head(tuple(layers)) if is_head else None
+    n_weights = sum(numbers(weight) for weight, _ in layers)
+    return None if is_rectified or n_weights > MOST_WEIGHTS else Head(tuple(layers))
 
 
 def _layer(inputs: fx.Node, node: fx.Node, exported: Exported) -> Layer | None:
@@ -96,6 +96,16 @@ class Shares:
     memberships: Memberships  # (n_coalitions, n_clients)
     weights: NDArray[np.float64]  # (n_clients,)
     from_global: bool
+
+    def interchanged(self, twins: Sequence[Sequence[int]]) -> "Shares":
+        """The same coalitions, the first of equal clients of equal weight standing for whichever of them is in."""
+        members = self.memberships.copy()  # (n_coalitions, n_clients)
+        for group in twins:
+            for weight in np.unique(self.weights[list(group)]):
+                alike = [k for k in group if self.weights[k] == weight]
+                n_present = self.memberships[:, alike].sum(axis=1, keepdims=True)  # (n_coalitions, 1)
+                members[:, alike] = np.arange(len(alike)) < n_present
+        return Shares(members, self.weights, self.from_global)
 
 
 def shares_of(coefficients: NDArray[np.float64], of_global: NDArray[np.float64]) -> Shares | None:

@@ -7,8 +7,8 @@ of them is handed on as `Any`, and everything else can be typed strictly.
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import llvmlite.binding  # type: ignore[import-untyped]
-import llvmlite.ir  # type: ignore[import-untyped]
+import llvmlite.binding
+import llvmlite.ir
 import numba
 import numba.core.cgutils
 import numba.extending

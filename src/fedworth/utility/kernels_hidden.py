@@ -17,6 +17,7 @@ the last sample carry the label −1 and lose exactly 0.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +93,24 @@ def _tiles(outputs: Floats, first: int, n_tiles: int) -> Floats:
 
 
 @compiled
+def _run_layers(xs: Floats, ys: Floats, weights: Floats, at: int, widths: NDArray[np.int64], share: Any) -> Floats:
+    """A tile's logits from its first activations in `xs`; they end up in one of `xs` and `ys`, which take turns."""
+    gain = share * share
+    for layer in range(len(widths) - 1):
+        n_inputs, n_outputs = widths[layer], widths[layer + 1]
+        floor = np.float32(0.0) if layer < len(widths) - 2 else np.float32(-np.inf)
+        biases = at + n_inputs * n_outputs
+        for out in range(0, n_outputs, WIDEST):
+            width = min(WIDEST, n_outputs - out)
+            run_panel(width, (xs, 0, weights, at, biases + out, ys, out * TILE, n_inputs, gain, share, floor))
+            at += width * n_inputs
+        at += n_outputs
+        gain = share
+        xs, ys = ys, xs
+    return xs
+
+
+@compiled
 def measure_hidden(
     packed: Floats,
     start: Floats,
@@ -123,7 +142,7 @@ def measure_hidden(
     weight_sums[:n_weights] = start_weights
     parts = np.zeros((n_steps, 4))  # Π m, Σ e, Σ linear part, n_correct, over the block
     parts[:, 0] = 1.0
-    zero, lowest = np.float32(0.0), np.float32(-np.inf)
+    lowest = np.float32(-np.inf)
     for first_step in range(0, n_steps, n_together):
         steps = range(first_step, min(first_step + n_together, n_steps))
         for step in steps:
@@ -148,20 +167,8 @@ def measure_hidden(
                     join_and_rectify((*place, xs, 0, tile_size))
                 if not wanted[step]:
                     continue
-                gain = share * share
-                for layer in range(0 if joins else n_layers):
-                    n_inputs, n_outputs = widths[layer], widths[layer + 1]
-                    floor = lowest if layer == n_layers - 1 else zero
-                    biases = at + n_inputs * n_outputs
-                    for out in range(0, n_outputs, WIDEST):
-                        width = min(WIDEST, n_outputs - out)
-                        panel = (step_weights, at, biases + out, ys, out * TILE, n_inputs)
-                        run_panel(width, (xs, 0, *panel, gain, share, floor))
-                        at += width * n_inputs
-                    at += n_outputs
-                    gain = share
-                    xs, ys = ys, xs
-                measures = cross_entropy((xs, labels, tile * TILE, n_classes))
+                logits = xs if joins else _run_layers(xs, ys, step_weights, at, widths, share)
+                measures = cross_entropy((logits, labels, tile * TILE, n_classes))
                 parts[step, 0] *= measures[0]
                 for part in range(1, 4):
                     parts[step, part] += measures[part]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.errors import UtilityError
-from fedworth.utility.coalitions import distinct, locate, names, prefixes, subsets
+from fedworth.utility.coalitions import are_distinct, are_within, distinct, locate, names, prefixes, subsets
+from fedworth.utility.strata import check_design
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class UtilityMatrix:
     """Observations (round, coalition, utility), and who took part when.
 
     `permutations` say for which Monte Carlo estimate the cells were measured, `round_permutations` (one array a
-    round) for which estimate of FedSV. `is_truth`: cells of coalitions beyond the participants may be seen.
+    round) for which estimate of FedSV, or `round_designs` if that is a stratified one. `is_truth`: cells of coalitions
+    beyond the participants may be seen. `notes`: what whoever reads a value from these cells must know.
     """
 
     clients: tuple[str, ...]
@@ -32,6 +34,8 @@ class UtilityMatrix:
     permutations: Permutations | None = None
     round_permutations: tuple[Permutations, ...] | None = None
     is_truth: bool = False
+    notes: tuple[str, ...] = ()
+    round_designs: tuple[Memberships, ...] | None = None
 
     def __post_init__(self) -> None:
         n_rounds, n_clients = self.participants.shape
@@ -42,7 +46,7 @@ class UtilityMatrix:
         if len(self.clients) != n_clients or self.coalitions.shape[1:] != (n_clients,):
             found = f"{len(self.clients)} names, {self.coalitions.shape[1:]} members"
             raise UtilityError(f"utility matrix: {found}, expected {n_clients} clients as in the participants")
-        if len(distinct(self.coalitions)[0]) != len(self.coalitions):
+        if not are_distinct(self.coalitions):
             raise UtilityError("coalitions: two rows are the same set of clients; give each once")
         for cells, kind in ((self.round_indices, "i"), (self.coalition_indices, "i"), (self.utilities, "f")):
             if cells.dtype.kind != kind or cells.shape != (len(self.utilities),):
@@ -58,6 +62,7 @@ class UtilityMatrix:
             raise UtilityError(f"utility matrix: a cell outside {n_rounds} rounds × {len(self.coalitions)} coalitions")
         self._check_cells()
         self._check_permutations()
+        self._check_designs()
 
     def _check_cells(self) -> None:
         bad = np.flatnonzero(~np.isfinite(self.utilities))
@@ -105,6 +110,17 @@ class UtilityMatrix:
             members = np.flatnonzero(self.participants[round_index])
             if not np.array_equal(np.sort(orders[:1].reshape(-1)), members):
                 raise UtilityError(f"{what}: of other clients than its participants {members.tolist()}")
+
+    def _check_designs(self) -> None:
+        if self.round_designs is None:
+            return
+        if self.round_permutations is not None:
+            raise UtilityError("utility matrix: permutations and designs of the rounds; expected one estimate of FedSV")
+        if len(self.round_designs) != self.n_rounds:
+            raise UtilityError(f"designs of the rounds: found {len(self.round_designs)}, expected {self.n_rounds}")
+        for round_index, design in enumerate(self.round_designs):
+            members = np.flatnonzero(self.participants[round_index])
+            check_design(design, members, f"design of round {round_index}")
 
     @property
     def n_rounds(self) -> int:
@@ -157,7 +173,7 @@ class UtilityMatrix:
         renumbered = np.cumsum(columns) - 1
         return replace(
             self,
-            coalitions=self.coalitions[columns],
+            coalitions=self.coalitions if columns.all() else self.coalitions[columns],
             round_indices=self.round_indices[cells],
             coalition_indices=renumbered[self.coalition_indices[cells]],
             utilities=self.utilities[cells],
@@ -166,8 +182,7 @@ class UtilityMatrix:
 
     def _within_participants(self) -> NDArray[np.bool_]:
         """(n_seen,): whether all members of the cell's coalition took part in the cell's round."""
-        outsiders = self.coalitions[self.coalition_indices] & ~self.participants[self.round_indices]
-        return np.asarray(~outsiders.any(axis=1))
+        return are_within(self.coalitions, self.coalition_indices, self.participants, self.round_indices)
 
     def _where(self, cell: np.intp | int) -> str:
         coalition = names(self.coalitions[self.coalition_indices[cell]], self.clients)
@@ -182,22 +197,33 @@ def matrix_from_cells(
     permutations: Permutations | None = None,
     round_permutations: tuple[Permutations, ...] | None = None,
     is_truth: bool = False,
+    notes: tuple[str, ...] = (),
+    round_designs: tuple[Memberships, ...] | None = None,
 ) -> UtilityMatrix:
     """A matrix from each round's measured coalitions; its columns are all that were measured, and the empty one."""
-    empty = np.zeros((1, len(clients)), dtype=bool)
-    filled = [(np.concatenate([empty, c[c.any(axis=1)]]), np.concatenate([[0.0], u[c.any(axis=1)]])) for c, u in rows]
-    coalitions, columns = distinct(np.concatenate([c for c, _ in filled]))
+    is_empty = np.zeros((1, len(clients)), dtype=bool)
+    measured = [np.flatnonzero(coalitions.any(axis=1)) for coalitions, _ in rows]
+    listed = [part for (c, _), kept in zip(rows, measured, strict=True) for part in (is_empty, _rows(c, kept))]
+    values = [part for (_, u), kept in zip(rows, measured, strict=True) for part in ([0.0], u[kept])]
+    coalitions, columns = distinct(np.concatenate(listed))
     return UtilityMatrix(
         clients,
         participants,
         coalitions,
-        np.repeat(np.arange(len(filled)), [len(u) for _, u in filled]),
+        np.repeat(np.arange(len(rows)), [1 + len(kept) for kept in measured]),
         columns,
-        np.concatenate([u for _, u in filled]),
+        np.concatenate(values),
         permutations,
         round_permutations,
         is_truth,
+        notes,
+        round_designs,
     )
+
+
+def _rows(coalitions: Memberships, kept: Indices) -> Memberships:
+    """Those rows; without a copy if they are all."""
+    return coalitions if len(kept) == len(coalitions) else coalitions[kept]
 
 
 def needed_columns(matrix: UtilityMatrix) -> Memberships:

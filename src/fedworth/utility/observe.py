@@ -1,20 +1,37 @@
 """Observe: a ledger and a task go in, the seen part of the utility matrix comes out.
 
-Rounds are opened one at a time. Every cell is measured or the whole fails: a failed evaluation has no default.
+Rounds are opened one at a time, and only if some of their cells are not known yet. Every planned cell is measured
+or the whole fails: a failed evaluation has no default. When a budget runs out, the answer is that of a smaller plan,
+and the matrix says so.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Memberships, Utilities
-from fedworth.errors import LedgerError, UtilityError
-from fedworth.federation.ledger import Ledger
+from fedworth.arrays import Indices, Utilities
+from fedworth.errors import LedgerError, UsageError, UtilityError
+from fedworth.federation.ledger import Ledger, Round
 from fedworth.storage import Progress, silent
-from fedworth.utility.coalitions import names
+from fedworth.utility.budget import FEWEST, Budget, Costs, Status, arrivals, costs, shortened
+from fedworth.utility.cache import UtilityCache
+from fedworth.utility.engines import Batch, Engine, LocalEngine
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
+from fedworth.utility.measuring import RoundCells, batches, planned_cells, round_weights
 from fedworth.utility.oracle import Oracle
 from fedworth.utility.plan import Plan
-from fedworth.utility.weighting import client_weights, mixtures
+
+__all__ = ["Observed", "observe", "observe_and_count", "participation", "round_weights"]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen, how many utilities were measured for it, and why measuring stopped."""
+
+    matrix: UtilityMatrix
+    n_evaluations: int
+    status: Status
 
 
 def participation(ledger: Ledger) -> NDArray[np.bool_]:
@@ -26,41 +43,189 @@ def participation(ledger: Ledger) -> NDArray[np.bool_]:
 
 
 def observe(
-    ledger: Ledger, oracle: Oracle, plan: Plan, *, weighting: str = "uniform", progress: Progress = silent
+    ledger: Ledger,
+    oracle: Oracle,
+    plan: Plan,
+    *,
+    weighting: str = "uniform",
+    engine: Engine | None = None,
+    cache: UtilityCache | None = None,
+    budget: Budget | None = None,
+    n_checked: int = 0,
+    progress: Progress = silent,
 ) -> UtilityMatrix:
-    """Measure the cells of the plan, round by round."""
+    """The cells of the plan, measured, or known from the cache; those of a smaller plan if the budget runs out."""
+    return observe_and_count(
+        ledger,
+        oracle,
+        plan,
+        weighting=weighting,
+        engine=engine,
+        cache=cache,
+        budget=budget,
+        n_checked=n_checked,
+        progress=progress,
+    ).matrix
+
+
+def observe_and_count(
+    ledger: Ledger,
+    oracle: Oracle,
+    plan: Plan,
+    *,
+    weighting: str = "uniform",
+    engine: Engine | None = None,
+    cache: UtilityCache | None = None,
+    budget: Budget | None = None,
+    n_checked: int = 0,
+    progress: Progress = silent,
+) -> Observed:
+    """As `observe`, with the number of utilities that had to be measured. A round of which all is known must still be
+    whole, but the first `n_checked` are not looked at: the caller knows that they are."""
+    _refuse_other_federation(ledger, plan)
+    rounds = planned_cells(ledger, plan, weighting, cache)
+    for cells in rounds[n_checked:]:
+        if len(cells.missing) == 0:
+            ledger.check_round(cells.round_index)
+    run = _Run(ledger, oracle, plan, rounds, engine or LocalEngine(), cache, progress)
+    n_missing = run.n_missing
+    n_permutations, status = run.within(budget or Budget())
+    n_evaluations = n_missing - run.n_missing
+    return Observed(run.matrix(n_permutations, status), n_evaluations, status)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One observation under way; the utilities in `rounds` are filled in as they are measured."""
+
+    ledger: Ledger
+    oracle: Oracle
+    plan: Plan
+    rounds: list[RoundCells]
+    engine: Engine
+    cache: UtilityCache | None
+    progress: Progress
+
+    @property
+    def n_missing(self) -> int:
+        return sum(len(cells.missing) for cells in self.rounds)
+
+    def within(self, budget: Budget) -> tuple[int | None, Status]:
+        """Measure what the budget allows: the number of permutations that are complete, and why it stopped."""
+        missing = [cells.missing for cells in self.rounds]
+        if budget.evaluations is None and budget.seconds is None:
+            self._measure(missing, None, budget)
+            return None, Status.COMPLETE
+        if self.plan.permutations is None:
+            return None, self._exactly(missing, budget)
+        arrived = [arrivals(self.plan, t) for t in range(len(self.rounds))]
+        price = costs(len(self.plan.permutations), [a[m] for a, m in zip(arrived, missing, strict=True)])
+        limit = price.n_permutations if budget.evaluations is None else price.affordable(budget.evaluations)
+        fewest = min(FEWEST, price.n_permutations)
+        if limit < fewest:
+            raise UsageError(
+                f"a budget of {budget.evaluations:,} evaluations: {fewest} permutations, the fewest that make sense, "
+                f"need {price.evaluations[fewest]:,}"
+            )
+        reached = self._step_by_step(arrived, price, limit, budget)
+        if reached < limit:
+            return reached, Status.SECONDS
+        return reached, Status.COMPLETE if reached == price.n_permutations else Status.EVALUATIONS
+
+    def _exactly(self, missing: list[Indices], budget: Budget) -> Status:
+        """All coalitions, or a refusal that says what it takes."""
+        needed = sum(len(cells) for cells in missing)
+        instead = "use Monte Carlo: --permutations auto"
+        if budget.evaluations is not None and budget.evaluations < needed:
+            raise UsageError(
+                f"an exact observation needs {needed:,} evaluations, the budget is {budget.evaluations:,}; raise it, "
+                f"or {instead}"
+            )
+        deadline = None if budget.seconds is None else budget.clock() + budget.seconds
+        if not self._measure(missing, deadline, budget):
+            kept = "what was measured is kept, so run again to go on" if self.cache else "use a cache to go on later"
+            raise UsageError(
+                f"time ran out with {self.n_missing:,} of {needed:,} evaluations of an exact observation still to do; "
+                f"{kept}, or {instead}"
+            )
+        return Status.COMPLETE
+
+    def _step_by_step(self, arrived: list[Indices], price: Costs, limit: int, budget: Budget) -> int:
+        """More and more permutations, as far as `limit` and the time allow; how many are complete."""
+        if budget.seconds is None:
+            self._measure(self._up_to(arrived, limit), None, budget)
+            return limit
+        start, done, goal = budget.clock(), 0, min(FEWEST, limit)
+        while goal > done:
+            if not self._measure(self._up_to(arrived, goal), start + budget.seconds, budget):
+                break
+            now = budget.clock()
+            done, goal = goal, min(limit, price.next_goal(goal, now - start, start + budget.seconds - now))
+        if done == 0:
+            raise UsageError(
+                f"time ran out before {min(FEWEST, limit)} of {price.n_permutations:,} permutations were measured "
+                f"({price.evaluations[min(FEWEST, limit)]:,} evaluations); allow more seconds"
+            )
+        return done
+
+    def _up_to(self, arrived: list[Indices], n: int) -> list[Indices]:
+        """The cells of the first n permutations that are still missing."""
+        left = [cells.missing for cells in self.rounds]
+        return [cells[stages[cells] <= n] for cells, stages in zip(left, arrived, strict=True)]
+
+    def _measure(self, wanted: list[Indices], deadline: float | None, budget: Budget) -> bool:
+        """Measure these cells; whether all of them were, before the deadline."""
+        left = [len(cells) for cells in wanted]
+        self._tell(left)
+        work = self.engine.measure(self.oracle, self._open, batches(self.plan, self.rounds, wanted))
+        for batch, utilities in work:
+            self._keep(batch, utilities)
+            left[batch.round_index] -= len(batch.cells)
+            self._tell(left)
+            if deadline is not None and budget.clock() >= deadline and any(left):
+                return False
+        return True
+
+    def _open(self, round_index: int) -> Round:
+        return self.ledger.open_round(round_index, with_apart=self.plan.is_truth)
+
+    def _keep(self, batch: Batch, utilities: Utilities) -> None:
+        """On disk first: what is counted as measured survives a kill."""
+        self.rounds[batch.round_index].fill(batch, utilities, self.ledger.clients)
+        if self.cache is not None:
+            self.cache.write(self.ledger.entries[batch.round_index], batch, utilities)
+
+    def _tell(self, left: list[int]) -> None:
+        self.progress("observing rounds", sum(n == 0 for n in left), len(left))
+
+    def matrix(self, n_permutations: int | None, status: Status) -> UtilityMatrix:
+        """The utility matrix of what was measured, and a note if it is less than was planned."""
+        plan, kept = self.plan, [np.ones(len(cells.utilities), dtype=bool) for cells in self.rounds]
+        notes = self.ledger.warnings()
+        if status is not Status.COMPLETE and n_permutations is not None and plan.permutations is not None:
+            arrived = [arrivals(plan, t) for t in range(len(self.rounds))]
+            kept = [stages <= n_permutations for stages in arrived]
+            notes += (f"{n_permutations:,} of {len(plan.permutations):,} planned permutations were measured: {status}",)
+            plan = shortened(plan, arrived, n_permutations)
+        return matrix_from_cells(
+            self.ledger.clients,
+            participation(self.ledger),
+            [(c, cells.utilities[k]) for c, cells, k in zip(plan.cells, self.rounds, kept, strict=True)],
+            permutations=plan.permutations,
+            round_permutations=plan.round_permutations,
+            round_designs=plan.round_designs,
+            is_truth=plan.is_truth,
+            notes=notes,
+        )
+
+
+def _refuse_other_federation(ledger: Ledger, plan: Plan) -> None:
     if len(plan.cells) != ledger.n_rounds:
         raise UtilityError(f"plan for {len(plan.cells)} rounds, but {ledger.folder} has {ledger.n_rounds}")
     if any(cells.shape[1:] != (len(ledger.clients),) for cells in plan.cells):
         raise UtilityError(f"plan for other clients than the {len(ledger.clients)} of {ledger.folder}")
     if plan.is_truth:
         _refuse_without_absent(ledger)
-    rows: list[tuple[Memberships, Utilities]] = []
-    for round_index, cells in enumerate(plan.cells):
-        progress("observing rounds", round_index, ledger.n_rounds)
-        coalitions = cells[cells.any(axis=1)]  # (n_cells, n_clients)
-        weights = round_weights(ledger, round_index, weighting)  # (n_clients,)
-        # unnamed, so that this round is let go before the next one is opened
-        utilities = oracle.utilities(
-            ledger.open_round(round_index, with_apart=plan.is_truth), mixtures(coalitions, weights, weighting)
-        )
-        _refuse_unmeasured(utilities, coalitions, round_index, ledger.clients)
-        rows.append((coalitions, utilities))
-    progress("observing rounds", ledger.n_rounds, ledger.n_rounds)
-    return matrix_from_cells(
-        ledger.clients,
-        participation(ledger),
-        rows,
-        permutations=plan.permutations,
-        round_permutations=plan.round_permutations,
-        is_truth=plan.is_truth,
-    )
-
-
-def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[np.float64]:
-    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation."""
-    counts = ledger.sample_counts(None if weighting == "fixed" else round_index)
-    return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)
 
 
 def _refuse_without_absent(ledger: Ledger) -> None:
@@ -72,15 +237,3 @@ def _refuse_without_absent(ledger: Ledger) -> None:
                 f"{ledger.folder}, round {entry.round_index}: no model of clients {sorted(missing)}, so the "
                 "truth cannot be measured; only a federation simulated with the truth has them"
             )
-
-
-def _refuse_unmeasured(
-    utilities: Utilities, coalitions: Memberships, round_index: int, clients: tuple[str, ...]
-) -> None:
-    bad = np.flatnonzero(~np.isfinite(utilities))
-    if len(bad):
-        where = f"round {round_index}, coalition {names(coalitions[bad[0]], clients)}"
-        raise UtilityError(
-            f"{where}: utility is {utilities[bad[0]]}, expected a finite number; the coalition's model "
-            "overflows on the test set"
-        )

@@ -16,7 +16,8 @@ from torch.func import functional_call
 
 from fedworth.arrays import Utilities
 from fedworth.errors import ModelError, unknown_name
-from fedworth.federation.ledger import Model, Round, check_alike
+from fedworth.federation.fitting import fitted
+from fedworth.federation.ledger import Model, Round
 from fedworth.federation.models import state_of
 from fedworth.federation.task import Task
 from fedworth.federation.threads import fitting_threads
@@ -46,8 +47,8 @@ class LoopOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
+        round_ = fitted(round_, state_of(self.task.module))
         models = {**round_.client_models, **round_.apart_models}
-        check_alike(round_.global_model, state_of(self.task.module), "global model, against the task's module")
         with fitting_threads(self.task.module):
             before = self._quality(round_.global_model)
             after = [
@@ -63,12 +64,20 @@ class LoopOracle:
         with torch.inference_mode():
             for start in range(0, len(self.task.labels), BATCH):
                 inputs, labels = self.task.inputs[start : start + BATCH], self.task.labels[start : start + BATCH]
-                logits = functional_call(module, model, (inputs,))
+                logits = functional_call(module, model, (inputs,), tie_weights=False)
+                refuse_other_classes(logits, labels)
                 if self.measure == "accuracy":
                     total += float((logits.argmax(dim=1) == labels).sum())
                 else:
                     total -= float(F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64))
         return total / len(self.task.labels)
+
+
+def refuse_other_classes(logits: torch.Tensor, labels: torch.Tensor) -> None:
+    """A label that the model has no logit for would be an index out of range, or silently a wrong prediction."""
+    if logits.ndim != 2 or int(labels.max()) >= logits.shape[1]:
+        found = f"logits of shape {tuple(logits.shape)}, labels up to {int(labels.max())}"
+        raise ModelError(f"the model gives {found}; expected one row a sample and one logit a class")
 
 
 def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.float64], of_global: float) -> Model:

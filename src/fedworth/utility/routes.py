@@ -23,13 +23,14 @@ from fedworth.federation.task import Task
 from fedworth.utility.affine import one_torch_thread
 from fedworth.utility.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.heads import Head, head_of
-from fedworth.utility.selfcheck import N_SAMPLES, check_head, check_loop, check_stages, rows_are_alone
+from fedworth.utility.oracle import refuse_other_classes
+from fedworth.utility.selfcheck import N_SAMPLES, check_head, check_loop, check_stages, plain_logits, rows_are_alone
 from fedworth.utility.stages import Stages, cut, numbers, prefix_pays
 
 BLOCK_BYTES = 16 << 20
 """What all clients' prefixes of one block may take, for the kernels."""
 
-SMALLEST_BLOCK, LARGEST_BLOCK = 256, 2048
+SMALLEST_BLOCK, LARGEST_BLOCK = 256, 1024
 LOOP_BATCH, LOOP_IMAGES = 512, 64
 
 
@@ -69,10 +70,12 @@ class Routes:
         """The routes taken so far."""
         return list(self._found.values())
 
-    def route(self, origin: Model, clients: Sequence[Model], varying: frozenset[str], *, to_kernel: bool) -> Route:
+    def route(
+        self, origin: Model, clients: Sequence[Model], varying: frozenset[str], n_coalitions: int, *, to_kernel: bool
+    ) -> Route:
         """The route for models that differ in the `varying` tensors; `to_kernel` if mixtures and measure allow it."""
         stages = self._cut(varying)
-        pays = isinstance(stages, Stages) and prefix_pays(stages, len(clients))
+        pays = isinstance(stages, Stages) and prefix_pays(stages, len(clients), n_coalitions)
         block = _block_size(stages, len(clients)) if isinstance(stages, Stages) else 0
         key = (varying, to_kernel, pays, block)
         if key not in self._found:
@@ -117,6 +120,7 @@ class Routes:
         """Why only the plain loop will do, or nothing."""
         if any(t.is_floating_point() and t.dtype not in (torch.float32, torch.float64) for t in origin.values()):
             return "half precision rounds each model differently"
+        refuse_other_classes(plain_logits(self.module, origin, self.task.inputs[:N_SAMPLES]), self.task.labels)
         if not rows_are_alone(self.module, origin, self.task.inputs[:N_SAMPLES]):
             return "a sample's logits depend on the batch it is in"
         return ""

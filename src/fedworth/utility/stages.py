@@ -5,35 +5,29 @@
     rest        once for a coalition:     all that follows, from averaged prefixes and averaged tensors
 
 Only values of the samples are cut at: what depends on tensors alone is cheap, and made again from averaged tensors.
-The prefix is worth sharing if making it costs more than averaging it over n_clients,
+The prefix is worth sharing if making it for each of n coalitions costs more than making it for each of K clients
+and averaging those for each coalition,
 
-    flops(prefix) > AVERAGING_COST · 2 · n_clients · |prefix|;
+    n · flops(prefix) > (K + 1) · flops(prefix) + n · (PRODUCT_COST · K + WRITING_COST) · |prefix|;
 
-a first convolution with few channels is not (measured: 25 weights an output, 10 clients, no gain).
-
-In the rest a batch norm that follows a convolution becomes part of its weights, and relu overwrites what nobody else
-reads; views become reshapes, because channels-last values cannot be viewed as rows.
+a first convolution of few channels is not (measured: 25 weights an output, 5 to 10 clients, a loss).
 """
 
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import fx
 
 from fedworth.utility.graph import Dependence, Dependences, Exported, dependences, operation, shape_of
 from fedworth.utility.mixing import MOST_TOGETHER
+from fedworth.utility.tuning import tune
 
-AVERAGING_COST = 3.0
-"""Time of a multiplication in an average, in those of a matrix product."""
+PRODUCT_COST, WRITING_COST = 6.0, 100.0
+"""Time an averaged number takes for each client and for itself, in operations of a large matrix product."""
 
-CACHE_BYTES = 6 << 20
+CACHE_BYTES = 12 << 20
 SMALLEST_BATCH, LARGEST_BATCH = 32, 1024
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -82,14 +76,13 @@ def constant_tensors(stages: Stages) -> list[str]:
     return [stages.exported.tensor_names[node] for node in reads if node in stages.exported.tensor_names]
 
 
-def prefix_pays(stages: Stages, n_clients: int) -> bool:
-    """Whether averaging the prefix costs less than making it again for each coalition."""
+def prefix_pays(stages: Stages, n_clients: int, n_coalitions: int) -> bool:
+    """Whether sharing the prefix costs less than making it again for each coalition."""
     if stages.prefix is None:
         return False
-    nodes = stages.prefix.graph_module.graph.nodes
-    cost = sum(flops(node) for node in nodes)
-    size = sum(numbers(node) for node in stages.prefix.gives)
-    return cost > AVERAGING_COST * 2 * n_clients * size
+    making = sum(flops(node) for node in stages.prefix.graph_module.graph.nodes)
+    averaging = (PRODUCT_COST * n_clients + WRITING_COST) * sum(numbers(node) for node in stages.prefix.gives)
+    return n_coalitions * making > (n_clients + 1) * making + n_coalitions * averaging
 
 
 def flops(node: fx.Node) -> int:
@@ -172,7 +165,7 @@ def _stage(
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(tuple(copies[node] for node in wanted))
     reads = tuple(node for node in copies if copies[node].op == "placeholder")
-    _tune(graph, {copies[node] for node in overwrites if node in copies})
+    tune(graph, {copies[node] for node in overwrites if node in copies})
     return Stage(fx.GraphModule(exported.graph_module, graph), reads, tuple(wanted))
 
 
@@ -187,56 +180,9 @@ def _needed(wanted: Sequence[fx.Node], given: Sequence[fx.Node]) -> set[fx.Node]
     return needed
 
 
-def _tune(graph: fx.Graph, fresh: Set[fx.Node]) -> None:
-    """Rewrite a stage's graph to the same values in less time; `fresh` placeholders may be overwritten."""
-    for node in list(graph.nodes):
-        name = operation(node) if node.op == "call_function" else ""
-        if name in ("view", "_unsafe_view"):
-            node.target = aten.reshape.default
-        elif name == "_native_batch_norm_legit_no_training":
-            _fold(graph, node)
-    for node in graph.nodes:
-        if node.op == "call_function" and operation(node) == "relu" and _is_fresh(node.args[0], fresh):
-            node.target = aten.relu_.default
-    graph.eliminate_dead_code()
-    graph.lint()
-
-
-def _is_fresh(node: Any, fresh: Set[fx.Node]) -> bool:
-    if not isinstance(node, fx.Node) or len(node.users) > 1:
-        return False
-    if node.target is normalised_convolution or node in fresh:
-        return True
-    return node.op == "call_function" and operation(node) in ("linear", "conv1d", "conv2d", "conv3d", "addmm")
-
-
-def _fold(graph: fx.Graph, norm: fx.Node) -> None:
-    """Join a batch norm to the convolution before it, if nobody else reads that."""
-    convolution, users = norm.args[0], list(norm.users)
-    if not isinstance(convolution, fx.Node) or len(convolution.users) > 1 or convolution.op != "call_function":
-        return
-    if operation(convolution) != "conv2d" or convolution.kwargs or [user.args[1:] for user in users] != [(0,)]:
-        return
-    (result,) = users
-    with graph.inserting_before(result):
-        joined = graph.call_function(normalised_convolution, (norm.args[1:], *convolution.args))
-    joined.meta = result.meta
-    result.replace_all_uses_with(joined)
-
-
-def normalised_convolution(
-    norm: tuple[Any, ...], x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *options: Any
-) -> torch.Tensor:
-    """A convolution and the batch norm after it: (W x + b − m)·s + β = (s W) x + (b − m)·s + β, s = γ/√(σ² + ε)."""
-    gamma, beta, mean, variance, _, epsilon = norm
-    scale = torch.rsqrt(variance + epsilon) * (1 if gamma is None else gamma)  # (n_channels,)
-    shift = ((0 if bias is None else bias) - mean) * scale + (0 if beta is None else beta)  # (n_channels,)
-    return F.conv2d(x, weight * scale.view(-1, 1, 1, 1), shift, *options)
-
-
 def _batch_size(rest: Stage | None, front: Sequence[fx.Node]) -> int:
     """As many samples as keep the largest value of the rest in the cache, a power of two."""
-    nodes = [] if rest is None else rest.graph_module.graph.nodes
+    nodes = () if rest is None else tuple(rest.graph_module.graph.nodes)
     made = [node for node in nodes if node.op == "call_function"]
     sizes = [numbers(node) for node in made] + [MOST_TOGETHER * numbers(node) for node in front]
     fits = CACHE_BYTES // (4 * max((1, *sizes)))

@@ -103,7 +103,13 @@ def _client_keys(n_clients: int) -> NDArray[np.uint64]:
 
 
 def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Indices, n_clients: int) -> Trie:
-    """The trie in depth-first order, from nodes in the order they were met; node 0 is the root."""
+    """The trie in depth-first order, from nodes in the order they were met; node 0 is the root.
+
+    A path may turn into a coalition known by another way, and leave behind nodes that lead nowhere; they are dropped.
+    """
+    needed = _leads_to(parents, nodes)
+    renumbered = np.cumsum(needed) - 1
+    parents, clients, nodes = renumbered[parents[needed]].astype(np.int32), clients[needed], renumbered[nodes]
     order, slots, continued = _depth_first(parents)
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order)) - 1  # the root becomes ROOT
@@ -120,6 +126,17 @@ def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Ind
         n_slots=int(slots[continued].max(initial=0)) + 1,
         n_clients=n_clients,
     )
+
+
+@compiled
+def _leads_to(parents: NDArray[np.int32], nodes: Indices) -> NDArray[np.bool_]:
+    """(n_nodes,): whether a node is wanted, or on the way to one that is; the root always."""
+    needed = np.zeros(len(parents), np.bool_)
+    needed[0] = True
+    needed[nodes] = True
+    for node in range(len(parents) - 1, 0, -1):  # children come after their parents
+        needed[parents[node]] |= needed[node]
+    return needed
 
 
 @compiled

@@ -34,7 +34,7 @@ def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: s
     totals = parts.sum(axis=1)  # (n_coalitions,)
     if weighting == "fixed":
         return Mixtures(parts, np.asarray(1 - totals))
-    is_empty = ~coalitions.any(axis=1)
+    is_empty = np.asarray(~coalitions.any(axis=1))
     if (totals[~is_empty] == 0).any():
         raise UtilityError("a coalition's members report 0 samples in all, so they cannot be averaged by sample count")
     return Mixtures(parts / np.where(is_empty, 1, totals)[:, None], is_empty.astype(np.float64))
@@ -54,4 +54,4 @@ def client_weights(
         return weights
     if weights.sum() == 0:
         raise UtilityError("the federation reports no samples at all, so no client has a fixed weight in it")
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())

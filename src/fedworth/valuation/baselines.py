@@ -13,7 +13,7 @@ from fedworth.arrays import Memberships, Utilities
 from fedworth.errors import ValuationError
 from fedworth.utility.coalitions import prefixes, subsets
 from fedworth.utility.matrix import UtilityMatrix
-from fedworth.valuation.fedsv import seen_row
+from fedworth.valuation.fedsv import seen_row, stratified_note, stratified_round
 from fedworth.valuation.players import heard_players, spread
 from fedworth.valuation.shapley import permutation_values, shapley_values
 from fedworth.valuation.valuation import Valuation
@@ -37,7 +37,19 @@ def heard_round(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
             f"no round heard everyone: at most {most} of {int(matrix.heard.sum())} clients took part in one; "
             "let the first round hear all clients"
         )
+    if matrix.round_designs is not None:
+        return _stratified(matrix, int(everyone[0]), strict)
     return _of_game(matrix, "heard-round", lambda coalitions: seen_row(matrix, int(everyone[0]), coalitions), strict)
+
+
+def _stratified(matrix: UtilityMatrix, round_index: int, strict: bool) -> Valuation:
+    """The heard round's values from its design, which is FedSV's too."""
+    players, warnings = heard_players(matrix, strict=strict)
+    _, estimate = stratified_round(matrix, round_index)
+    values = spread(estimate.values, players, matrix.n_clients)
+    errors = spread(estimate.standard_errors, players, matrix.n_clients)
+    note = stratified_note(f"{estimate.n_evaluations:,} evaluations")
+    return Valuation("heard-round", matrix.clients, values, errors, None, (*warnings, note))
 
 
 def leave_one_out(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:

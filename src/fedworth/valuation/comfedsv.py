@@ -9,10 +9,10 @@ Both are linear in the completed matrix, so the rounds are summed first and one 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Memberships, Permutations, Utilities
+from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError, unknown_name
-from fedworth.utility.coalitions import prefixes, subsets
+from fedworth.utility.coalitions import distinct, prefixes, subsets
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.players import heard_players, spread
 from fedworth.valuation.shapley import permutation_values, shapley_values
@@ -37,46 +37,46 @@ def comfedsv(
     permutations = matrix.heard_permutations
     if permutations is None:
         coalitions = subsets(players, matrix.n_clients)
-        totals, notes = _totals(completion, coalitions, unseen)
+        totals, is_zero = _totals(completion, coalitions, unseen)
         values = spread(shapley_values(totals), players, matrix.n_clients)
-        return Valuation("comfedsv", matrix.clients, values, None, completion.summary(), warnings + notes)
-    values, errors, notes = _estimate(completion, permutations, unseen)
-    notes += (
+        warnings += _zeros(coalitions, is_zero, players, matrix.clients)  # every coalition enters every player's value
+        return Valuation("comfedsv", matrix.clients, values, None, completion.summary(), warnings)
+    coalitions = prefixes(permutations, matrix.n_clients)
+    totals, is_zero = _totals(completion, coalitions, unseen)
+    values, errors = permutation_values(totals.reshape(len(permutations), -1), permutations, matrix.n_clients)
+    warnings += _zeros(coalitions, is_zero, _touched(is_zero, permutations), matrix.clients)
+    warnings += (
         f"Monte Carlo over {len(permutations)} permutations; standard errors do not cover the completion's own error",
     )
-    return Valuation("comfedsv", matrix.clients, values, errors, completion.summary(), warnings + notes)
+    return Valuation("comfedsv", matrix.clients, values, errors, completion.summary(), warnings)
 
 
-def _estimate(
-    completion: Completion, permutations: Permutations, unseen: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[str, ...]]:
-    n_clients = len(completion.clients)
-    totals, notes = _totals(completion, prefixes(permutations, n_clients), unseen)
-    values, errors = permutation_values(totals.reshape(len(permutations), -1), permutations, n_clients)
-    return values, errors, notes
+def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, NDArray[np.bool_]]:
+    """The coalitions' utilities summed over the rounds, and which of them are zeros that were asked for.
 
-
-def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, tuple[str, ...]]:
-    """The coalitions' utilities summed over the rounds; the empty one's is 0 by definition."""
-    is_empty = ~coalitions.any(axis=1)
-    known = completion.has(coalitions) | is_empty
-    if known.all() or unseen == "refuse":
-        totals = np.zeros(len(coalitions))
-        totals[~is_empty] = completion.totals(coalitions[~is_empty])
-        return totals, ()
+    The empty coalition needs no zero of that kind: where a completion leaves it out, its utility is 0 by definition.
+    """
     totals = np.zeros(len(coalitions))
-    known &= ~is_empty
-    totals[known] = completion.totals(coalitions[known])
-    return totals, (_zeros(coalitions, known | is_empty, completion.clients),)
+    known = completion.has(coalitions)
+    is_zero = np.asarray(~known & coalitions.any(axis=1))
+    wanted = known | is_zero if unseen == "refuse" else known
+    totals[wanted] = completion.totals(coalitions[wanted])
+    return totals, is_zero
 
 
-def _zeros(coalitions: Memberships, known: NDArray[np.bool_], clients: tuple[str, ...]) -> str:
-    missing = coalitions[~known]
-    affected = np.flatnonzero(missing.any(axis=0))
-    whose = (
-        "every value rests"
-        if len(affected) == len(clients)
-        else (f"the values of {', '.join(clients[k] for k in affected)} rest")
-    )
-    n_missing, n_all = len(np.unique(missing, axis=0)), len(np.unique(coalitions, axis=0))
-    return f"{n_missing:,} of {n_all:,} coalitions were never seen and count as utility 0, as asked; {whose} on them"
+def _touched(is_zero: NDArray[np.bool_], permutations: Permutations) -> Indices:
+    """The clients who join, or are joined at, a coalition that counts as zero."""
+    zeros = is_zero.reshape(len(permutations), -1)  # (n_permutations, n + 1)
+    return np.unique(permutations[zeros[:, :-1] | zeros[:, 1:]])
+
+
+def _zeros(
+    coalitions: Memberships, is_zero: NDArray[np.bool_], affected: Indices, clients: tuple[str, ...]
+) -> tuple[str, ...]:
+    """A warning that says how many zeros were asked for, and whose values rest on them."""
+    if not is_zero.any():
+        return ()
+    rest = "the values of " + ", ".join(clients[k] for k in affected) + " rest"
+    whose = "every value rests" if len(affected) == len(clients) else rest
+    n_zeros, n_all = len(distinct(coalitions[is_zero])[0]), len(distinct(coalitions)[0])
+    return (f"{n_zeros:,} of {n_all:,} coalitions were never seen and count as utility 0, as asked; {whose} on them",)

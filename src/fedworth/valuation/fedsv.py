@@ -1,7 +1,8 @@
 """FedSV (Definition 2, after Wang et al. 2020): what a client earned in the rounds it took part in.
 
 In round t the participants I_t share U_t(I_t) by the Shapley value of U_t within I_t; absent clients get 0; rounds are
-summed. Exact from all coalitions of I_t, or Monte Carlo from permutations of I_t, about K ln K of them a round.
+summed. Exact from all coalitions of I_t, or Monte Carlo: from permutations of I_t, about K ln K of them a round, or
+from a stratified design with as many evaluations.
 """
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedworth.utility.coalitions import names, prefixes, subsets
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.players import heard_players, spread
 from fedworth.valuation.shapley import permutation_values, shapley_values
+from fedworth.valuation.strata import Estimate, strata_values
 from fedworth.valuation.valuation import Valuation
 
 
@@ -27,8 +29,7 @@ def fedsv(matrix: UtilityMatrix, *, without_heard: bool = False, strict: bool = 
     method = "fedsv-later" if without_heard else "fedsv"
     errors = None
     if variances is not None:
-        counts = [len(orders) for orders in matrix.round_permutations or ()]
-        warnings += (f"Monte Carlo over {min(counts)} to {max(counts)} permutations a round",)
+        warnings += (_basis(matrix),)
         errors = np.sqrt(variances[rounds].sum(axis=0))[players]
         errors = spread(errors, players, matrix.n_clients)
     values = spread(earned[rounds].sum(axis=0)[players], players, matrix.n_clients)
@@ -38,13 +39,16 @@ def fedsv(matrix: UtilityMatrix, *, without_heard: bool = False, strict: bool = 
 def rounds_of(matrix: UtilityMatrix) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """(n_rounds, n_clients): what each client earned in each round, 0 where absent; and its variance if estimated."""
     earned = np.zeros((matrix.n_rounds, matrix.n_clients))
-    if matrix.round_permutations is None:
+    if matrix.round_permutations is None and matrix.round_designs is None:
         for round_index in range(matrix.n_rounds):
             earned[round_index] = _exact_round(matrix, round_index)
         return earned, None
     variances = np.zeros((matrix.n_rounds, matrix.n_clients))
-    for round_index, orders in enumerate(matrix.round_permutations):
+    for round_index, orders in enumerate(matrix.round_permutations or ()):
         earned[round_index], variances[round_index] = _estimated_round(matrix, round_index, orders)
+    for round_index in range(len(matrix.round_designs or ())):
+        members, estimate = stratified_round(matrix, round_index)
+        earned[round_index, members], variances[round_index, members] = estimate.values, estimate.standard_errors**2
     return earned, variances
 
 
@@ -68,6 +72,27 @@ def _estimated_round(
     absent = ~matrix.participants[round_index]
     values[absent], errors[absent] = 0.0, 0.0
     return values, errors**2
+
+
+def stratified_round(matrix: UtilityMatrix, round_index: int) -> tuple[NDArray[np.int64], Estimate]:
+    """A round's participants and the estimate of their values from the round's design."""
+    if matrix.round_designs is None:
+        raise ValuationError(f"round {round_index} has no design; observe it with --sampler stratified")
+    design, members = matrix.round_designs[round_index], np.flatnonzero(matrix.participants[round_index])
+    return members, strata_values(design[:, members], seen_row(matrix, round_index, design))
+
+
+def stratified_note(n_evaluations: str) -> str:
+    """Which estimator a value comes from, and what it cost."""
+    return f"stratified Monte Carlo with a surrogate over {n_evaluations}"
+
+
+def _basis(matrix: UtilityMatrix) -> str:
+    if matrix.round_designs is not None:
+        counts = [len(design) for design in matrix.round_designs]
+        return stratified_note(f"{min(counts):,} to {max(counts):,} evaluations a round")
+    counts = [len(orders) for orders in matrix.round_permutations or ()]
+    return f"Monte Carlo over {min(counts)} to {max(counts)} permutations a round"
 
 
 def seen_row(matrix: UtilityMatrix, round_index: int, coalitions: NDArray[np.bool_]) -> Utilities:

@@ -8,17 +8,17 @@ from fedworth.utility.matrix import UtilityMatrix
 
 
 def heard_players(matrix: UtilityMatrix, *, strict: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The clients to value, and a warning that names those never heard; under `strict` an error instead."""
+    """The clients to value, and warnings: the matrix's own notes, and who was never heard (`strict`: an error)."""
     players = np.flatnonzero(matrix.heard)
     missing = [name for name, is_heard in zip(matrix.clients, matrix.heard, strict=True) if not is_heard]
     if len(players) == 0:
         raise ValuationError("no client took part in any round, so nobody can be valued")
     if not missing:
-        return players, ()
+        return players, matrix.notes
     found = f"never heard in {matrix.n_rounds} rounds: client{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
     if strict:
         raise NeverHeardError(f"{found}; let a round hear everyone, or leave out --strict to value the others")
-    return players, (f"{found}; no value can be given, and the others are valued without them",)
+    return players, (*matrix.notes, f"{found}; no value can be given, and the others are valued without them")
 
 
 def spread(values: NDArray[np.float64], players: NDArray[np.int64], n_clients: int) -> NDArray[np.float64]:

@@ -32,14 +32,24 @@ def permutation_values(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Values and standard errors (n_clients,) from the utilities of all prefixes, (n_permutations, n + 1).
 
-    NaN for clients that are in no permutation; the standard error of a single permutation is NaN too.
+    NaN for clients that are in no permutation; the standard error of a single permutation is NaN too. Antithetic pairs
+    are found as such, and count as one draw each.
     """
     marginals = np.full((len(permutations), n_clients), np.nan)
     np.put_along_axis(marginals, permutations, np.diff(prefix_utilities, axis=1), axis=1)
     values = marginals.mean(axis=0)
     if len(permutations) < 2:
         return values, np.full(n_clients, np.nan)
+    if _are_pairs(permutations):
+        pairs = np.add.reduceat(marginals - values, np.arange(0, len(permutations), 2), axis=0)  # the last may be alone
+        return values, np.sqrt((pairs**2).sum(axis=0) * len(pairs) / (len(pairs) - 1)) / len(permutations)
     return values, marginals.std(axis=0, ddof=1) / math.sqrt(len(permutations))
+
+
+def _are_pairs(permutations: Permutations) -> bool:
+    """Whether every other permutation is the one before it backwards, two such pairs at least."""
+    n_paired = len(permutations) // 2 * 2
+    return n_paired >= 4 and np.array_equal(permutations[1:n_paired:2], permutations[0:n_paired:2, ::-1])
 
 
 def _n_players(utilities: Utilities) -> int:

@@ -1,0 +1,58 @@
+"""fedworth reproduce: the paper's studies, each with its numbers, its picture and a verdict."""
+
+import argparse
+from pathlib import Path
+
+from fedworth.cli.options import add_data_option, command
+from fedworth.cli.show import progress_bars, show_json, show_lines, show_table
+from fedworth.report.tables import Table
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The command and its options."""
+    parser = command(
+        subparsers,
+        "reproduce",
+        "Run a study of the paper: numbers, picture, and whether the claim held; resumable by trial.",
+        "fedworth reproduce fairness --dataset mnist --scale quick --seeds 0-9",
+        run,
+    )
+    parser.add_argument(
+        "study",
+        help="unfairness, fairness, spectrum, rank, noisy-data, noisy-labels, time, models, sensitivity, or all",
+    )
+    parser.add_argument(
+        "--dataset", action="append", default=[], metavar="NAME", help="only this data set of the study (repeatable)"
+    )
+    parser.add_argument("--scale", default="quick", help="quick (default: half an hour for all) or paper")
+    parser.add_argument("--seeds", metavar="A-B|A,B", help="the seeds to run (default: those of the scale)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/studies"),
+        metavar="FOLDER",
+        help="default runs/studies; resumed if there",
+    )
+    add_data_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the studies, and show what they found."""
+    from fedworth.experiments.reproduce import Order, orders_for, reproduce
+    from fedworth.experiments.settings import checked_scale, seeds_from
+    from fedworth.experiments.trial import Bench
+
+    seeds = seeds_from(args.seeds) if args.seeds else ()
+    order = Order(checked_scale(args.scale), tuple(args.dataset), seeds)
+    outcomes = []
+    with progress_bars() as progress:
+        bench = Bench(args.out, args.data, progress)
+        for name, asked in orders_for(args.study, order).items():
+            outcomes.append(reproduce(name, asked, bench))
+    if args.json:
+        show_json([outcome.document() for outcome in outcomes])
+        return
+    for outcome in outcomes:
+        show_table(Table(outcome.title, outcome.shown, outcome.lines))
+        show_lines([outcome.sentence(), ""])
+    show_lines([f"written: {args.out / 'results.md'}"])

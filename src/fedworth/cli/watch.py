@@ -1,0 +1,101 @@
+"""fedworth watch: value a federation while it still trains."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedworth.cli.options import (
+    add_completion_options,
+    add_data_option,
+    add_permutations_option,
+    add_seed_option,
+    command,
+    factor_settings,
+    is_auto,
+    permutations_of,
+)
+from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedworth.federation.ledger import Ledger
+    from fedworth.report.report import Report
+
+CLEAR = "\x1b[2J\x1b[H"
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The command and its options."""
+    parser = command(
+        subparsers,
+        "watch",
+        "Value a federation while it still trains: the table changes after each round, until the ledger is closed.",
+        "fedworth watch my.ledger --task mytask.py:task",
+        run,
+    )
+    parser.add_argument("ledger", type=Path, help="the ledger that a recorder is writing; it may not be there yet")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where cells and values go (default: LEDGER.watch)")
+    parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
+    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
+    parser.add_argument("--once", action="store_true", help="value what is there and stop")
+    parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
+    parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
+    parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
+    parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
+    add_permutations_option(parser)
+    add_completion_options(parser)
+    add_data_option(parser)
+    add_seed_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Watch until the ledger is closed."""
+    from fedworth.federation.task_file import task_for
+    from fedworth.watch import WatchSettings, claim, update
+
+    if is_auto(args):
+        raise UsageError("--rank auto would choose anew after each round; give watch a rank")
+    monte_carlo, count = permutations_of(args)
+    settings = WatchSettings(
+        args.weighting, args.measure, args.oracle, monte_carlo, count, factor_settings(args), args.unseen, args.seed
+    )
+    folder = args.out or args.ledger.with_name(args.ledger.name + ".watch")
+    task, n_checked = None, 0
+    for ledger in _growing(args.ledger, args.every, once=args.once):
+        if task is None:
+            task = task_for(ledger, args.task, data_folder=args.data)
+            claim(folder, settings, task)
+        _show(update(ledger, task, settings, folder, n_checked=n_checked), as_json=args.json)
+        n_checked = ledger.n_rounds
+
+
+def _growing(folder: Path, seconds: float, *, once: bool) -> Iterator["Ledger"]:
+    """The ledger each time that it has grown, until it is closed."""
+    from fedworth.federation.ledger import HEADER, open_ledger
+
+    chain = None
+    while True:
+        ledger = open_ledger(folder) if once or (folder / HEADER).is_file() else None
+        if ledger is not None and ledger.chain != chain and (ledger.n_rounds or once):
+            chain = ledger.chain
+            yield ledger
+        if once or (ledger is not None and ledger.is_closed):
+            return
+        time.sleep(seconds)
+
+
+def _show(report: "Report", *, as_json: bool) -> None:
+    from fedworth.report.tables import values_table
+
+    if as_json:
+        show_json(report.document())
+        return
+    if sys.stdout.isatty():
+        show_lines([CLEAR])
+    show_lines([report.title])
+    if report.valuations:
+        show_table(values_table(report))
+    warn(report.warnings())

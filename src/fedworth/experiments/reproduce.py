@@ -1,0 +1,135 @@
+"""Reproduce: a study's name goes in; its trials are run or found, and CSV, picture, section and verdict come out.
+
+FOLDER/trials/ utilities/ clock/    what can be resumed (see `trial`)
+FOLDER/figures/STUDY.csv            the numbers
+FOLDER/figures/STUDY.svg            the picture
+FOLDER/results.md                   the page, of all studies run so far
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedworth.errors import unknown_name
+from fedworth.experiments import (
+    accuracies,
+    costs,
+    fairness,
+    noisy_data,
+    noisy_labels,
+    rank,
+    sensitivity,
+    spectrum,
+    unfairness,
+)
+from fedworth.experiments.outcome import Outcome
+from fedworth.experiments.page import Account, section, write_page, write_section
+from fedworth.experiments.pictures import draw
+from fedworth.experiments.readings import READERS
+from fedworth.experiments.settings import Extent, extents_of, setup_of
+from fedworth.experiments.study import Study
+from fedworth.experiments.trial import Bench, Row, Trial, row_of, seconds_of
+from fedworth.storage import make_folder, write_whole
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        unfairness.STUDY,
+        fairness.STUDY,
+        spectrum.STUDY,
+        rank.STUDY,
+        noisy_data.STUDY,
+        noisy_labels.STUDY,
+        costs.STUDY,
+        accuracies.STUDY,
+        sensitivity.STUDY,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked of a study; no data sets and no seeds mean those of the scale."""
+
+    scale: str = "quick"
+    datasets: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+    def command(self, study: str) -> str:
+        """The command that asks for it."""
+        options = [f"--dataset {name}" for name in self.datasets]
+        options += [f"--seeds {','.join(map(str, self.seeds))}"] if self.seeds else []
+        return " ".join(["fedworth reproduce", study, *options, f"--scale {self.scale}"])
+
+
+def orders_for(name: str, order: Order) -> dict[str, Order]:
+    """What to run: one study, or for "all" every study, with those of the named data sets that it has."""
+    if name != "all":
+        return {name: order}
+    found = {}
+    for study in STUDIES:
+        known = tuple(dataset for dataset in order.datasets if dataset in extents_of(order.scale, study))
+        if known or not order.datasets:
+            found[study] = replace(order, datasets=known)
+    return found
+
+
+def reproduce(name: str, order: Order, bench: Bench) -> Outcome:
+    """Run a study as far as it has not been run, and write down what it found."""
+    if name not in STUDIES:
+        raise unknown_name("study", name, (*STUDIES, "all"))
+    study = STUDIES[name]
+    extents = extents_of(order.scale, name, order.datasets)
+    planned = {dataset: trials_of(study, order, dataset, extent) for dataset, extent in extents.items()}
+    rows = _run(study.name, planned, bench)
+    outcome = study.findings(rows)
+    trials = [trial for found in planned.values() for trial in found]
+    spent = seconds_of(trials, bench)
+    sentences = tuple(_extent_sentence(dataset, planned[dataset]) for dataset in planned)
+    account = Account(order.command(name), order.scale, len(trials), *spent, sentences)
+    _write(outcome, study, account, bench.folder)
+    return outcome
+
+
+def trials_of(study: Study, order: Order, dataset: str, extent: Extent) -> list[Trial]:
+    """The trials of one data set: on the seeds asked for, or on those of the scale."""
+    seeds = order.seeds or tuple(range(study.first_seed, study.first_seed + extent.n_seeds))
+    return study.trials(setup_of(order.scale, dataset), extent, seeds)
+
+
+def _run(name: str, planned: dict[str, list[Trial]], bench: Bench) -> dict[str, Sequence[Row]]:
+    n_all, n_done = sum(len(trials) for trials in planned.values()), 0
+    rows: dict[str, Sequence[Row]] = {}
+    for dataset, trials in planned.items():
+        found = []
+        for trial in trials:
+            bench.progress(f"{name}: trials", n_done, n_all)
+            found.append(row_of(trial, bench, READERS))
+            n_done += 1
+        rows[dataset] = found
+    bench.progress(f"{name}: trials", n_all, n_all)
+    return rows
+
+
+def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> None:
+    make_folder(folder / "figures")
+    write_whole(folder / "figures" / f"{study.name}.csv", outcome.csv_text().encode())
+    draw(outcome.panels, folder / "figures" / f"{study.name}.svg")
+    write_section(folder, outcome, section(outcome, study.claim, study.remarks, account))
+    write_page(folder, tuple(STUDIES))
+
+
+def _extent_sentence(dataset: str, trials: list[Trial]) -> str:
+    """What was run of a data set: model, rounds, samples, seeds."""
+    first = trials[0].federation
+    seeds = sorted({trial.federation.seed for trial in trials})
+    n_truth = len({t.federation.seed for t in trials if t.federation.with_truth})
+    widths = (
+        f" of widths {first.hidden}" if first.hidden else f" / {first.width_divisor}" if first.width_divisor > 1 else ""
+    )
+    limits = [("training", first.train_limit), ("test", first.test_limit)]
+    samples = ", ".join(f"{limit:,} {what} samples" if limit else f"all {what} samples" for what, limit in limits)
+    truth = f", truth on {n_truth}" if 0 < n_truth < len(seeds) else ", no truth" if n_truth == 0 else ""
+    training = f"rate {first.rate:g}, {first.n_steps} steps of {first.batch_size}"
+    span = f"seeds {seeds[0]}–{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    return f"*{dataset}*: {first.model}{widths}, {training}, T = {first.n_rounds}, {samples}, {span}{truth}."

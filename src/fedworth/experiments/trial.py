@@ -1,0 +1,136 @@
+"""A trial: one seed of one setting, and what is read off it. Rows are on disk whole or not at all.
+
+    trials/KEY.json     the row; equal settings give equal bytes, whoever asks and however often a run was killed
+    utilities/KEY.npz   the measured utilities, which several readings share (enumerated ones; Monte Carlo is too large)
+    clock/KEY.json      what the trial cost, which is never twice the same and so stands apart
+
+KEY is a hash of all that decides the bytes, so a trial that serves several studies is run once.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, TypeVar
+
+from fedworth.arrays import stream
+from fedworth.experiments.methods import METHODS
+from fedworth.experiments.plans import plan_monte_carlo
+from fedworth.federation.fedavg import simulate, task_of
+from fedworth.federation.ledger import Ledger
+from fedworth.federation.settings import SimulationSettings
+from fedworth.storage import Progress, json_bytes, make_folder, read_json, silent, write_json
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.files import load_utilities, save_utilities
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.plan import Plan, plan_subsets
+
+FORMAT = 1
+"""Raised when a reading changes its meaning, so that old rows are not taken for new ones."""
+
+Reading = dict[str, Any]
+Row = dict[str, Any]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One federation, how its utilities are measured, and what is read off it."""
+
+    federation: SimulationSettings
+    reading: str = "values"
+    monte_carlo: bool = False
+    n_permutations: int | None = None
+
+    def measured(self) -> dict[str, Any]:
+        """All that decides the utilities, as JSON."""
+        document = {"format": FORMAT, "federation": self.federation.document()}
+        return {**document, "monte_carlo": self.monte_carlo, "n_permutations": self.n_permutations}
+
+    @property
+    def key(self) -> str:
+        """The name of the row."""
+        methods = list(METHODS) if self.reading == "values" else []
+        return _hash({**self.measured(), "reading": self.reading, "methods": methods})
+
+    @property
+    def utilities_key(self) -> str:
+        """The name of the utilities."""
+        return _hash(self.measured())
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where trials are kept, where data sets lie, and who watches."""
+
+    folder: Path
+    data_folder: Path | None = None
+    progress: Progress = silent
+
+
+Reader = Callable[[Trial, Bench], Reading]
+
+
+def row_of(trial: Trial, bench: Bench, readers: Mapping[str, Reader]) -> Row:
+    """The row of a trial: from disk, or run now and written whole."""
+    path = bench.folder / "trials" / f"{trial.key}.json"
+    if not path.is_file():
+        for name in ("trials", "clock"):
+            make_folder(bench.folder / name)
+        wall, cpu = time.perf_counter(), time.process_time()
+        reading = readers[trial.reading](trial, bench)
+        spent = {"wall_seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+        write_json(bench.folder / "clock" / path.name, spent)
+        write_json(path, {"seed": trial.federation.seed, **trial.measured(), "reading": reading})
+    row: Row = read_json(path)
+    return row
+
+
+def seconds_of(trials: list[Trial], bench: Bench) -> tuple[float, float]:
+    """Wall and processor seconds that these trials took, each counted once."""
+    paths = {bench.folder / "clock" / f"{trial.key}.json" for trial in trials}
+    spent = [read_json(path) for path in sorted(paths) if path.is_file()]
+    return sum(s["wall_seconds"] for s in spent), sum(s["cpu_seconds"] for s in spent)
+
+
+def utilities_of(trial: Trial, bench: Bench) -> UtilityMatrix:
+    """The measured utilities of a trial: the truth where the federation has it, else what the server saw."""
+    path = bench.folder / "utilities" / f"{trial.utilities_key}.npz"
+    if path.is_file():
+        return load_utilities(path, is_truth=trial.federation.with_truth)
+    matrix = with_ledger(trial, bench, lambda ledger: _observed(trial, ledger, bench))
+    if trial.monte_carlo:
+        return matrix
+    make_folder(path.parent)
+    save_utilities(matrix, path)
+    return matrix
+
+
+def with_ledger(trial: Trial, bench: Bench, read: Callable[[Ledger], Result]) -> Result:
+    """What `read` makes of the trial's ledger, which is removed afterwards: models are large."""
+    folder = bench.folder / "work" / trial.utilities_key
+    ledger = simulate(trial.federation, folder, data_folder=bench.data_folder, resume=True)
+    result = read(ledger)
+    rmtree(folder)
+    return result
+
+
+def _observed(trial: Trial, ledger: Ledger, bench: Bench) -> UtilityMatrix:
+    oracle = FastOracle(task_of(ledger, data_folder=bench.data_folder))
+    return observe(ledger, oracle, plan_of(trial, ledger))
+
+
+def plan_of(trial: Trial, ledger: Ledger) -> Plan:
+    """The cells that a trial measures."""
+    participants = participation(ledger)
+    if not trial.monte_carlo:
+        return plan_subsets(participants, with_truth=trial.federation.with_truth)
+    rng = stream(trial.federation.seed, "permutations")
+    return plan_monte_carlo(participants, n_permutations=trial.n_permutations, rng=rng)
+
+
+def _hash(document: Any) -> str:
+    return hashlib.sha256(json_bytes(document)).hexdigest()[:20]

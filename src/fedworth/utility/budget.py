@@ -1,0 +1,122 @@
+"""Budgets: how much may be measured, and what the plan becomes when that is not enough for all of it.
+
+Permutations come whole and in order, in all rounds alike, so that what was measured is a valid smaller plan: its first
+n permutations, and the same share of each round's own orders. A cell *arrives* with the first permutation that needs
+it; cells that no permutation needs (of leave-one-out, say) arrive with none, and are always measured. An exact plan has
+no smaller one: all its coalitions, or nothing.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from fedworth.arrays import Indices, Memberships, Permutations
+from fedworth.errors import UsageError
+from fedworth.utility.coalitions import locate, prefixes
+from fedworth.utility.plan import Plan, all_but_one
+
+FEWEST = 2
+"""Permutations below which no standard error can be given."""
+
+GROWTH = 4
+CAUTION = 0.8
+AT_ONCE = 1 << 24
+
+
+class Status(StrEnum):
+    """Why measuring stopped."""
+
+    COMPLETE = "all planned cells are measured"
+    EVALUATIONS = "stopped at the budget of evaluations; run again to go on, or raise it"
+    SECONDS = "stopped at the time limit; run again to go on, or raise it"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most utilities to measure, and the most seconds to spend on it; what is known already costs nothing."""
+
+    evaluations: int | None = None
+    seconds: float | None = None
+    clock: Callable[[], float] = field(default=time.monotonic, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.evaluations is not None and self.evaluations < 1:
+            raise UsageError(f"a budget of {self.evaluations} evaluations: expected 1 or more")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise UsageError(f"a budget of {self.seconds} seconds: expected more than 0")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the first n permutations of a plan cost: `evaluations[n]` for n = 0 … M."""
+
+    evaluations: Indices  # (n_permutations + 1,)
+
+    @property
+    def n_permutations(self) -> int:
+        return len(self.evaluations) - 1
+
+    def affordable(self, n_evaluations: float) -> int:
+        """The most permutations for so many evaluations, −1 if not even the cells that are always measured."""
+        return int(np.searchsorted(self.evaluations, n_evaluations, side="right")) - 1
+
+    def next_goal(self, n: int, seconds_spent: float, seconds_left: float) -> int:
+        """How many permutations to measure next, n of them being done: at most GROWTH times as many, and no more than
+        the time left is likely to allow at the speed so far."""
+        spent = int(self.evaluations[n] - self.evaluations[0])
+        speed = int(self.evaluations[n]) / seconds_spent if spent and seconds_spent > 0 else math.inf
+        within_time = self.affordable(int(self.evaluations[n]) + CAUTION * seconds_left * speed)
+        return min(GROWTH * max(n, 1), within_time, self.n_permutations)
+
+
+def costs(n_permutations: int, arrived: Sequence[Indices]) -> Costs:
+    """What each number of permutations costs, given when each cell arrives that must be measured."""
+    counts = [np.bincount(of_round, minlength=n_permutations + 1) for of_round in arrived]
+    return Costs(np.cumsum(np.sum(counts, axis=0)))
+
+
+def arrivals(plan: Plan, round_index: int) -> Indices:
+    """(n_cells,): how many permutations a plan must have for this round to need each cell; 0 if it always does."""
+    cells = plan.cells[round_index]
+    arrived = np.full(len(cells), _never(plan))
+    if plan.permutations is not None:
+        _mark(arrived, cells, plan.permutations, np.arange(1, len(plan.permutations) + 1))
+    if plan.permutations is not None and plan.round_permutations is not None:
+        orders = plan.round_permutations[round_index]
+        shares = np.arange(len(orders)) * len(plan.permutations) // max(len(orders), 1) + 1
+        _mark(arrived, cells, orders, shares)
+        row = np.isin(np.arange(cells.shape[1]), orders[:1])
+        found = locate(all_but_one(row), cells)
+        arrived[found[found >= 0]] = 0
+    if plan.round_designs is not None:
+        arrived[locate(plan.round_designs[round_index], cells)] = 0  # a design is whole or worthless
+    return np.where(arrived == _never(plan), 0, arrived)
+
+
+def shortened(plan: Plan, arrived: Sequence[Indices], n: int) -> Plan:
+    """The plan of the first n permutations, given when each cell of each round arrives."""
+    if plan.permutations is None or n >= len(plan.permutations):
+        return plan
+    kept = tuple(cells[stage <= n] for cells, stage in zip(plan.cells, arrived, strict=True))
+    n_all = len(plan.permutations)
+    orders = plan.round_permutations and tuple(o[: -(-n * len(o) // n_all)] for o in plan.round_permutations)
+    return replace(plan, cells=kept, permutations=plan.permutations[:n], round_permutations=orders)
+
+
+def _never(plan: Plan) -> int:
+    return 1 if plan.permutations is None else len(plan.permutations) + 1
+
+
+def _mark(arrived: Indices, cells: Memberships, orders: Permutations, stages: Indices) -> None:
+    """Lower `arrived` to the stage of the first order with that cell as a prefix, a few orders at a time."""
+    n_clients, length = cells.shape[1], orders.shape[1] + 1
+    step = max(1, AT_ONCE // max(length * n_clients, 1))
+    for start in range(0, len(orders), step):
+        part = slice(start, start + step)
+        found = locate(prefixes(orders[part], n_clients), cells)
+        stage = np.repeat(stages[part], length)
+        np.minimum.at(arrived, found[found >= 0], stage[found >= 0])

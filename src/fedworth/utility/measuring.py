@@ -1,0 +1,96 @@
+"""The cells of a plan while they are being measured: which are known, and which batch is next.
+
+A batch holds what is still missing of one round. A round is cut into parts only where its mixtures would not fit in
+memory, permutation by permutation, since an oracle shares work along prefixes; and by the plan alone, so a killed run
+goes on with the very batches that it would have measured.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.errors import UtilityError
+from fedworth.federation.ledger import Ledger
+from fedworth.utility.budget import arrivals
+from fedworth.utility.cache import UtilityCache
+from fedworth.utility.coalitions import locate, names
+from fedworth.utility.engines import Batch
+from fedworth.utility.plan import Plan
+from fedworth.utility.weighting import client_weights
+
+BATCH_NUMBERS = 1 << 24
+"""Coefficients of the mixtures of one batch: 128 MB of them."""
+
+
+@dataclass(frozen=True)
+class RoundCells:
+    """One round's planned coalitions and their utilities, NaN as long as they are missing."""
+
+    round_index: int
+    coalitions: Memberships  # (n_cells, n_clients)
+    utilities: Utilities  # (n_cells,)
+    weights: NDArray[np.float64]  # (n_clients,)
+    weighting: str
+
+    @property
+    def missing(self) -> Indices:
+        """Which cells are to be measured."""
+        return np.flatnonzero(np.isnan(self.utilities))
+
+    def batch(self, cells: Indices) -> Batch:
+        """Some of the cells, to be measured together."""
+        return Batch(self.round_index, cells, self.coalitions[cells], self.weights, self.weighting)
+
+    def fill(self, batch: Batch, utilities: Utilities, clients: tuple[str, ...]) -> None:
+        """Put measured utilities in their place; there is no default for one that failed."""
+        bad = np.flatnonzero(~np.isfinite(utilities))
+        if len(bad):
+            where = f"round {self.round_index}, coalition {names(batch.coalitions[bad[0]], clients)}"
+            raise UtilityError(
+                f"{where}: utility is {utilities[bad[0]]}, expected a finite number; the coalition's model "
+                "overflows on the test set"
+            )
+        self.utilities[batch.cells] = utilities
+
+
+def planned_cells(ledger: Ledger, plan: Plan, weighting: str, cache: UtilityCache | None) -> list[RoundCells]:
+    """The cells of every round, with what the cache knows of them."""
+    rounds = []
+    for entry, coalitions in zip(ledger.entries, plan.cells, strict=True):
+        weights = round_weights(ledger, entry.round_index, weighting)  # (n_clients,)
+        utilities = np.full(len(coalitions), np.nan)
+        utilities[~coalitions.any(axis=1)] = 0.0  # U_t(∅) = 0 is known
+        cells = RoundCells(entry.round_index, coalitions, utilities, weights, weighting)
+        if cache is not None:
+            known, found = cache.read(entry, cells.batch(np.zeros(0, dtype=np.int64)))
+            places = locate(coalitions, known)
+            utilities[places >= 0] = found[places[places >= 0]]
+        rounds.append(cells)
+    return rounds
+
+
+def batches(plan: Plan, rounds: list[RoundCells], wanted: list[Indices]) -> Iterator[Batch]:
+    """The wanted cells of each round, the round with most cells first."""
+    for t in sorted(range(len(rounds)), key=lambda t: -len(plan.cells[t])):
+        parts = _parts(plan, t)[wanted[t]]  # (n_wanted,)
+        for part in np.unique(parts):
+            yield rounds[t].batch(wanted[t][parts == part])
+
+
+def _parts(plan: Plan, round_index: int) -> Indices:
+    """(n_cells,): the part of the round that each cell is measured with; the first permutations are in the first."""
+    n_cells, n_clients = plan.cells[round_index].shape
+    n_parts = -(-n_cells * n_clients // BATCH_NUMBERS)
+    parts = np.zeros(n_cells, dtype=np.int64)
+    if n_parts > 1:
+        parts[np.argsort(arrivals(plan, round_index), kind="stable")] = np.arange(n_cells) * n_parts // n_cells
+    return parts
+
+
+def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[np.float64]:
+    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation."""
+    counts = ledger.sample_counts(None if weighting == "fixed" else round_index)
+    return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)
