@@ -36,8 +36,11 @@ torture: $(STAMP)
 
 # ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md
 bench: $(STAMP)
+	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/oracle.py
+	$(BIN)/python benchmarks/oracle.py --threads logistic MLP
+	$(BIN)/python benchmarks/roofline.py
 	$(BIN)/python benchmarks/montecarlo.py
 	$(BIN)/python benchmarks/completion.py
 	$(BIN)/python benchmarks/ledger_io.py

@@ -203,16 +203,37 @@ def largest_error(oracle: FastOracle, task: Task, round_: Round, wanted: Mixture
     return float(np.abs(oracle.utilities(round_, wanted)[chosen] - expected).max())
 
 
-def main(names: list[str]) -> None:
+def thread_ratio(name: str, case: Case) -> str:
+    """Wall time on one thread over that on two, best of several, interleaved."""
+    coalitions = case.coalitions()
+    task, round_ = federated(case, coalitions.shape[1])
+    wanted = mixtures(coalitions, np.ones(coalitions.shape[1]), "uniform")
+    spent: dict[int, list[float]] = {1: [], 2: []}
+    oracles = {n: FastOracle(copy.deepcopy(task), n_threads=n) for n in spent}
+    for run in range(N_RUNS + 1):
+        for n, oracle in oracles.items():
+            start = time.perf_counter()
+            oracle.utilities(round_, wanted)
+            spent[n] += [time.perf_counter() - start] if run else []  # the first run compiles
+    return f"{name}: two threads {min(spent[1]) / min(spent[2]):.2f}× as fast as one"
+
+
+def main(names: list[str], only_threads: bool) -> None:
     torch.set_num_threads(1)
+    chosen = {name: case for name, case in CASES.items() if not names or any(wanted in name for wanted in names)}
+    if only_threads:
+        for name, case in chosen.items():
+            print(thread_ratio(name, case), flush=True)
+        return
     print("| model | samples | coalitions | naive /s | fast /s | ratio | at least | error | set-up | route |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for name, case in CASES.items():
-        if not names or any(wanted in name for wanted in names):
-            print(measure(name, case), flush=True)
+    for name, case in chosen.items():
+        print(measure(name, case), flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=sys.modules[__name__].__doc__)
     parser.add_argument("names", nargs="*", help="measure only models whose name contains one of these")
-    main(parser.parse_args().names)
+    parser.add_argument("--threads", action="store_true", help="two threads beside one instead; wants an idle machine")
+    given = parser.parse_args()
+    main(given.names, given.threads)

@@ -121,6 +121,14 @@ def test_claims_of_more_and_less_look_both_ways():
     assert less_claim("x", numbers).holds is False
 
 
+def test_a_few_seeds_leave_open_what_they_cannot_show():
+    theirs = {seed: 1.0 for seed in range(40)}
+    ours = {seed: 1.15 if seed % 4 else 0.5 for seed in range(40)}
+    few = {"comfedsv-counts": {seed: ours[seed] for seed in range(8)}, "fedsv": theirs}
+    assert less_claim("x", few).holds is None
+    assert less_claim("x", {"comfedsv-counts": ours, "fedsv": theirs}).holds is False
+
+
 def test_the_printed_bound_is_no_probability_and_the_corrected_one_is_half_the_chance():
     assert printed_bound(10, 3, 10, 1) == pytest.approx(3.24, abs=0.01)
     assert unfairness_bound(10, 3, 10, 2) == pytest.approx(unfairness_chance(10, 3, 10, 2) / 2)

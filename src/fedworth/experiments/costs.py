@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedworth.experiments.outcome import Cell, Claim, Outcome, Panel, Series
+from fedworth.experiments.outcome import Cell, Claim, Outcome, Panel, Series, claim_of
 from fedworth.experiments.readings import cost_plans
 from fedworth.experiments.settings import Extent, Setup
 from fedworth.experiments.statistics import mean_of
@@ -118,10 +118,11 @@ def _ways(cells: Sequence[tuple[Cell, ...]]) -> list[tuple[str, int]]:
 
 
 def _claim(how: str, n_rounds: int, cells: Sequence[tuple[Cell, ...]]) -> Claim:
-    ratios = [float(row[5] or 0) for row in cells if row[2] == how and row[1] == n_rounds]
-    near = abs(ratios[-1] - RATE) <= 0.1
-    why = f"{ratios[0]:.2f} at the fewest clients, {ratios[-1]:.2f} at the most"
-    return Claim(f"by {how}, T = {n_rounds}: the ratio settles near the participation rate of .3", near, why)
+    mine = [row for row in cells if row[2] == how and row[1] == n_rounds]
+    first, last = float(mine[0][5] or 0), float(mine[-1][5] or 0)
+    why = f"{first:.2f} at the fewest clients, {last:.2f} at the most"
+    what = f"by {how}, T = {n_rounds}: the ratio settles near the participation rate of .3"
+    return claim_of(what, abs(last - RATE) <= 0.1, why, n_seeds=int(mine[-1][6] or 0))
 
 
 def _panels(cells: Sequence[tuple[Cell, ...]]) -> tuple[Panel, ...]:

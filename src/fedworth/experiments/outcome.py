@@ -102,7 +102,7 @@ class Outcome:
         return {"study": self.study, "verdict": str(self.verdict), "claims": claims, "rows": rows}
 
 
-def claim_of(what: str, holds: bool, why: str, *, n_seeds: int) -> Claim:
+def claim_of(what: str, holds: bool | None, why: str, *, n_seeds: int) -> Claim:
     """A claim; open where a single seed speaks for it or against it, however clearly."""
     return Claim(what, holds if n_seeds > 1 else None, why if n_seeds > 1 else f"{why}, one seed")
 

@@ -83,11 +83,7 @@ def reproduce(name: str, order: Order, bench: Bench) -> Outcome:
     planned = {dataset: trials_of(study, order, dataset, extent) for dataset, extent in extents.items()}
     rows = _run(study.name, planned, bench)
     outcome = study.findings(rows)
-    trials = [trial for found in planned.values() for trial in found]
-    spent = seconds_of(trials, bench)
-    sentences = tuple(_extent_sentence(dataset, planned[dataset]) for dataset in planned)
-    account = Account(order.command(name), order.scale, len(trials), *spent, sentences)
-    _write(outcome, study, account, bench.folder)
+    _write(outcome, study, _account(name, order, planned, bench), bench.folder)
     return outcome
 
 
@@ -109,6 +105,15 @@ def _run(name: str, planned: dict[str, list[Trial]], bench: Bench) -> dict[str, 
         rows[dataset] = found
     bench.progress(f"{name}: trials", n_all, n_all)
     return rows
+
+
+def _account(name: str, order: Order, planned: dict[str, list[Trial]], bench: Bench) -> Account:
+    trials = [trial for found in planned.values() for trial in found]
+    sentences = [_extent_sentence(dataset, found) for dataset, found in planned.items()]
+    left = [dataset for dataset in extents_of(order.scale, name) if dataset not in planned]
+    if left:
+        sentences.append(f"Not run here, though part of this scale: {', '.join(left)}.")
+    return Account(order.command(name), order.scale, len(trials), *seconds_of(trials, bench), tuple(sentences))
 
 
 def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> None:

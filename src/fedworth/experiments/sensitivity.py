@@ -101,9 +101,11 @@ def _panel(name: str, what: str, cells: Sequence[tuple[Cell, ...]]) -> Panel:
     for key in METHODS:
         found = [float(row[column] or 0) for row in mine if row[3] == key]
         series.append(Series(key, list(range(len(found))), found))
-    up = "median d" if what == "rate" else "Spearman with the true order"
-    across = "learning rate" if what == "rate" else "noise strength (standard deviations)"
-    return Panel(name, across, up, tuple(series), ticks=tuple(f"{x:g}" for x in settings), limits=(-0.4, 1.3))
+    ticks = tuple(f"{x:g}" for x in settings)
+    if what == "rate":
+        return Panel(name, "learning rate", "median d", tuple(series), ticks=ticks, limits=(-0.05, 2))
+    across, up = "noise strength (standard deviations)", "Spearman with the true order"
+    return Panel(name, across, up, tuple(series), ticks=ticks, limits=(-0.6, 1.05))
 
 
 STUDY = Study(

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedworth.experiments.outcome import Cell, Claim, Outcome, Panel, Series, claim_of
 from fedworth.experiments.settings import Extent, Setup
-from fedworth.experiments.statistics import mean_of
+from fedworth.experiments.statistics import SHARES, mean_of
 from fedworth.experiments.study import Rows, Study
 from fedworth.experiments.trial import Row, Trial
 
@@ -69,7 +69,7 @@ def _numbers(rows: Sequence[Row], position: int) -> list[float]:
 
 
 def _cells(name: str, kind: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
-    second = mean_of(_numbers(rows, 1))
+    second = mean_of(_numbers(rows, 1), SHARES)
     later = [mean_of(_numbers(rows, position)).value for position in (4, AFTER)]
     best = [row["reading"]["best_errors"] for row in rows]
     error = mean_of([errors[4] for errors in best if len(errors) > 4]).value
@@ -103,8 +103,11 @@ def _text(number: Cell) -> str:
 def _claims(row: tuple[Cell, ...]) -> list[Claim]:
     cell = dict(zip(COLUMNS, row, strict=True))
     where, n_seeds = f"{cell['data_set']}, {cell['partition']}", int(cell["n_seeds"] or 0)
-    second, late, paper = cell["second"], cell["sixteenth"], cell["paper_second"]
+    second, late, paper, left = (cell[key] for key in ("second", "sixteenth", "paper_second", "best_rank_5_error"))
     claims = []
+    if isinstance(left, float) and not np.isnan(left):
+        why = f"{left:.1%} of the norm is left"
+        claims.append(claim_of(f"{where}: five directions give all but a fifth", left <= 0.2, why, n_seeds=n_seeds))
     if isinstance(paper, float) and isinstance(second, float):
         why = f"{second:.3f}, paper {paper}"
         claims.append(claim_of(f"{where}: σ₂/σ₁ at most twice the paper's", second <= 2 * paper, why, n_seeds=n_seeds))

@@ -1,0 +1,122 @@
+"""How near the fast oracle comes to the machine's own limit: prints a Markdown table.
+
+    python benchmarks/roofline.py
+
+The limit is what torch.mm reaches in float32 on matrices of 256 or 512 rows. The least work after affine sharing is
+every client's first layer once, and for each coalition the later layers' products; for logistic regression, which has
+none, one multiply-add a logit. All 1,023 coalitions of 10 clients, 10,000 samples, one thread, process time, best of
+several turns in which the limit is measured too. Where the rest goes, in shares of the whole time: the first layer and
+the logits' running sums, exponentials and logarithms are run by themselves, less what their counted work takes at the
+limit; what is left are hidden units' running sums and ReLU, products below the limit, packing and the trie (a little
+less than nothing where the kernels' products outrun torch.mm).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from oracle import CASES, federated, seconds
+from torch import nn
+
+from fedworth.federation.ledger import Round
+from fedworth.federation.task import Task
+from fedworth.utility.coalitions import subsets
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.kernels import softmax_losses
+from fedworth.utility.trie import coalition_trie
+from fedworth.utility.weighting import mixtures
+
+NAMES = ("logistic 784→10", "MLP 784-200-10", "MLP 784-200-200-10")
+HIDDEN = "hidden sums, ReLU, products below the limit and packing"
+OTHERS = {NAMES[0]: "packing and the trie", NAMES[1]: HIDDEN, NAMES[2]: HIDDEN}
+N_CLIENTS = 10
+N_TURNS = 5
+SIDES = (256, 512)
+N_PRODUCTS = {256: 64, 512: 16}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least arithmetic after sharing, in GFLOP."""
+
+    first_layer: float
+    coalitions: float
+
+    @property
+    def whole(self) -> float:
+        return self.first_layer + self.coalitions
+
+
+def least_work(module: nn.Module, n_samples: int, n_coalitions: int) -> Work:
+    """A multiply-add is two operations; sums over hidden units, ReLU, exponentials and logarithms count nothing."""
+    sizes = [layer.weight.numel() for layer in module.modules() if isinstance(layer, nn.Linear)]
+    n_classes = [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
+    for_coalition = sum(sizes[1:]) or n_classes
+    return Work(2e-9 * N_CLIENTS * n_samples * sizes[0], 2e-9 * n_coalitions * n_samples * for_coalition)
+
+
+def gemm_rate() -> float:
+    """GFLOP/s of torch.mm, float32, the better of two sizes."""
+    rates = []
+    for side in SIDES:
+        a, b, out = torch.rand(side, side), torch.rand(side, side), torch.empty(side, side)
+        n = N_PRODUCTS[side]
+        taken = seconds(lambda a=a, b=b, out=out, n=n: [torch.mm(a, b, out=out) for _ in range(n)])  # type: ignore[misc]
+        rates.append(2e-9 * n * side**3 / taken)
+    return max(rates)
+
+
+def first_layers(task: Task, round_: Round) -> None:
+    """All clients' first layers by one product, as little as it takes."""
+    name = next(name for name in round_.global_model if name.endswith("weight"))
+    weights = torch.cat([model[name] for model in round_.client_models.values()])
+    torch.mm(weights, task.inputs.T)
+
+
+def measure(name: str) -> str:
+    """One row of the table."""
+    case = CASES[name]
+    coalitions = subsets(np.arange(N_CLIENTS), N_CLIENTS)[1:]
+    task, round_ = federated(case, N_CLIENTS)
+    wanted = mixtures(coalitions, np.ones(N_CLIENTS), "uniform")
+    oracle = FastOracle(task, n_threads=1)
+    oracle.utilities(round_, wanted)  # finds its route, compiles
+    trie, labels = coalition_trie(coalitions), task.labels.numpy()
+    logits = np.random.default_rng(0).normal(size=(N_CLIENTS, 10, len(labels))).astype(np.float32).transpose(0, 2, 1)
+    softmax_losses(logits, labels, trie)
+    turns = [
+        (
+            1 / gemm_rate(),
+            seconds(lambda: oracle.utilities(round_, wanted)),
+            seconds(lambda: first_layers(task, round_)),
+            seconds(lambda: softmax_losses(logits, labels, trie)),
+        )
+        for _ in range(N_TURNS)
+    ]
+    per_gflop, taken, first, softmax = np.array(turns).min(axis=0).tolist()
+    work = least_work(task.module, case.n_samples, len(coalitions))
+    at_limit = work.whole * per_gflop
+    counted = 0.0 if "MLP" in name else work.coalitions * per_gflop  # of the logits' part
+    first_rest, softmax_rest = first - work.first_layer * per_gflop, softmax - counted
+    other = taken - at_limit - first_rest - softmax_rest
+    rest = (
+        f"first layer below the limit {first_rest / taken:.0%}, logits' sums, exp and log {softmax_rest / taken:.0%}, "
+        f"{OTHERS[name]} {other / taken:.0%}"
+    )
+    return (
+        f"| {name} | {work.whole:,.2f} ({work.first_layer:.2f} + {work.coalitions:,.2f}) | {1 / per_gflop:.0f} "
+        f"| {len(coalitions) / at_limit:,.0f} | {len(coalitions) / taken:,.0f} | **{at_limit / taken:.0%}** | {rest} |"
+    )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("| model | least work, GFLOP (first layer + coalitions) | torch.mm, GFLOP/s | limit, coalitions/s ", end="")
+    print("| reached /s | share of limit | where the rest of the time goes |")
+    print("| --- |" + " ---: |" * 5 + " --- |")
+    for name in NAMES:
+        print(measure(name), flush=True)
+
+
+if __name__ == "__main__":
+    main()
