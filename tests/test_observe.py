@@ -13,6 +13,7 @@ from fedworth.federation.fedavg import simulate
 from fedworth.federation.ledger import Ledger, Round, open_ledger
 from fedworth.federation.models import ModelSpec, build_model, state_of
 from fedworth.federation.recorder import Answer, create_ledger
+from fedworth.federation.settings import SimulationSettings
 from fedworth.federation.task import Task
 from fedworth.utility.files import save_utilities
 from fedworth.utility.observe import observe, participation, round_weights
@@ -202,3 +203,14 @@ def test_progress_is_told_every_round_and_the_end(tiny_ledger, tiny_task):
         progress=lambda _, done, n_all: told.append((done, n_all)),
     )
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_fixed_weights_do_not_depend_on_whether_the_truth_was_wanted(tmp_path):
+    """Client 2 is never heard; with the truth its model is kept apart, and must not count in the whole."""
+    few = SimulationSettings(n_clients=4, copies=(), n_participants=1, n_rounds=2, train_limit=60, test_limit=20)
+    settings = replace(few, everyone_heard=False, seed=1)
+    apart = simulate(settings, tmp_path / "with")
+    plain = simulate(replace(settings, with_truth=False), tmp_path / "without")
+    assert not participation(apart).any(axis=0).all()
+    for t in range(2):
+        np.testing.assert_array_equal(round_weights(apart, t, "fixed"), round_weights(plain, t, "fixed"))

@@ -91,6 +91,11 @@ def _parts(plan: Plan, round_index: int) -> Indices:
 
 
 def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[np.float64]:
-    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation."""
-    counts = ledger.sample_counts(None if weighting == "fixed" else round_index)
+    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation.
+
+    The whole is all clients that some round has heard: who was only kept apart, for the truth, changes nothing.
+    """
+    heard = {client for entry in ledger.entries for client in entry.participants}
+    reported = ledger.sample_counts(None if weighting == "fixed" else round_index)
+    counts = {client: n for client, n in reported.items() if client in heard}
     return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)
