@@ -1,5 +1,6 @@
 """What all tests share: reproducible property tests, one torch thread, and one small federation."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from hypothesis import settings
 
 from fedworth.federation.fedavg import simulate, task_of
-from fedworth.federation.ledger import Ledger
+from fedworth.federation.ledger import Ledger, open_ledger
 from fedworth.federation.settings import SimulationSettings
 from fedworth.federation.task import Task
 
@@ -39,15 +40,21 @@ def tiny_settings() -> SimulationSettings:
 
 
 @pytest.fixture(scope="session")
-def tiny_ledger(tiny_settings: SimulationSettings, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    """The small federation, simulated once with its truth. Look, but do not touch."""
+def simulated_once(tiny_settings: SimulationSettings, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """The small federation, simulated with its truth: what tests get copies of."""
     return simulate(tiny_settings, tmp_path_factory.mktemp("tiny") / "ledger")
 
 
+@pytest.fixture
+def tiny_ledger(simulated_once: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """The small federation in a folder of the test's own: observing leaves a cache there."""
+    return open_ledger(shutil.copytree(simulated_once.folder, tmp_path_factory.mktemp("tiny") / "ledger"))
+
+
 @pytest.fixture(scope="session")
-def tiny_task(tiny_ledger: Ledger) -> Task:
+def tiny_task(simulated_once: Ledger) -> Task:
     """The task of the small federation."""
-    return task_of(tiny_ledger)
+    return task_of(simulated_once)
 
 
 @pytest.fixture(scope="session")
