@@ -144,10 +144,10 @@ def test_any_rank_reaches_the_certified_optimum_of_the_uniform_penalty(uniform, 
     assert completion.status is Status.CERTIFIED
     assert completion.spectral_ratio <= 1 + 1e-9
     estimates = completed(completion)
-    assert estimates == pytest.approx(uniform["out_X"], rel=1e-9, abs=1e-9)
+    assert estimates == pytest.approx(uniform["out_X"], rel=1e-9, abs=1e-12)
     assert completion.objective == exactly(float(uniform["out_objective"]))
-    assert comfedsv(matrix, completion).values == pytest.approx(uniform["out_comfedsv"], rel=1e-8, abs=1e-9)
-    assert completeness(uniform["U"], estimates) == pytest.approx(float(uniform["out_delta"]), rel=1e-8)
+    assert comfedsv(matrix, completion).values == pytest.approx(uniform["out_comfedsv"], rel=1e-9, abs=1e-12)
+    assert completeness(uniform["U"], estimates) == pytest.approx(float(uniform["out_delta"]), rel=1e-9)
 
 
 def test_the_penalties_at_which_everything_collapses(uniform):
@@ -166,9 +166,9 @@ def test_the_optimum_of_the_counts_penalty(counts, rank):
     matrix = matrix_of(counts["U"], g4e_participants(counts))
     completion = complete(matrix, FactorSettings(rank, penalty=float(counts["lam"]), penalty_kind="counts"))
     assert completion.status is Status.CERTIFIED
-    assert completed(completion) == pytest.approx(counts["out_X"], rel=1e-7, abs=1e-8)
+    assert completed(completion) == pytest.approx(counts["out_X"], rel=1e-9, abs=1e-12)
     assert completion.objective == exactly(float(counts["out_objective"]))
-    assert comfedsv(matrix, completion).values == pytest.approx(counts["out_comfedsv"], rel=1e-7, abs=1e-8)
+    assert comfedsv(matrix, completion).values == pytest.approx(counts["out_comfedsv"], rel=1e-9, abs=1e-12)
 
 
 def test_the_seen_cells_are_those_of_the_participants(uniform, counts):
@@ -184,7 +184,7 @@ def test_the_completion_from_a_brought_file(golden, kind, tmp_path):
     matrix = load_utilities(bring(tmp_path / "brought.npz", seen_only(g), 6, participants))
     settings = FactorSettings(6, penalty=float(g["lam"]), penalty_kind=kind)
     found = value(matrix, "comfedsv", settings=settings)
-    assert found.values == pytest.approx(g["out_comfedsv"], rel=1e-7, abs=1e-8)
+    assert found.values == pytest.approx(g["out_comfedsv"], rel=1e-9, abs=1e-12)
     assert found.completion is not None
     assert found.completion["objective"] == exactly(float(g["out_objective"]))
     assert found.completion["status"] == Status.CERTIFIED

@@ -6,7 +6,6 @@ from dataclasses import FrozenInstanceError, asdict
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.federation import partition, settings
 from fedworth.federation.settings import SimulationSettings, settings_from
 
 
@@ -36,10 +35,6 @@ def test_settings_hand_on_the_schedule_and_the_local_training():
     assert asdict(given.learning_rate())["decay"] == 1.0
     assert given.learning_rate().at(1) == 0.25
     assert asdict(given.local_training()) == {"n_steps": None, "n_epochs": 3, "batch_size": 4}
-
-
-def test_the_partitions_offered_are_the_partitions_there_are():
-    assert set(settings.PARTITIONS) == set(partition.PARTITIONS)
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name():

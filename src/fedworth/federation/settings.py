@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedworth.errors import UsageError, unknown_name
+from fedworth.federation.partition import PARTITIONS
 from fedworth.federation.schedule import Schedule
 from fedworth.federation.training import LocalTraining
 
-PARTITIONS = ("iid", "two-class", "natural")
 AGGREGATIONS = ("uniform", "samples")
 
 
