@@ -10,7 +10,7 @@ import pytest
 
 import fedworth.experiments.reproduce as reproducing
 from fedworth.cli.main import main
-from fedworth.errors import UsageError
+from fedworth.errors import DataError, UsageError
 from fedworth.experiments.methods import METHODS
 from fedworth.experiments.readings import READERS
 from fedworth.experiments.reproduce import STUDIES, Order, orders_for, reproduce, trials_of
@@ -86,10 +86,25 @@ def test_killed_and_resumed_gives_equal_bytes(done, tmp_path):
     assert trials_in(tmp_path).items() <= trials_in(done).items()
 
 
+def test_side_by_side_gives_equal_bytes(done, tmp_path):
+    reproduce("fairness", TINY, Bench(tmp_path, n_jobs=2))
+    assert {name: found for name, found in trials_in(done).items() if name in trials_in(tmp_path)} == trials_in(
+        tmp_path
+    )
+    assert (tmp_path / "figures" / "fairness.csv").read_bytes() == (done / "figures" / "fairness.csv").read_bytes()
+
+
+def test_an_error_side_by_side_is_the_same_error(tmp_path):
+    arguments = ["reproduce", "fairness", "--dataset", "mnist", "--seeds", "0-1", "--data", str(tmp_path / "nowhere")]
+    for jobs in ("1", "2"):
+        assert main([*arguments, "--out", str(tmp_path), "--jobs", jobs]) == DataError.exit_code
+    assert main([*arguments, "--out", str(tmp_path), "--jobs", "0"]) == UsageError.exit_code
+
+
 def test_a_trial_killed_between_training_and_observing_goes_on(done, tmp_path, monkeypatch):
     trial = _first_trial()
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -134,7 +149,7 @@ def test_unknown_names_are_refused(tmp_path):
 
 def test_all_takes_the_studies_that_have_the_data():
     found = orders_for("all", Order("quick", ("fashion-mnist", "cifar10")))
-    assert set(found) == {"fairness", "noisy-data", "models"}
+    assert set(found) == {"fairness", "noisy-data", "noisy-labels", "models", "sensitivity"}
     assert set(orders_for("all", TINY)) == set(STUDIES)
     assert orders_for("rank", TINY) == {"rank": TINY}
 
@@ -154,7 +169,7 @@ def test_every_scale_has_every_study_and_a_setup_for_its_data():
 
 
 def test_settings_were_chosen_on_other_seeds_than_those_reported():
-    for scale in ("quick", "paper"):
+    for scale in ("quick", "page", "paper"):
         for name, study in STUDIES.items():
             for dataset, extent in extents_of(scale, name).items():
                 seeds = {trial.federation.seed for trial in trials_of(study, Order(scale), dataset, extent)}

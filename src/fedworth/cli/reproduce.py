@@ -1,10 +1,12 @@
 """fedworth reproduce: the paper's studies, each with its numbers, its picture and a verdict."""
 
 import argparse
+import os
 from pathlib import Path
 
 from fedworth.cli.options import add_data_option, command
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table
+from fedworth.errors import UsageError
 from fedworth.report.tables import Table
 
 
@@ -24,8 +26,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--dataset", action="append", default=[], metavar="NAME", help="only this data set of the study (repeatable)"
     )
-    parser.add_argument("--scale", default="quick", help="quick (default: half an hour for all) or paper")
+    parser.add_argument(
+        "--scale", default="quick", help="quick (default: half an hour for all), page (as docs/results.md), paper"
+    )
     parser.add_argument("--seeds", metavar="A-B|A,B", help="the seeds to run (default: those of the scale)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: one a processor)")
     parser.add_argument(
         "--out",
         type=Path,
@@ -42,11 +47,13 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.experiments.settings import checked_scale, seeds_from
     from fedworth.experiments.trial import Bench
 
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
     seeds = seeds_from(args.seeds) if args.seeds else ()
     order = Order(checked_scale(args.scale), tuple(args.dataset), seeds)
     outcomes = []
     with progress_bars() as progress:
-        bench = Bench(args.out, args.data, progress)
+        bench = Bench(args.out, args.data, progress, n_jobs=args.jobs or os.cpu_count() or 1)
         for name, asked in orders_for(args.study, order).items():
             outcomes.append(reproduce(name, asked, bench))
     if args.json:

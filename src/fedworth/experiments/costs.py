@@ -158,4 +158,5 @@ STUDY = Study(
         "and ComFedSV hardly longer. The fast oracle shares work among coalitions, so its times are not in "
         "proportion to the counts.",
     ),
+    is_timed=True,
 )

@@ -18,11 +18,12 @@ everyone; *ComFedSV, counts* has the penalty of the solver that the paper used, 
 *heard round* is the Shapley value of the first round alone, and *leave-one-out* what the participants lose without
 the client. Verdicts are on *counts*. All metrics of a comparison share one trajectory.
 
-Any row can be run again: `fedworth reproduce STUDY --dataset NAME --seeds 0-9`; all of them: `fedworth reproduce
-all`, which goes on where a killed run stopped. Data sets are looked for in `FEDWORTH_DATA`. `--scale quick` (the
-default) keeps the paper's N, K and, unless said, T, and cuts seeds, samples and widths as stated under each study;
-`--scale paper` cuts nothing (50 runs, all samples, VGG16 in its real width) and wants a larger machine. Times are of
-two cores shared with other work: trust the processor minutes.
+Any row can be run again: `fedworth reproduce STUDY --dataset NAME --scale page --seeds 0-9`; all of them: `fedworth
+reproduce all --scale page`, which goes on where a killed run stopped. Data sets are looked for in `FEDWORTH_DATA`.
+`--scale page` keeps the paper's N, K and, unless said, T, and cuts seeds, samples and widths as stated under each
+study; `--scale quick` (the default) has fewer seeds and rounds, for half an hour on two cores; `--scale paper` cuts
+nothing (50 runs, all samples, VGG16 in its real width) and wants a larger machine, best with a GPU. *Trial time* is
+the sum over trials, which run side by side on as many processors as there are.
 """
 
 MARK = {"holds": "✔", "does not hold": "✘", "open": "?"}
@@ -41,7 +42,7 @@ class Account:
 
     def sentence(self) -> str:
         """What was run, for people."""
-        minutes = f"{self.wall_seconds / 60:.1f} min by the clock, {self.cpu_seconds / 60:.1f} min of processor time"
+        minutes = f"{self.wall_seconds / 60:.1f} min of trial time, {self.cpu_seconds / 60:.1f} min of processor time"
         return f"Scale `{self.scale}`: {self.n_trials} trials, {minutes}. {' '.join(self.extents)}"
 
 

@@ -17,12 +17,13 @@ Participants = NDArray[np.bool_]
 def plan_monte_carlo(
     participants: Participants, *, n_permutations: int | None = None, rng: np.random.Generator
 ) -> Plan:
-    """Algorithm 1's cells, and in every round those of FedSV by about K ln K orders and of leave-one-out."""
+    """Algorithm 1's cells, and in every round those of FedSV by about K ln K orders (no more than `n_permutations`) and
+    of leave-one-out."""
     n_clients = participants.shape[1]
     algorithm = plan_prefixes(participants, n_permutations=n_permutations, with_fedsv=False, rng=rng)
     assert algorithm.permutations is not None
     orders = tuple(
-        algorithm.permutations if len(members) == n_clients else _orders(members, rng)
+        algorithm.permutations if len(members) == n_clients else _orders(members, rng, most=n_permutations)
         for members in map(np.flatnonzero, participants)
     )
     cells = []
@@ -43,8 +44,9 @@ def plan_fedsv(participants: Participants, n_participants: int, *, rng: np.rando
     return Plan(tuple(cells))
 
 
-def _orders(members: NDArray[np.int64], rng: np.random.Generator) -> Permutations:
-    return draw_permutations(members, default_permutations(len(members)), rng=rng)
+def _orders(members: NDArray[np.int64], rng: np.random.Generator, *, most: int | None = None) -> Permutations:
+    usual = default_permutations(len(members))
+    return draw_permutations(members, usual if most is None else min(usual, most), rng=rng)
 
 
 def _all_but_one(row: NDArray[np.bool_]) -> Memberships:

@@ -8,6 +8,7 @@ FOLDER/results.md                   the page, of all studies run so far
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from fedworth.errors import unknown_name
@@ -22,13 +23,14 @@ from fedworth.experiments import (
     spectrum,
     unfairness,
 )
+from fedworth.experiments.crew import run_side_by_side
 from fedworth.experiments.outcome import Outcome
 from fedworth.experiments.page import Account, section, write_page, write_section
 from fedworth.experiments.pictures import draw
 from fedworth.experiments.readings import READERS
 from fedworth.experiments.settings import Extent, extents_of, setup_of
 from fedworth.experiments.study import Study
-from fedworth.experiments.trial import Bench, Row, Trial, row_of, seconds_of
+from fedworth.experiments.trial import Bench, Row, Trial, is_done, row_of, seconds_of
 from fedworth.storage import make_folder, write_whole
 
 STUDIES: dict[str, Study] = {
@@ -81,7 +83,7 @@ def reproduce(name: str, order: Order, bench: Bench) -> Outcome:
     study = STUDIES[name]
     extents = extents_of(order.scale, name, order.datasets)
     planned = {dataset: trials_of(study, order, dataset, extent) for dataset, extent in extents.items()}
-    rows = _run(study.name, planned, bench)
+    rows = _run(study, planned, bench)
     outcome = study.findings(rows)
     _write(outcome, study, _account(name, order, planned, bench), bench.folder)
     return outcome
@@ -93,17 +95,27 @@ def trials_of(study: Study, order: Order, dataset: str, extent: Extent) -> list[
     return study.trials(setup_of(order.scale, dataset), extent, seeds)
 
 
-def _run(name: str, planned: dict[str, list[Trial]], bench: Bench) -> dict[str, Sequence[Row]]:
-    n_all, n_done = sum(len(trials) for trials in planned.values()), 0
+def _run(study: Study, planned: dict[str, list[Trial]], bench: Bench) -> dict[str, Sequence[Row]]:
+    """The rows of all trials: those that are not on disk are run, side by side if the bench has the hands for it."""
+    trials = [trial for found in planned.values() for trial in found]
+    n_left = sum(not is_done(trial, bench) for trial in trials)
+    steps = count(len(trials) - n_left)
+
+    def done() -> None:
+        bench.progress(f"{study.name}: trials", next(steps), len(trials))
+
+    done()
+    if bench.n_jobs > 1 and n_left > 1 and not study.is_timed:
+        run_side_by_side(trials, bench, done)
     rows: dict[str, Sequence[Row]] = {}
-    for dataset, trials in planned.items():
+    for dataset, of_dataset in planned.items():
         found = []
-        for trial in trials:
-            bench.progress(f"{name}: trials", n_done, n_all)
+        for trial in of_dataset:
+            is_new = not is_done(trial, bench)
             found.append(row_of(trial, bench, READERS))
-            n_done += 1
+            if is_new:
+                done()
         rows[dataset] = found
-    bench.progress(f"{name}: trials", n_all, n_all)
     return rows
 
 
@@ -136,5 +148,6 @@ def _extent_sentence(dataset: str, trials: list[Trial]) -> str:
     samples = ", ".join(f"{limit:,} {what} samples" if limit else f"all {what} samples" for what, limit in limits)
     truth = f", truth on {n_truth}" if 0 < n_truth < len(seeds) else ", no truth" if n_truth == 0 else ""
     training = f"rate {first.rate:g}, {first.n_steps} steps of {first.batch_size}"
+    orders = f", at most {n} permutations" if (n := trials[0].n_permutations) else ""
     span = f"seeds {seeds[0]}–{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return f"*{dataset}*: {first.model}{widths}, {training}, T = {first.n_rounds}, {samples}, {span}{truth}."
+    return f"*{dataset}*: {first.model}{widths}, {training}, T = {first.n_rounds}, {samples}{orders}, {span}{truth}."

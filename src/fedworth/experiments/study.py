@@ -21,3 +21,4 @@ class Study:
     findings: Callable[[Rows], Outcome]
     remarks: tuple[str, ...] = ()  # paragraphs of Markdown: what a reader must know to judge the numbers
     first_seed: int = 0
+    is_timed: bool = False  # its trials must not be run side by side

@@ -64,14 +64,21 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where trials are kept, where data sets lie, and who watches."""
+    """Where trials are kept, where data sets lie, who watches, and how many work: trials at a time, threads a trial."""
 
     folder: Path
     data_folder: Path | None = None
     progress: Progress = silent
+    n_jobs: int = 1
+    n_threads: int | None = None  # none given: one a processor
 
 
 Reader = Callable[[Trial, Bench], Reading]
+
+
+def is_done(trial: Trial, bench: Bench) -> bool:
+    """Whether the trial's row is on disk."""
+    return (bench.folder / "trials" / f"{trial.key}.json").is_file()
 
 
 def row_of(trial: Trial, bench: Bench, readers: Mapping[str, Reader]) -> Row:
@@ -119,7 +126,7 @@ def with_ledger(trial: Trial, bench: Bench, read: Callable[[Ledger], Result]) ->
 
 
 def _observed(trial: Trial, ledger: Ledger, bench: Bench) -> UtilityMatrix:
-    oracle = FastOracle(task_of(ledger, data_folder=bench.data_folder))
+    oracle = FastOracle(task_of(ledger, data_folder=bench.data_folder), n_threads=bench.n_threads)
     return observe(ledger, oracle, plan_of(trial, ledger))
 
 
