@@ -1,6 +1,7 @@
 """The command line as a user meets it: every command, every kind of refusal, and what stands on which stream."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -344,6 +345,44 @@ def test_a_budget_that_runs_out_is_told_and_warned_of(run_folder, tmp_path, caps
     assert any("planned permutations" in note for note in json.loads(capsys.readouterr().out)["warnings"])
     assert main([*common, str(tmp_path / "exact.npz"), "--budget", "10"]) == 2
     assert "needs 21 evaluations, the budget is 10; raise it, or use Monte Carlo" in capsys.readouterr().err
+
+
+def test_measuring_ends_once_the_values_are_settled(run_folder, tmp_path, capsys):
+    ledger, out, fresh = tmp_path / "ledger", tmp_path / "settled.npz", tmp_path / "fresh.npz"
+    shutil.copytree(run_folder / "ledger", ledger, ignore=shutil.ignore_patterns("utilities"))
+    command = ["observe", str(ledger), "--json", "--permutations"]
+    assert main([*command, "200", "--until-error", "0.3", "--out", str(out)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    n, most, reason = re.fullmatch(r"(\d+) of (\d+) permutations: (.*)", told["ended"]).groups()
+    assert int(n) < int(most) == 200
+    assert reason == "every standard error is within the tolerance"
+    assert main([*command, n, "--out", str(fresh)]) == 0
+    assert out.read_bytes() == fresh.read_bytes()
+    capsys.readouterr()
+    assert main(["value", str(out), "--method", "comfedsv", "--json"]) == 0
+    valued = json.loads(capsys.readouterr().out)
+    assert max(valued["standard_errors"]) <= 0.3 * max(map(abs, valued["values"]))
+
+
+def test_measuring_that_never_settles_ends_at_the_last_permutation_or_at_the_budget(run_folder, tmp_path, capsys):
+    command = ["observe", str(run_folder / "ledger"), "--json", "--permutations", "12", "--until-error", "0"]
+    assert main([*command, "--until-ranked", "--out", str(tmp_path / "all.npz")]) == 0
+    assert json.loads(capsys.readouterr().out)["ended"].startswith("12 of 12 permutations: stopped at the budget")
+    ledger = tmp_path / "ledger"
+    shutil.copytree(run_folder / "ledger", ledger, ignore=shutil.ignore_patterns("utilities"))
+    short = [*command, "--no-fedsv", "--budget", "14", "--out", str(tmp_path / "cut.npz")]
+    assert main([short[0], str(ledger), *short[2:]]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["n_evaluations"] <= 14
+    assert "stopped at the budget" in told["ended"]
+
+
+def test_stopping_rules_need_permutations_and_the_cache(run_folder, tmp_path):
+    command = ["observe", str(run_folder / "ledger"), "--until-ranked", "--out", str(tmp_path / "u.npz")]
+    assert main(command) == 2
+    assert main([*command, "--permutations", "9", "--no-cache"]) == 2
+    assert main([*command, "--permutations", "9", "--until-error", "-1"]) == 2
+    assert not (tmp_path / "u.npz").exists()
 
 
 def test_the_plain_loop_sees_the_same_but_for_rounding(run_folder, tmp_path):

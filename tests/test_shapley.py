@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedworth.errors import ValuationError
 from fedworth.utility.coalitions import draw_permutations, prefixes, subsets
-from fedworth.valuation.shapley import permutation_values, shapley_values
+from fedworth.valuation.shapley import permutation_covariance, permutation_values, shapley_values
 from tests.games import game, shapley_by_definition
 
 MODEST = st.floats(-1e3, 1e3)
@@ -160,3 +160,18 @@ def test_what_is_not_a_game_is_refused(utilities):
 def test_an_unknown_utility_is_refused():
     with pytest.raises(ValuationError, match="1 utilities are not finite"):
         shapley_values(np.array([0.0, np.nan]))
+
+
+@pytest.mark.parametrize("is_antithetic", [False, True])
+def test_the_covariance_has_the_variances_and_no_spread_in_the_sum(is_antithetic):
+    n, rng = 5, np.random.default_rng(3)
+    utilities = rng.normal(size=2**n)
+    orders = draw_permutations(np.arange(n), 30, is_antithetic=is_antithetic, rng=rng)
+    columns = (prefixes(orders, n) @ (1 << np.arange(n))).reshape(len(orders), -1)
+    covariance = permutation_covariance(utilities[columns], orders, n)
+    errors = permutation_values(utilities[columns], orders, n)[1]
+    assert np.diag(covariance) == close(errors**2)
+    assert covariance.sum(axis=0) == pytest.approx(np.zeros(n), abs=1e-12)  # every order shares out the same
+    draws = np.diff(utilities[columns], axis=1)[np.arange(30)[:, None], np.argsort(orders, axis=1)]  # (30, n)
+    if not is_antithetic:
+        assert covariance == close(np.cov(draws.T) / 30)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedworth.errors import UsageError
 from fedworth.utility.strata import least_budget
+from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.stopping import (
     Status,
@@ -18,7 +19,6 @@ from fedworth.valuation.stopping import (
     ranked,
     value_until,
 )
-from fedworth.valuation.strata import Estimate
 
 
 def estimate(values, errors, correlation=0.0):

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 from fedworth.arrays import stream
 from fedworth.cli.options import add_data_option, add_permutations_option, add_seed_option, command, permutations_of
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
+from fedworth.errors import UsageError
 from fedworth.storage import refuse_existing
 from fedworth.utility.files import save_utilities
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fedworth.federation.ledger import Ledger
+    from fedworth.utility.budget import Budget
+    from fedworth.utility.matrix import UtilityMatrix
     from fedworth.utility.observe import Observed
     from fedworth.utility.plan import Plan
+    from fedworth.valuation.stopping import Rule
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -46,6 +52,15 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--budget", type=int, metavar="N", help="most evaluations; what is known already is free")
     group.add_argument("--seconds", type=float, metavar="S", help="most seconds; the best answer so far is written")
     group.add_argument(
+        "--until-error",
+        type=float,
+        metavar="SHARE",
+        help="with --permutations: stop once every standard error of ComFedSV is within SHARE of the largest value",
+    )
+    group.add_argument(
+        "--until-ranked", action="store_true", help="with --permutations: stop once ComFedSV's ranking is settled"
+    )
+    group.add_argument(
         "--test-samples", type=int, metavar="N", help="judge on N test samples, every class in proportion"
     )
     group.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
@@ -66,51 +81,100 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.utility.subset import stratified_subset
 
     refuse_existing(args.out, "a file of utilities")
+    rule = _rule(args)
     budget, engine = Budget(args.budget, args.seconds), engine_named(args.engine, args.address)
     ledger = open_ledger(args.ledger)
-    plan = _plan(args, ledger)
+    plan = _plan(args, ledger, permutations_of(args)[1])
     task = task_for(ledger, args.task, data_folder=args.data)
     if args.test_samples is not None:
         task = stratified_subset(task, args.test_samples, rng=stream(args.seed, "test samples"))
     n_threads = 1 if args.engine == "ray" else args.threads  # Ray has a worker a processor
     oracle = oracle_named(args.oracle, task, args.measure, n_threads=n_threads)
     with progress_bars() as progress:
-        observed = observe_and_count(
-            ledger,
-            oracle,
-            plan,
-            weighting=args.weighting or ledger.default_weighting,
-            engine=engine,
-            cache=None if args.no_cache else utility_cache(ledger, oracle),
-            budget=budget,
-            progress=progress,
-        )
+
+        def measured(plan: "Plan", budget: Budget) -> "Observed":
+            return observe_and_count(
+                ledger,
+                oracle,
+                plan,
+                weighting=args.weighting or ledger.default_weighting,
+                engine=engine,
+                cache=None if args.no_cache else utility_cache(ledger, oracle),
+                budget=budget,
+                progress=progress,
+            )
+
+        if rule is None:
+            observed, ending = measured(plan, budget), ""
+        else:
+            observed, ending = _until(rule, plan, lambda count: _plan(args, ledger, count), measured, budget)
     save_utilities(observed.matrix, args.out)
     warn((*ledger.warnings(), *observed.matrix.notes))
-    _show(args, observed)
+    _show(args, observed, ending)
 
 
-def _plan(args: argparse.Namespace, ledger: "Ledger") -> "Plan":
+def _rule(args: argparse.Namespace) -> "Rule | None":
+    """When to stop before all permutations are measured; none: never."""
+    from fedworth.valuation.stopping import all_of, precise_relative, ranked
+
+    rules = [] if args.until_error is None else [precise_relative(args.until_error)]
+    rules += [ranked()] if args.until_ranked else []
+    if not rules:
+        return None
+    if args.permutations is None:
+        raise UsageError("--until-error and --until-ranked: expected --permutations M beside them, the most to measure")
+    if args.no_cache:
+        raise UsageError("--until-error and --until-ranked build on the cache; leave out --no-cache")
+    return all_of(*rules)
+
+
+def _until(
+    rule: "Rule",
+    longest: "Plan",
+    plan_of: "Callable[[int], Plan]",
+    measured: "Callable[[Plan, Budget], Observed]",
+    budget: "Budget",
+) -> "tuple[Observed, str]":
+    """Observe more and more permutations until the rule holds; and a sentence that says why it ended."""
+    from fedworth.utility.observe import Observed
+    from fedworth.valuation.settling import measure_until
+
+    assert longest.permutations is not None
+    found: list[Observed] = []
+    started = budget.clock()
+
+    def measure(count: int) -> "UtilityMatrix":
+        n_spent = sum(observed.n_evaluations for observed in found)
+        found.append(measured(plan_of(count), budget.after(n_spent, budget.clock() - started)))
+        return found[-1].matrix
+
+    settled = measure_until(measure, rule, most=len(longest.permutations))
+    n_evaluations = sum(observed.n_evaluations for observed in found)
+    reasons = "; ".join(settled.status)
+    ending = f"{settled.n_permutations:,} of {len(longest.permutations):,} permutations: {reasons}"
+    return Observed(settled.matrix, n_evaluations, found[-1].status), ending
+
+
+def _plan(args: argparse.Namespace, ledger: "Ledger", count: int | None) -> "Plan":
+    """All coalitions, or the prefixes of so many permutations."""
     from fedworth.utility.observe import participation
     from fedworth.utility.plan import plan_prefixes, plan_subsets
 
     participants = participation(ledger)
-    monte_carlo, count = permutations_of(args)
-    if not monte_carlo:
+    if args.permutations is None:
         return plan_subsets(participants, with_truth=args.truth)
-    rng, with_fedsv = stream(args.seed, "permutations"), not args.no_fedsv
     return plan_prefixes(
         participants,
         n_permutations=count,
-        with_fedsv=with_fedsv,
+        with_fedsv=not args.no_fedsv,
         with_truth=args.truth,
         sampler=args.sampler,
         is_antithetic=args.antithetic,
-        rng=rng,
+        rng=stream(args.seed, "permutations"),
     )
 
 
-def _show(args: argparse.Namespace, observed: "Observed") -> None:
+def _show(args: argparse.Namespace, observed: "Observed", ending: str) -> None:
     matrix = observed.matrix
     n_cells = len(matrix.utilities) - matrix.n_rounds  # the empty coalition's are known
     if args.json:
@@ -118,6 +182,7 @@ def _show(args: argparse.Namespace, observed: "Observed") -> None:
             {
                 "utilities": str(args.out),
                 "status": str(observed.status),
+                "ended": ending or None,
                 "n_evaluations": observed.n_evaluations,
                 "n_known": n_cells - observed.n_evaluations,
                 "n_cells": len(matrix.utilities),
@@ -131,6 +196,7 @@ def _show(args: argparse.Namespace, observed: "Observed") -> None:
     show_lines(
         [
             f"{args.out}: {observed.n_evaluations:,} utilities measured in {matrix.n_rounds} rounds{beside}",
+            *([ending] if ending else []),
             f"next: fedworth value {args.out} --method comfedsv",
         ]
     )

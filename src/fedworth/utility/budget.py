@@ -49,6 +49,13 @@ class Budget:
         if self.seconds is not None and not 0 < self.seconds < math.inf:
             raise UsageError(f"a budget of {self.seconds} seconds: expected more than 0")
 
+    def after(self, evaluations: int, seconds: float) -> "Budget":
+        """What is left of it after so much; at least one evaluation and a moment, since a budget of nothing is none."""
+        left = None if self.evaluations is None else max(1, self.evaluations - evaluations)
+        return replace(
+            self, evaluations=left, seconds=None if self.seconds is None else max(1e-6, self.seconds - seconds)
+        )
+
 
 @dataclass(frozen=True)
 class Costs:

@@ -14,8 +14,9 @@ from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError, unknown_name
 from fedworth.utility.coalitions import distinct, prefixes, subsets
 from fedworth.utility.matrix import UtilityMatrix
+from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.players import heard_players, spread
-from fedworth.valuation.shapley import permutation_values, shapley_values
+from fedworth.valuation.shapley import permutation_covariance, permutation_values, shapley_values
 from fedworth.valuation.valuation import Valuation
 
 UNSEEN = ("refuse", "zero")
@@ -49,6 +50,18 @@ def comfedsv(
         f"Monte Carlo over {len(permutations)} permutations; standard errors do not cover the completion's own error",
     )
     return Valuation("comfedsv", matrix.clients, values, errors, completion.summary(), warnings)
+
+
+def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate:
+    """ComFedSV of the heard clients by permutations, with the covariance of what was drawn."""
+    permutations = matrix.heard_permutations
+    if permutations is None:
+        raise ValuationError("utilities of all coalitions: no permutation was drawn, so nothing varies")
+    players = heard_players(matrix, strict=False)[0]
+    totals = _totals(completion, prefixes(permutations, matrix.n_clients), "refuse")[0]
+    drawn = (totals.reshape(len(permutations), -1), permutations, matrix.n_clients)
+    covariance = permutation_covariance(*drawn)[np.ix_(players, players)]
+    return Estimate(permutation_values(*drawn)[0][players], covariance, len(matrix.utilities))
 
 
 def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, NDArray[np.bool_]]:

@@ -12,9 +12,10 @@ from fedworth.arrays import Permutations, Utilities
 from fedworth.errors import ValuationError
 from fedworth.utility.coalitions import names, prefixes, subsets
 from fedworth.utility.matrix import UtilityMatrix
+from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.players import heard_players, spread
 from fedworth.valuation.shapley import permutation_values, shapley_values
-from fedworth.valuation.strata import Estimate, strata_values
+from fedworth.valuation.strata import strata_values
 from fedworth.valuation.valuation import Valuation
 
 

@@ -35,15 +35,32 @@ def permutation_values(
     NaN for clients that are in no permutation; the standard error of a single permutation is NaN too. Antithetic pairs
     are found as such, and count as one draw each.
     """
+    values, deviations = _deviations(prefix_utilities, permutations, n_clients)
+    return values, np.sqrt((deviations**2).sum(axis=0))
+
+
+def permutation_covariance(
+    prefix_utilities: Utilities, permutations: Permutations, n_clients: int
+) -> NDArray[np.float64]:
+    """(n_clients, n_clients): how the values of `permutation_values` vary together; variances on the diagonal."""
+    deviations = _deviations(prefix_utilities, permutations, n_clients)[1]
+    return np.asarray(deviations.T @ deviations)
+
+
+def _deviations(
+    prefix_utilities: Utilities, permutations: Permutations, n_clients: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values, and how far each draw is from them, (n_draws, n_clients), scaled so that the sum of their squares is
+    the variance of the mean."""
     marginals = np.full((len(permutations), n_clients), np.nan)
     np.put_along_axis(marginals, permutations, np.diff(prefix_utilities, axis=1), axis=1)
     values = marginals.mean(axis=0)
-    if len(permutations) < 2:
-        return values, np.full(n_clients, np.nan)
+    draws = marginals - values
     if _are_pairs(permutations):
-        pairs = np.add.reduceat(marginals - values, np.arange(0, len(permutations), 2), axis=0)  # the last may be alone
-        return values, np.sqrt((pairs**2).sum(axis=0) * len(pairs) / (len(pairs) - 1)) / len(permutations)
-    return values, marginals.std(axis=0, ddof=1) / math.sqrt(len(permutations))
+        draws = np.add.reduceat(draws, np.arange(0, len(permutations), 2), axis=0)  # the last may be alone
+    n_free = len(draws) - 1
+    scale = math.sqrt(len(draws) / n_free) / len(permutations) if n_free else math.nan
+    return values, draws * scale
 
 
 def _are_pairs(permutations: Permutations) -> bool:

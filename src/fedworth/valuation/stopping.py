@@ -23,7 +23,8 @@ from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.errors import UsageError
 from fedworth.utility.coalitions import locate
 from fedworth.utility.strata import grow_design, least_budget
-from fedworth.valuation.strata import Estimate, strata_values
+from fedworth.valuation.estimate import Estimate
+from fedworth.valuation.strata import strata_values
 
 
 class Status(StrEnum):

@@ -29,7 +29,6 @@ to 1.14 of the variance claimed (1.04 to 1.22 with z centred), and intervals of 
 """
 
 import math
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -39,25 +38,12 @@ from threadpoolctl import ThreadpoolController
 from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.errors import ValuationError
 from fedworth.utility.strata import allocation, check_design, least_budget
+from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.surrogate import Kernel, Surrogate, fit, smooth
 
 Floats = NDArray[np.float64]
 
 MOST_TRAINED = 1024
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Values of one game's members, how they vary together, and what they cost."""
-
-    values: Floats  # (n,)
-    covariance: Floats  # (n, n)
-    n_evaluations: int
-
-    @property
-    def standard_errors(self) -> Floats:
-        """(n,): 0 where every stratum is exact."""
-        return np.sqrt(np.maximum(np.diag(self.covariance), 0))
 
 
 def strata_values(coalitions: Memberships, utilities: Utilities, *, kernel: Kernel = smooth) -> Estimate:

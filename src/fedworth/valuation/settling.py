@@ -1,0 +1,58 @@
+"""Settling: permutations measured some at a time, until ComFedSV's values are settled.
+
+A longer plan begins with the permutations of a shorter one, and what is measured is kept, so that stopping early
+costs no more than having asked for so few at once. The rules are those of `stopping`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fedworth.completion.complete import FactorSettings, complete
+from fedworth.errors import UsageError
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.valuation.comfedsv import comfedsv_estimate
+from fedworth.valuation.stopping import Rule, Status
+
+FIRST_SHARE, GROWTH = 0.1, 1.5
+FEWEST = 4
+"""Permutations below which a standard error says too little to stop on."""
+
+Measure = Callable[[int], UtilityMatrix]
+"""Measures the first n permutations; fewer if a budget runs out."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The last utilities, of how many permutations they are, and why they are the last."""
+
+    matrix: UtilityMatrix
+    n_permutations: int
+    status: tuple[Status, ...]
+
+
+def measure_until(
+    measure: Measure, rule: Rule, *, most: int, settings: FactorSettings | None = None, growth: float = GROWTH
+) -> Settled:
+    """Measure a tenth of `most` permutations, then `growth` times as many, …, until the rule holds of the values, all
+    of `most` are measured, or `measure` gives fewer than it was asked for."""
+    for count in _counts(most, growth):
+        matrix = measure(count)
+        n_drawn = 0 if matrix.permutations is None else len(matrix.permutations)
+        if n_drawn < count:
+            return Settled(matrix, n_drawn, (Status.BUDGET,))
+        status = rule(comfedsv_estimate(matrix, complete(matrix, settings)))
+        if status:
+            return Settled(matrix, n_drawn, status)
+    return Settled(matrix, n_drawn, (Status.BUDGET,))
+
+
+def _counts(most: int, growth: float) -> Iterator[int]:
+    if growth <= 1 or most < FEWEST:
+        raise UsageError(
+            f"at most {most} permutations, growing {growth}-fold: expected {FEWEST} or more, growth above 1"
+        )
+    count = max(FEWEST, round(FIRST_SHARE * most))
+    while count < most:
+        yield count
+        count = max(count + 1, int(count * growth))
+    yield most
