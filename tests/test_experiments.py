@@ -59,6 +59,19 @@ def test_every_method_is_in_every_study_of_values(done, name):
     assert found == set(METHODS) - ({"truth"} if name == "noisy-labels" else set())
 
 
+def test_sensitivity_varies_what_the_paper_leaves_open(done):
+    found = {(line["what"], float(line["setting"])) for line in lines_of(done, "sensitivity")}
+    assert {what for what, _ in found} == {"rate", "relative penalty", "rank", "noise strength", "flipped labels"}
+    assert {setting for what, setting in found if what == "rank"} == {1, 3, 5, 10}
+
+
+def test_slow_models_are_tried_by_accuracy_alone():
+    extent = extents_of("quick", "sensitivity")["cifar10"]
+    trials = trials_of(STUDIES["sensitivity"], Order("quick"), "cifar10", extent)
+    assert {trial.reading for trial in trials} == {"accuracy"}
+    assert {trial.federation.rate for trial in trials} >= {SETUPS["quick"]["cifar10"].rate}
+
+
 def test_studies_share_trials():
     """Unfairness and fairness look at the same federations of the same data."""
     keys = {}

@@ -6,6 +6,7 @@ Each reader takes a trial and gives a JSON document; `trial.row_of` keeps it.
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ from fedworth.valuation.value import value
 RANKS = tuple(range(1, 11))
 N_SINGULAR = 30
 COMPLETIONS: Mapping[str, FactorSettings] = {"counts": COUNTS, "uniform": UNIFORM}
+SCANS: Mapping[str, tuple[Any, ...]] = {"relative_penalty": (0.1, 0.01, 0.001, 0.0001), "rank": (1, 3, 5, 10)}
+"""By the name of a setting of the completion: what it is varied to, the others being the usual ones."""
 
 
 def read_values(trial: Trial, bench: Bench) -> Reading:
@@ -50,6 +53,22 @@ def read_values(trial: Trial, bench: Bench) -> Reading:
         if matrix.is_truth and completion is not None:
             reading["matrix_error"][key] = matrix_error(matrix, completion)
     return reading
+
+
+def read_scan(trial: Trial, bench: Bench) -> Reading:
+    """ComFedSV and how far its completion is off, by penalty and by rank, for each penalty kind; beside the truth."""
+    matrix = utilities_of(trial, bench)
+    seen, truth = matrix.seen_part(), value(matrix, "truth").values.tolist()
+    scanned = []
+    for what, settings in SCANS.items():
+        for setting in settings:
+            values, errors = {"truth": truth}, {}
+            for kind, usual in COMPLETIONS.items():
+                completion = complete(seen, replace(usual, **{what: setting}))
+                values[f"comfedsv-{kind}"] = value(seen, "comfedsv", completion=completion).values.tolist()
+                errors[f"comfedsv-{kind}"] = matrix_error(matrix, completion)
+            scanned.append({"what": what, "setting": setting, "values": values, "matrix_error": errors})
+    return {"loss_fall": loss_fall(seen), "scanned": scanned}
 
 
 def read_spectrum(trial: Trial, bench: Bench) -> Reading:
@@ -116,6 +135,7 @@ def cost_plans(participants: "np.typing.NDArray[np.bool_]", trial: Trial) -> dic
 
 READERS: Mapping[str, Reader] = {
     "values": read_values,
+    "scan": read_scan,
     "spectrum": read_spectrum,
     "ranks": read_ranks,
     "accuracy": read_accuracy,
