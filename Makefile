@@ -1,4 +1,4 @@
-# make demo | test | check | format | live | torture | bench        the rest: fedworth --help
+# make demo | test | check | format | live | torture | bench | studies        the rest: fedworth --help
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ SOURCES := src tests benchmarks tools examples
 
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test check format live torture bench clean
+.PHONY: demo test check format live torture bench studies clean
 
 demo: $(STAMP)
 	$(BIN)/fedworth run --seed 25 --out runs/demo --resume
@@ -45,6 +45,12 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/completion.py
 	$(BIN)/python benchmarks/ledger_io.py
 	$(BIN)/python benchmarks/scale.py
+
+# the paper's studies as docs/results.md shows them: hours; resumable; data sets in $$FEDWORTH_DATA
+studies: $(STAMP)
+	$(BIN)/fedworth reproduce all --scale page --out runs/page
+	cp runs/page/results.md docs/results.md
+	cp runs/page/figures/* docs/figures/
 
 # torch first and by its exact version: a range would take the newest build, with gigabytes of CUDA
 $(STAMP): pyproject.toml constraints.txt
