@@ -7,8 +7,10 @@ named by a key that stands in the rows on disk; changing what a key means needs 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
+from fedworth.completion.crossvalidation import choose
 from fedworth.utility.matrix import UtilityMatrix
 
 COUNTS = FactorSettings(penalty_kind="counts")
@@ -33,6 +35,11 @@ class Method:
         return self.of == "truth"
 
 
+def _chosen(seen: UtilityMatrix) -> Completion:
+    """The completion whose rank and penalty predict hidden cells best."""
+    return complete(seen, choose(seen, rng=stream(0, "cross-validation")).settings)
+
+
 METHODS: Mapping[str, Method] = {
     "truth": Method("truth", "truth", "#000000", "-", "o"),
     "fedsv": Method("FedSV", "fedsv", "#D55E00", "-", "s"),
@@ -41,6 +48,7 @@ METHODS: Mapping[str, Method] = {
     "comfedsv-uniform": Method(
         "ComFedSV, uniform", "comfedsv", "#56B4E9", "--", "^", lambda seen: complete(seen, UNIFORM)
     ),
+    "comfedsv-chosen": Method("ComFedSV, chosen", "comfedsv", "#999999", "-.", "*", _chosen),
     "heard-round": Method("heard round", "heard-round", "#009E73", ":", "P"),
     "leave-one-out": Method("leave-one-out", "leave-one-out", "#CC79A7", "-.", "X"),
 }

@@ -14,9 +14,10 @@ INTRODUCTION = """# The paper's studies, reproduced
 Every number below comes from `fedworth reproduce`, run on the data sets named; intervals are of 95 % over seeds
 (Student's for means, Wilson's for shares), *p* is Wilcoxon's signed-rank test over the same seeds, one-sided. *truth*
 needs every client's model of every round, which no server has; *FedSV, later rounds* leaves out the round that heard
-everyone; *ComFedSV, counts* has the penalty of the solver that the paper used, *uniform* the penalty as printed;
-*heard round* is the Shapley value of the first round alone, and *leave-one-out* what the participants lose without
-the client. Verdicts are on *counts*. All metrics of a comparison share one trajectory.
+everyone; *ComFedSV, counts* has the penalty of the solver that the paper used, *uniform* the penalty as printed, and
+*chosen* that of the former with rank and strength by cross-validation; *heard round* is the Shapley value of the first
+round alone, and *leave-one-out* what the participants lose without the client. Verdicts are on *counts*. All metrics
+of a comparison share one trajectory.
 
 Any row can be run again: `fedworth reproduce STUDY --dataset NAME --scale page --seeds 0-9`; all of them: `fedworth
 reproduce all --scale page`, which goes on where a killed run stopped. Data sets are looked for in `FEDWORTH_DATA`.
