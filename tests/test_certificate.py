@@ -12,16 +12,18 @@ from tests.games import convex_objective, convex_optimum, federation, random_pro
 
 
 @given(st.integers(0, 10_000))
-def test_leading_singular_triples_are_those_of_the_matrix(seed):
+def test_leading_singular_vectors_are_those_of_the_scaled_matrix(seed):
     problem, _ = random_problem(seed)
-    matrix = problem.scaled(problem.values)
-    n = min(problem.shape)
-    U, sigma, V = top_singular(matrix, n)
-    expected = np.linalg.svd(matrix.toarray(), compute_uv=False)[:n]
+    matrix = np.zeros(problem.shape)
+    roots = np.sqrt(problem.row_weights[problem.rows] * problem.column_weights[problem.columns])
+    matrix[problem.rows, problem.columns] = problem.values / roots
+    n, values = min(problem.shape), problem.transposed.values
+    U, sigma = top_singular(problem, values, n)
+    expected = np.linalg.svd(matrix, compute_uv=False)[:n]
     # from the Gram matrix, σ is known to √ε of the largest
     assert sigma == pytest.approx(expected, abs=1e-7 * expected[0])
-    assert spectral_norm(matrix) == pytest.approx(expected[0], rel=1e-12)
-    assert U[:, 0] * sigma[0] == pytest.approx(matrix.toarray() @ V[:, 0], rel=1e-9, abs=1e-9 * sigma[0])
+    assert spectral_norm(problem, values) == pytest.approx(expected[0], rel=1e-12)
+    assert matrix @ (matrix.T @ U) == pytest.approx(U * sigma**2, abs=1e-9 * expected[0] ** 2)
     largest = U[np.abs(U).argmax(axis=0), np.arange(U.shape[1])]
     assert (largest > 0).all()  # signs are settled
 

@@ -50,15 +50,19 @@ def test_the_order_in_which_cells_come_does_not_matter(seed, random):
 
 
 @given(SEEDS)
-def test_a_matrix_of_the_cells_has_them_where_they_were_seen(seed):
+def test_both_layouts_have_the_cells_where_they_were_seen(seed):
     problem, _ = random_problem(seed)
-    dense = np.zeros(problem.shape)
-    dense[problem.rows, problem.columns] = problem.values
-    sparse = problem.by_row(problem.values)
-    assert np.array_equal(sparse.toarray(), dense)
-    assert sparse.nnz == len(problem.values)  # a seen zero stays seen
-    roots = np.sqrt(problem.row_weights[problem.rows] * problem.column_weights[problem.columns])
-    assert problem.scaled(problem.values).data == pytest.approx(problem.values / roots, rel=1e-15)
+    for cells, lines, others in (
+        (problem.cells, problem.rows, problem.columns),
+        (problem.transposed, problem.columns, problem.rows),
+    ):
+        line = np.repeat(np.arange(len(cells.weights)), np.diff(cells.starts))
+        order = np.lexsort((others, lines))
+        assert np.array_equal(line, lines[order])
+        assert np.array_equal(cells.columns, others[order])
+        assert np.array_equal(cells.values, problem.values[order])  # a seen zero stays seen
+    assert problem.cells.weights is problem.row_weights
+    assert problem.transposed.weights is problem.column_weights
 
 
 @given(SEEDS, st.integers(1, 3), st.floats(0.01, 10))
@@ -94,9 +98,21 @@ def test_columns_seen_once_become_one_column_a_round():
     whole = problem_of_cells((2, 5), rows, columns, np.array([1.0, 3.0, 4.0, 2.0, 7.0]), "counts")
     small = collapse(whole)
     assert small.kept.tolist() == [0]
-    assert small.problem.by_row(small.problem.values).toarray().tolist() == [[1, 5, 0], [2, 0, 7]]
+    cells = small.problem.rows.tolist(), small.problem.columns.tolist(), small.problem.values.tolist()
+    assert cells == ([0, 0, 1, 1], [0, 1, 0, 2], [1, 5, 2, 7])
     assert small.problem.row_weights.tolist() == [3, 2]  # the counts of the whole
     assert small.problem.column_weights.tolist() == [2, 1, 1]
+
+
+def test_columns_that_are_zero_wherever_seen_are_left_out_and_have_zero_factors():
+    rows, columns = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    whole = problem_of_cells((2, 2), rows, columns, np.array([0.0, 3.0, 0.0, 2.0]), "counts")
+    small, W = collapse(whole), np.array([[0.5, 2.0], [1.0, 1.0]])
+    assert small.kept.tolist() == [1]
+    assert small.problem.row_weights.tolist() == [2, 2]  # the counts of the whole
+    H = small.expand(whole, W, best_columns(small.problem, W, 0.3), 0.3)
+    assert np.allclose(H, best_columns(whole, W, 0.3), rtol=1e-12, atol=0)
+    assert not H[0].any()
 
 
 def test_a_column_seen_once_is_its_round_rescaled():

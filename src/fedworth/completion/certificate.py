@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-from fedworth.completion.problem import Factors, Problem
+from fedworth.completion.kernels import Factors, pulls, residuals, scaled_gram
+from fedworth.completion.problem import Problem
 
 SPECTRAL_TOLERANCE = 1e-6
 
@@ -31,36 +31,34 @@ class Certificate:
 
 def certify(problem: Problem, W: Factors, H: Factors, penalty: float) -> Certificate:
     """Stationarity (relative) and spectral ratio ‖R‖₂/λ of these factors."""
-    residual = problem.scaled(problem.residuals(W, H))
-    return Certificate(stationarity(problem, W, H, penalty), spectral_norm(residual) / penalty)
+    left = residuals(problem.transposed, H, W)
+    return Certificate(stationarity(problem, W, H, penalty), spectral_norm(problem, left) / penalty)
 
 
 def stationarity(problem: Problem, W: Factors, H: Factors, penalty: float) -> float:
     """How far the gradient is from zero, relative to the penalty's part of it (0 for zero factors)."""
-    residual = problem.by_row(problem.residuals(W, H))
+    pulled_W = pulls(problem.transposed, residuals(problem.transposed, H, W), H, problem.shape[0])
+    pulled_H = pulls(problem.cells, residuals(problem.cells, W, H), W, problem.shape[1])
     charge_W, charge_H = penalty * problem.row_weights[:, None] * W, penalty * problem.column_weights[:, None] * H
     scale = np.sqrt((charge_W**2).sum() + (charge_H**2).sum())
     if scale == 0:
         return 0.0
-    slope = ((residual @ H - charge_W) ** 2).sum() + ((residual.T @ W - charge_H) ** 2).sum()
-    return float(np.sqrt(slope) / scale)
+    return float(np.sqrt(((pulled_W - charge_W) ** 2).sum() + ((pulled_H - charge_H) ** 2).sum()) / scale)
 
 
-def spectral_norm(matrix: sparse.csr_array) -> float:
-    """The largest singular value of a matrix with few rows."""
-    return float(top_singular(matrix, 1)[1][0])
+def spectral_norm(problem: Problem, values: NDArray[np.float64]) -> float:
+    """The largest singular value of the scaled matrix with these values, column by column, in the seen cells."""
+    gram = scaled_gram(problem.transposed, values, problem.row_weights)  # (n_rows, n_rows)
+    return float(np.sqrt(max(np.linalg.eigvalsh(gram)[-1], 0)))
 
 
 def top_singular(
-    matrix: sparse.csr_array, n: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """The `n` leading singular triples (U, σ, V) of a matrix with few rows, from the small Gram matrix M Mᵀ.
-    Signs are settled: the largest entry of each left vector is positive."""
-    gram = (matrix @ matrix.T).toarray()  # (n_rows, n_rows)
+    problem: Problem, values: NDArray[np.float64], n: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Its `n` leading left singular vectors and singular values, from the small Gram matrix M Mᵀ of its rows.
+    Signs are settled: the largest entry of each vector is positive."""
+    gram, n = scaled_gram(problem.transposed, values, problem.row_weights), min(n, problem.shape[0])
     eigenvalues, vectors = np.linalg.eigh(gram)
-    n = min(n, len(eigenvalues))
-    sigma = np.sqrt(np.maximum(eigenvalues[::-1][:n], 0))  # (n,)
     U = vectors[:, ::-1][:, :n]  # (n_rows, n)
     U = U * np.sign(U[np.abs(U).argmax(axis=0), np.arange(n)])
-    V = np.asarray(matrix.T @ U) / np.where(sigma > 0, sigma, 1)  # (n_columns, n)
-    return U, sigma, V
+    return U, np.sqrt(np.maximum(eigenvalues[::-1][:n], 0))

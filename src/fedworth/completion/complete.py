@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedworth.completion.completion import FactorCompletion
-from fedworth.completion.problem import PENALTY_KINDS, Factors, Problem, problem_of
+from fedworth.completion.kernels import Factors
+from fedworth.completion.problem import PENALTY_KINDS, Problem, problem_of
 from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
 from fedworth.errors import CompletionError, unknown_name
 from fedworth.utility.matrix import UtilityMatrix, needed_columns

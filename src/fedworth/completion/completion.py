@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Utilities
 from fedworth.completion.als import Status
-from fedworth.completion.problem import Factors
+from fedworth.completion.kernels import Factors
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import read_npz, write_npz
 from fedworth.utility.coalitions import locate, names

@@ -8,23 +8,23 @@ what LIBMF, the paper's solver, does. In W̃ = √a W, H̃ = √b H the second i
 
 Column collapse (exact). Columns seen in round t only, values u_1…u_m, b = 1: for fixed w_t the best h_j is
 w_t u_j/(‖w_t‖² + λ), at a cost of λ u_j²/(‖w_t‖² + λ). The sum over j is the cost of one column of value √Σu_j². So one
-column a round stands for all of them, and their factors are recovered afterwards.
+column a round stands for all of them, and their factors are recovered afterwards. Columns that are 0 wherever they were
+seen, as is the empty coalition's, have best factors 0 and cost nothing, so they are left out.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from fedworth.arrays import Indices
+from fedworth.completion import kernels
+from fedworth.completion.kernels import Cells, Factors
 from fedworth.errors import CompletionError, unknown_name
 from fedworth.utility.matrix import UtilityMatrix
 
 PENALTY_KINDS = ("counts", "uniform")
-
-Factors = NDArray[np.float64]
-"""(n_rows or n_columns, rank)"""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,21 @@ class Problem:
     row_weights: NDArray[np.float64]  # (n_rows,), 0 for a row with no seen cell
     column_weights: NDArray[np.float64]  # (n_columns,), 0 for a column with no seen cell
 
-    def by_row(self, values: NDArray[np.float64]) -> sparse.csr_array:
-        """(n_rows, n_columns): any values of the seen cells; those that are zero stay seen."""
-        starts = np.searchsorted(self.rows, np.arange(self.shape[0] + 1))  # where each row's cells begin
-        return sparse.csr_array((values, self.columns, starts), shape=self.shape)
+    @cached_property
+    def cells(self) -> Cells:
+        """The seen cells row by row, as the kernels want them."""
+        return Cells(_starts(self.rows, self.shape[0]), self.columns, self.values, self.row_weights)
 
-    def scaled(self, values: NDArray[np.float64]) -> sparse.csr_array:
-        """(n_rows, n_columns): the same, each divided by √(a_t b_S)."""
-        return self.by_row(values / np.sqrt(self.row_weights[self.rows] * self.column_weights[self.columns]))
+    @cached_property
+    def transposed(self) -> Cells:
+        """The seen cells column by column, and by row within a column."""
+        order = np.argsort(self.columns, kind="stable")
+        starts = _starts(self.columns[order], self.shape[1])
+        return Cells(starts, self.rows[order], self.values[order], self.column_weights)
 
     def residuals(self, W: Factors, H: Factors) -> NDArray[np.float64]:
         """(n_seen,): what the factors leave unexplained of each seen cell."""
-        return np.asarray(self.values - np.einsum("ij,ij->i", W[self.rows], H[self.columns]))
+        return kernels.residuals(self.cells, W, H)
 
     def objective(self, W: Factors, H: Factors, penalty: float) -> float:
         """The value of the problem at these factors."""
@@ -97,18 +100,26 @@ def problem_of_cells(
 
 
 def collapse(whole: Problem) -> Collapsed:
-    """One column a round for all columns that only this round has seen."""
+    """One column a round for all columns that only this round has seen, and none for those that are 0 wherever seen:
+    their best factors are 0."""
     n_in_column = np.bincount(whole.columns, minlength=whole.shape[1])
     is_single = n_in_column[whole.columns] == 1  # (n_seen,)
-    kept = np.flatnonzero(n_in_column > 1)
+    has_energy = np.bincount(whole.columns, weights=np.abs(whole.values), minlength=whole.shape[1]) > 0
+    kept = np.flatnonzero(has_energy & (n_in_column > 1))
+    is_kept = has_energy[whole.columns] & ~is_single  # (n_seen,)
     energy = np.bincount(whole.rows[is_single], weights=whole.values[is_single] ** 2, minlength=whole.shape[0])
     alone = np.flatnonzero(energy > 0)  # rounds with a collapsed column
     position = np.full(whole.shape[1], -1)
     position[kept] = np.arange(len(kept))
-    rows = np.concatenate([whole.rows[~is_single], alone])
-    columns = np.concatenate([position[whole.columns[~is_single]], len(kept) + np.arange(len(alone))])
-    values = np.concatenate([whole.values[~is_single], np.sqrt(energy[alone])])
+    rows = np.concatenate([whole.rows[is_kept], alone])
+    columns = np.concatenate([position[whole.columns[is_kept]], len(kept) + np.arange(len(alone))])
+    values = np.concatenate([whole.values[is_kept], np.sqrt(energy[alone])])
     column_weights = np.concatenate([whole.column_weights[kept], np.ones(len(alone))])
     shape, order = (whole.shape[0], len(column_weights)), np.lexsort((columns, rows))
     cells = rows[order], columns[order], values[order]
     return Collapsed(Problem(shape, *cells, whole.row_weights, column_weights), kept, is_single)
+
+
+def _starts(sorted_indices: Indices, n: int) -> Indices:
+    """(n + 1,): where each index begins, and the last one ends."""
+    return np.searchsorted(sorted_indices, np.arange(n + 1))

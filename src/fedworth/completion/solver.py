@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.completion.als import Kernel, Status, Sweeps, column_step, kernel_of, sweep
+from fedworth.completion.als import Status, Sweeps, column_step, sweep
 from fedworth.completion.certificate import Certificate, certify, spectral_norm, top_singular
+from fedworth.completion.kernels import Factors, residuals
 from fedworth.completion.newton import SMALL_ENOUGH, descend
-from fedworth.completion.problem import Collapsed, Factors, Problem, collapse, problem_of
+from fedworth.completion.problem import Collapsed, Problem, collapse, problem_of
 from fedworth.errors import CompletionError
 from fedworth.utility.matrix import UtilityMatrix
 
@@ -44,29 +45,27 @@ def solve(
     """The factors of this rank that minimise the problem at this penalty (absolute). From `start`, row factors near
     the answer, the path is left out; unless what is reached so is certified, it is walked after all."""
     small = collapse(whole)
-    limit = collapse_penalty(small.problem)
+    problem, limit = small.problem, collapse_penalty(small.problem)
     _refuse_unusable(rank, penalty, limit)
-    kernel = kernel_of(small.problem)
     if start is not None:
-        near = _balanced(small.problem, start, column_step(kernel, start, penalty))
-        final = _descended(kernel, *near, penalty, max_sweeps)
+        W = np.array(start, dtype=np.float64, order="C")
+        final = _descended(problem, *_balanced(problem, W, column_step(problem, W, penalty)), penalty, max_sweeps)
         solution = _finish(whole, small, final, penalty, final.n_sweeps, max_sweeps)
         if solution.status is Status.CERTIFIED:
             return solution
-    n_sweeps, (W, H) = 0, _nothing(small.problem, rank)
+    n_sweeps, (W, H) = 0, _nothing(problem, rank)
     for step in _path(limit, penalty):
-        walked = sweep(
-            kernel, _reopened(small.problem, W, H, step), step, max_sweeps=PATH_SWEEPS, tolerance=PATH_TOLERANCE
-        )
+        opened = _reopened(problem, W, H, step)
+        walked = sweep(problem, opened, step, max_sweeps=PATH_SWEEPS, tolerance=PATH_TOLERANCE)
         n_sweeps += walked.n_sweeps
-        W, H = _balanced(small.problem, walked.W, walked.H)
-    final = _descended(kernel, W, H, penalty, max_sweeps)
+        W, H = _balanced(problem, walked.W, walked.H)
+    final = _descended(problem, W, H, penalty, max_sweeps)
     return _finish(whole, small, final, penalty, n_sweeps + final.n_sweeps, max_sweeps)
 
 
 def collapse_penalty(problem: Problem) -> float:
     """λ_collapse: the smallest penalty at which the best factors are zero."""
-    return spectral_norm(problem.scaled(problem.values))
+    return spectral_norm(problem, problem.transposed.values)
 
 
 def collapse_penalty_of(matrix: UtilityMatrix, penalty_kind: str) -> float:
@@ -74,14 +73,12 @@ def collapse_penalty_of(matrix: UtilityMatrix, penalty_kind: str) -> float:
     return collapse_penalty(collapse(problem_of(matrix, penalty_kind)).problem)
 
 
-def _descended(kernel: Kernel, W: Factors, H: Factors, penalty: float, max_sweeps: int) -> Sweeps:
+def _descended(problem: Problem, W: Factors, H: Factors, penalty: float, max_sweeps: int) -> Sweeps:
     """Down to a stationary point; and on, while the residual shows a way down that a dead direction could take."""
-    problem, n_sweeps, is_stationary = kernel.problem, 0, False
+    n_sweeps, is_stationary, tolerance = 0, False, _tolerance(problem, penalty)
     for _ in range(W.shape[1] + 1):  # each time the residual's leading direction comes alive
         start = _reopened(problem, W, H, penalty)
-        walked = descend(
-            kernel, start, penalty, max_sweeps=max_sweeps - n_sweeps, tolerance=_tolerance(problem, penalty)
-        )
+        walked = descend(problem, start, penalty, max_sweeps=max_sweeps - n_sweeps, tolerance=tolerance)
         n_sweeps, is_stationary = n_sweeps + walked.n_sweeps, walked.is_stationary
         W, H = _balanced(problem, walked.W, walked.H)
         is_over = n_sweeps >= max_sweeps or len(_dead(problem, W)) == 0
@@ -93,8 +90,8 @@ def _descended(kernel: Kernel, W: Factors, H: Factors, penalty: float, max_sweep
 def _tolerance(problem: Problem, penalty: float) -> float:
     """Where the gradient counts as zero: TOLERANCE, or what float64 can tell when the penalty is tiny. The residual
     is known to about ε‖U‖, and the penalty's part of the gradient is λ."""
-    scaled = problem.scaled(problem.values)
-    floor = ROUNDING * float(np.linalg.norm(scaled.data)) / penalty
+    squares = problem.values**2 / (problem.row_weights[problem.rows] * problem.column_weights[problem.columns])
+    floor = ROUNDING * float(np.sqrt(squares.sum())) / penalty
     return min(max(TOLERANCE, floor), SMALL_ENOUGH)
 
 
@@ -126,7 +123,9 @@ def _reopened(problem: Problem, W: Factors, H: Factors, penalty: float) -> Facto
     """Row factors with dead directions given to the residual's singular vectors with σ > λ: at a stationary point,
     adding Σ (σ − λ) u vᵀ lowers the convex objective by Σ (σ − λ)² or more."""
     dead = _dead(problem, W)
-    U, sigma, _ = top_singular(problem.scaled(problem.residuals(W, H)), len(dead))
+    if len(dead) == 0:
+        return W
+    U, sigma = top_singular(problem, residuals(problem.transposed, H, W), len(dead))
     reopened = W.copy()
     fresh = U * np.sqrt(np.maximum(sigma - penalty, 0)) / _roots(problem.row_weights)  # (n_rows, at most n_dead)
     reopened[:, dead[: fresh.shape[1]]] = fresh
@@ -171,4 +170,6 @@ def _roots(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _padded(factors: Factors, like: Factors) -> Factors:
     """Zero directions added where a short side has fewer than the rank."""
+    if factors.shape == like.shape:
+        return factors
     return np.pad(factors, ((0, 0), (0, like.shape[1] - factors.shape[1])))
