@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedworth.utility.graph import Dependence, NotExportable, dependences, export, operation
-from fedworth.utility.stages import cut, flops, prefix_pays
+from fedworth.utility.stages import cut, flops, largest_sharing
 from tests.zoo import ZOO, task_of
 
 
@@ -155,6 +155,6 @@ def test_a_prefix_pays_if_it_has_more_weights_than_averaging_takes():
     stages = cut(exported, {"0.weight", "0.bias", "2.weight", "2.bias"})
     assert stages.prefix is not None
     assert sum(flops(node) for node in stages.prefix.graph_module.graph.nodes) == 2 * 784 * 9
-    assert prefix_pays(stages, 10, 1023)
-    assert not prefix_pays(stages, 10, 10)
-    assert not prefix_pays(stages, 1000, 10**6)
+    assert 10 < largest_sharing(stages) < 1000
+    narrow = export(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 4)), torch.rand(5, 8))
+    assert largest_sharing(cut(narrow, {"0.weight", "0.bias", "2.weight", "2.bias"})) < 0

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ValuationError
-from fedworth.valuation.valuation import BASES, EQUAL, Valuation, valuation_from
+from fedworth.valuation.ranking import EQUAL, rank_correlation
+from fedworth.valuation.valuation import BASES, Valuation, valuation_from
 
 VALUES = st.lists(st.floats(-1e300, 1e300) | st.just(math.nan), min_size=1, max_size=8)
 
@@ -87,3 +88,16 @@ def test_every_method_says_what_it_measures():
     assert all(basis for basis in BASES.values())
     assert BASES["fedsv"].startswith("earned")
     assert BASES["comfedsv"].startswith("potential")
+
+
+def test_rank_correlation_takes_values_that_differ_by_rounding_for_equal():
+    truth = [3.0, 1.0, 2.0, 1.0]
+    assert rank_correlation(truth, truth) == pytest.approx(1)
+    assert rank_correlation([3.0, 1.0, 2.0, 1.0 + 1e-16], truth) == pytest.approx(1)
+    assert rank_correlation([3.0, 1.0 - 1e-15, 2.0, 1.0 + 1e-15], truth) == pytest.approx(1)
+    assert (rank_correlation([3.0, 0.9, 2.0, 1.0], truth) or 0) < 1
+
+
+def test_rank_correlation_leaves_out_who_has_no_value_and_says_nothing_of_a_constant():
+    assert rank_correlation([1.0, np.nan, 2.0, 3.0], [1.0, 9.0, 2.0, 3.0]) == pytest.approx(1)
+    assert rank_correlation([1.0, 1.0 + 1e-15], [1.0, 2.0]) is None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from fedworth.valuation import ranking
+
 LEVEL = 0.95
 FEWEST_FOR_INTERVAL = 3
 CORRELATIONS, SHARES = (-1.0, 1.0), (0.0, 1.0)
@@ -78,6 +80,4 @@ def jaccard(first: set[int], second: set[int]) -> float:
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's correlation; 0 where one side is constant, since it then ranks nobody."""
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
-        return 0.0
-    return float(stats.spearmanr(first, second).statistic)
+    return ranking.rank_correlation(first, second) or 0.0

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from fedworth.errors import ArtefactError
 from fedworth.valuation.fairness import relative_difference
+from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import BASES, Valuation, valuation_from
 
 
@@ -76,20 +76,12 @@ def agreement(report: Report) -> list[dict[str, Any]]:
     for valuation in report.valuations:
         row: dict[str, Any] = {"method": valuation.method}
         if truth is not None:
-            row["rank_correlation"] = _rank_correlation(valuation, truth)
+            row["rank_correlation"] = rank_correlation(valuation.values.tolist(), truth.values.tolist())
             row["relative_error"] = _relative_error(valuation, truth)
         if report.copies:
             row["largest_difference_of_copies"] = _largest_difference(valuation, report.copies)
         rows.append(row)
     return rows
-
-
-def _rank_correlation(valuation: Valuation, truth: Valuation) -> float | None:
-    known = ~np.isnan(valuation.values) & ~np.isnan(truth.values)
-    ours, theirs = valuation.values[known], truth.values[known]
-    if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(theirs) == 0:
-        return None
-    return float(stats.spearmanr(ours, theirs).statistic)
 
 
 def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:

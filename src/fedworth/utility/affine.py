@@ -5,9 +5,11 @@ coalition Σ over samples of minus the loss, or of correct predictions. With z a
 
     z_S = z + Σ_k c_{S,k} (z_k − z),
 
-so clients' prefixes are made once, differences taken, and a few coalitions' prefixes made by one matrix product.
-What follows runs coalition by coalition on a CPU (measured: vmap is slower), all of a few together elsewhere.
-Work is parted among threads by coalition, so results do not depend on their number.
+so clients' prefixes are made once, differences taken, and a few coalitions' prefixes made together. What follows runs
+coalition by coalition on a CPU (measured: vmap is slower), always as many together elsewhere. Every product has a shape
+that the module and the batches of samples decide, never the number of models or coalitions, since a BLAS rounds
+differently for other shapes; and batches are added up one after the other. So a coalition's quality depends neither on
+what else is measured nor on the number of threads.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -44,6 +47,12 @@ class Batch:
 
     values: Values
     labels: torch.Tensor
+    tiles: tuple[NDArray[np.float32], ...] = ()  # a first layer's inputs as the kernels want them, block by block
+
+    @property
+    def n_bytes(self) -> int:
+        """What was made of the samples, and is worth keeping."""
+        return sum(t.numel() * t.element_size() for t in self.values.values()) + sum(t.nbytes for t in self.tiles)
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,8 @@ class Shared:
 class Prefix:
     """The affine stage, for several models at once.
 
-    A linear layer of the samples is one product with all models' weights stacked: (n_models · n_hidden, n_inputs)
-    times (n_inputs, n_samples). It comes out with samples innermost, which is also what the kernels like best.
+    A linear layer of the samples is a product for each model, (n_hidden, n_inputs) times (n_inputs, n_samples): samples
+    come out innermost.
     """
 
     def __init__(self, stages: Stages, models: Sequence[Model], *, images: bool) -> None:
@@ -67,32 +76,34 @@ class Prefix:
         self.exported = stages.exported
         self.models = models
         self.images = images
-        self.layer = _only_layer(self.stage, stages.exported)
-        if self.layer is not None:
-            self.weight = self._everybodys(self.layer[1]).flatten(0, 1)  # (n_models · n_hidden, n_inputs)
-            self.bias = self.weight.new_zeros(len(self.weight), 1)  # (n_models · n_hidden, 1)
-            if self.layer[2] is not None:
-                self.bias = self._everybodys(self.layer[2]).reshape(-1, 1)
-
-    def _everybodys(self, node: fx.Node) -> torch.Tensor:
-        return torch.stack([tensor_of(node, model, self.exported) for model in self.models])
+        self.layer = only_layer(stages)
 
     def of(self, batch: Batch) -> list[torch.Tensor]:
         """For each value cut at, all models' values: (n_models, *shape), in any order of memory."""
         if self.layer is not None:
             inputs = batch.values[self.layer[0]]
-            values = torch.addmm(self.bias, self.weight, inputs.t())  # (n_models · n_hidden, n_samples)
-            return [values.view(len(self.models), -1, len(inputs)).transpose(1, 2)]
+            return [torch.stack([self._product(model, inputs.t()) for model in self.models]).transpose(1, 2)]
         made = [run(self.stage, model, self.exported, batch.values) for model in self.models]
         return [stacked(values, images=self.images) for values in zip(*made, strict=True)]
+
+    def _product(self, model: Model, inputs: torch.Tensor) -> torch.Tensor:
+        """The layer's outputs of one model, (n_hidden, n_samples)."""
+        assert self.layer is not None
+        weight = tensor_of(self.layer[1], model, self.exported)
+        if self.layer[2] is None:
+            return weight @ inputs
+        return torch.addmm(tensor_of(self.layer[2], model, self.exported)[:, None], weight, inputs)
 
     def shared(self, batch: Batch) -> list[Shared]:
         """The same as differences from the first model."""
         return [Shared(values[0], values[1:] - values[:1]) for values in self.of(batch)]
 
 
-def _only_layer(stage: Stage, exported: Exported) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:
-    """Inputs, weight and bias, if the stage is one linear layer of rows of samples."""
+def only_layer(stages: Stages) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:
+    """Inputs, weight and bias, if the prefix is one linear layer of rows of samples."""
+    stage, exported = stages.prefix, stages.exported
+    if stage is None:
+        return None
     made = [node for node in stage.graph_module.graph.nodes if node.op == "call_function"]
     if len(made) != 1 or operation(made[0]) != "linear" or stage.gives[0].meta["val"].ndim != 2:
         return None
@@ -145,7 +156,8 @@ def qualities(
     for part in _parts(stages, samples, len(models.clients)):
         shared = [[] for _ in part] if prefix is None else in_order(prefix.shared, part, n_threads)
         of_chunk = partial(_chunk_qualities, stages, models, part, shared, measure)
-        total += np.concatenate(in_order(of_chunk, chunks, n_threads))
+        for of_batch in np.concatenate(in_order(of_chunk, chunks, n_threads), axis=1):
+            total += of_batch
     return total
 
 
@@ -157,14 +169,17 @@ def _chunk_qualities(
     measure: str,
     coefficients: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The same for a few coalitions and batches."""
-    mixed = {} if stages.rest is None else models.mixed(coefficients)
-    total = np.zeros(len(coefficients))
-    for batch, values in zip(part, shared, strict=True):
-        prefixes = [combined(coefficients, value.origin, value.differences) for value in values]
-        found = logits(stages, models.origin, mixed, batch, prefixes)
-        total += [quality(of_coalition, batch.labels, measure) for of_coalition in found]
-    return total
+    """(n_batches, n_coalitions): the same for a few coalitions, batch by batch."""
+    rows = coefficients
+    if part[0].labels.device.type != "cpu":  # all together, so always as many
+        rows = np.pad(rows, ((0, models.together - len(rows)), (0, 0)))
+    mixed = {} if stages.rest is None else models.mixed(rows)
+    qualities = np.empty((len(part), len(coefficients)))
+    for b, (batch, values) in enumerate(zip(part, shared, strict=True)):
+        prefixes = [combined(rows, value.origin, value.differences) for value in values]
+        found = islice(logits(stages, models.origin, mixed, batch, prefixes), len(coefficients))
+        qualities[b] = [quality(of_coalition, batch.labels, measure) for of_coalition in found]
+    return qualities
 
 
 def logits(

@@ -3,7 +3,7 @@
     utilities/<round>-<key>/<batch>.npz      coalitions (packed), utilities, the key, and a sha256 over all of it
 
 The key covers all that decides a utility: the bytes of the round, the test set, what the module computes, the measure,
-the weighting with the clients' actual weights, and which oracle measured (a float32 sum is not mixed with another). A
+the weighting with the clients' actual weights, and which oracle measured (their last bits differ). A
 batch is written whole or not at all, so a killed run loses at most the batch it was at. A damaged file is an error.
 """
 
@@ -31,7 +31,7 @@ from fedworth.storage import make_folder, read_npz, write_npz
 from fedworth.utility.engines import Batch
 from fedworth.utility.oracle import Oracle
 
-FORMAT = 1
+FORMAT = 2  # 1: the fast oracle's last bits depended on what was measured together
 FOLDER = "utilities"
 N_PROBED = 4
 SHORT = 24

@@ -1,8 +1,7 @@
 """Engines: where the oracle works. Batches of coalitions go in, their utilities come out, in whatever order.
 
-A batch is measured in one call of the oracle, whoever makes the call: float32 sums depend on which coalitions are
-summed together, so batches are cut by the plan and by what is already known, never by the engine. Every engine then
-gives the same bits.
+A batch is measured in one call of the oracle, whoever makes the call. A utility does not depend on its batch, so every
+engine gives the same bits; batches are as large as memory allows because coalitions share work.
 """
 
 import itertools

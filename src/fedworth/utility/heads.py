@@ -9,8 +9,8 @@ between them. Kernels sum along a trie, so coefficients must come from one weigh
 which they do in every weighting; the weights are found again from the coefficients.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,13 +19,20 @@ from torch import fx
 
 from fedworth.arrays import Memberships
 from fedworth.federation.ledger import Model
-from fedworth.utility.affine import Batch, Prefix, tensor_of
+from fedworth.utility.affine import Batch, Prefix, only_layer, tensor_of
+from fedworth.utility.averages import averages
 from fedworth.utility.graph import Exported, operation, shape_of
-from fedworth.utility.kernels import ReluHeads, hidden_relu_losses, softmax_losses
+from fedworth.utility.kernels import refuse_infinite, refuse_overflow
+from fedworth.utility.kernels_first import first_layers
+from fedworth.utility.kernels_hidden import hidden_sums
+from fedworth.utility.kernels_lanes import TILE
+from fedworth.utility.kernels_layers import PackedLayers, pack_layers, packed_layers
+from fedworth.utility.kernels_softmax import softmax_sums
 from fedworth.utility.mixing import RoundModels
 from fedworth.utility.stages import Stages, numbers
 from fedworth.utility.threads import sum_over_blocks
-from fedworth.utility.trie import Trie, coalition_trie
+from fedworth.utility.tiles import Floats, Labels, tiled, tiled_labels, tiles_in_block
+from fedworth.utility.trie import coalition_trie
 
 CLOSE = 1e-12
 """Coefficients are ratios of float64, exact but for roundings."""
@@ -33,7 +40,6 @@ CLOSE = 1e-12
 MOST_WEIGHTS = 1 << 22
 """Weights after the first relu; running sums of them are kept for every thread, a dozen at a time."""
 
-Floats = NDArray[np.float32]
 Layer = tuple[fx.Node, fx.Node | None]
 """Weight and bias of a linear layer."""
 
@@ -96,16 +102,24 @@ class Shares:
     memberships: Memberships  # (n_coalitions, n_clients)
     weights: NDArray[np.float64]  # (n_clients,)
     from_global: bool
+    client_numbers: tuple[int, ...] = ()  # what clients are called in errors, if not by their places
+
+    def only(self, rows: NDArray[np.bool_], clients: NDArray[np.bool_]) -> "Shares":
+        """Some of the coalitions, of some of the clients."""
+        numbers = tuple(np.array(self.client_numbers)[clients].tolist()) if self.client_numbers else ()
+        return Shares(self.memberships[np.ix_(rows, clients)], self.weights[clients], self.from_global, numbers)
 
     def interchanged(self, twins: Sequence[Sequence[int]]) -> "Shares":
         """The same coalitions, the first of equal clients of equal weight standing for whichever of them is in."""
+        if not twins:
+            return self
         members = self.memberships.copy()  # (n_coalitions, n_clients)
         for group in twins:
             for weight in np.unique(self.weights[list(group)]):
                 alike = [k for k in group if self.weights[k] == weight]
                 n_present = self.memberships[:, alike].sum(axis=1, keepdims=True)  # (n_coalitions, 1)
                 members[:, alike] = np.arange(len(alike)) < n_present
-        return Shares(members, self.weights, self.from_global)
+        return replace(self, memberships=members)
 
 
 def shares_of(coefficients: NDArray[np.float64], of_global: NDArray[np.float64]) -> Shares | None:
@@ -138,23 +152,65 @@ def _relative_weights(coefficients: NDArray[np.float64], members: Memberships) -
         known |= new
 
 
+def tiled_batches(stages: Stages, samples: Sequence[Batch]) -> list[Batch]:
+    """The batches with a first layer's inputs packed for the kernels, if the prefix is a first layer."""
+    layer = only_layer(stages)
+    if layer is None:
+        return list(samples)
+    n_tiles = tiles_in_block(_n_outputs(stages))
+    return [replace(batch, tiles=_tiles(batch.values[layer[0]], n_tiles)) for batch in samples]
+
+
+def _tiles(inputs: torch.Tensor, n_tiles: int) -> tuple[Floats, ...]:
+    """Rows of samples as blocks of tiles, each (n_tiles, n_inputs, TILE)."""
+    rows = inputs.numpy()[None]
+    return tuple(tiled(rows, first, n_tiles)[0] for first in range(0, len(inputs), n_tiles * TILE))
+
+
+def _n_outputs(stages: Stages) -> int:
+    assert stages.prefix is not None
+    return numbers(stages.prefix.gives[0])
+
+
 def head_losses(
     stages: Stages, head: Head, models: RoundModels, shares: Shares, samples: Sequence[Batch], *, n_threads: int
 ) -> NDArray[np.float64]:
-    """Σ loss over the samples of each coalition's model, and last of the global one: (n_coalitions + 1,)."""
-    prefix = Prefix(stages, models.everybody, images=models.images)
+    """Σ loss over the samples of each coalition's model, and last of the global one: (n_coalitions + 1,).
+
+    The global model is one client more, in a coalition of its own: what it adds to itself is nothing.
+    """
+    n_coalitions, n_clients = shares.memberships.shape
+    members = np.zeros((n_coalitions + 1, n_clients + 1), dtype=np.bool_)
+    members[:-1, 1:], members[-1, 0] = shares.memberships, True
+    trie, weights = coalition_trie(members), np.append(1.0, shares.weights)
+    sums = averages(trie, n_clients + 1, weights, from_global=shares.from_global)
+    outputs = _Outputs(stages, models, shares.client_numbers, starts=shares.from_global)
     layers = [_everybodys(layer, models.everybody, stages.exported) for layer in head.layers]
-    trie, alone = coalition_trie(shares.memberships), coalition_trie(np.ones((1, 1), dtype=np.bool_))
+    packed = _packed(layers, weights, starts=shares.from_global)
 
-    def of_block(block: int) -> NDArray[np.float64]:
-        with torch.inference_mode():
-            outputs = prefix.of(samples[block])[0].flatten(2).numpy()  # (n_models, n_samples, n_outputs)
-        everybody = _Outputs(outputs, tuple(layers), samples[block].labels.numpy())
-        origin, clients = everybody.of(slice(1)), everybody.of(slice(1, None))
-        after = clients.losses(trie, shares.weights, origin if shares.from_global else None)
-        return np.append(after, origin.losses(alone)) * len(everybody.labels)
+    def of_batch(index: int) -> NDArray[np.float64]:
+        found = np.zeros((2, trie.n_steps))
+        for tiles, start, labels in outputs.blocks(samples[index]):
+            if packed is None:
+                found += softmax_sums(tiles, start, labels, sums, counts_correct=False)
+            else:
+                found += hidden_sums(tiles, start, labels, sums, packed)
+        return np.asarray(found[0])
 
-    return sum_over_blocks(of_block, len(samples), n_threads)
+    losses = np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[trie.coalition_steps])
+    refuse_overflow(losses)
+    return losses
+
+
+def _packed(
+    layers: Sequence[tuple[Floats, Floats]], client_weights: NDArray[np.float64], *, starts: bool
+) -> PackedLayers | None:
+    """Everybody's layers after the first relu, if there are any; sums start from the first model or from nothing."""
+    if not layers:
+        return None
+    weights, biases = zip(*layers, strict=True)
+    start = ([each[:1] for each in weights], [each[:1] for each in biases]) if starts else None
+    return packed_layers(weights, biases, start, client_weights)
 
 
 def _everybodys(layer: Layer, models: Sequence[Model], exported: Exported) -> tuple[Floats, Floats]:
@@ -166,27 +222,33 @@ def _everybodys(layer: Layer, models: Sequence[Model], exported: Exported) -> tu
     return weights.numpy(), torch.stack([tensor_of(bias, model, exported) for model in models]).numpy()
 
 
-@dataclass(frozen=True)
 class _Outputs:
-    """What several models' prefixes give for some samples, and the layers that follow."""
+    """What everybody's prefix makes of the samples, block by block."""
 
-    values: Floats  # (n_models, n_samples, n_outputs)
-    layers: tuple[tuple[Floats, Floats], ...]
-    labels: NDArray[np.int64]
+    def __init__(self, stages: Stages, models: RoundModels, client_numbers: Sequence[int], *, starts: bool) -> None:
+        self.client_numbers = client_numbers
+        self.n_outputs, self.n_start = _n_outputs(stages), int(starts)
+        self.n_tiles = tiles_in_block(self.n_outputs)
+        self.prefix = Prefix(stages, models.everybody, images=models.images)
+        self.first_layer: Floats | None = None
+        if self.prefix.layer is not None:
+            self.inputs, weight, bias = self.prefix.layer
+            weights, biases = _everybodys((weight, bias), models.everybody, stages.exported)
+            self.first_layer = pack_layers((weights,), (biases,))
 
-    def of(self, chosen: slice) -> "_Outputs":
-        return _Outputs(self.values[chosen], tuple((w[chosen], b[chosen]) for w, b in self.layers), self.labels)
+    def blocks(self, batch: Batch) -> Iterator[tuple[Floats, Floats, Labels]]:
+        """Everybody's outputs as tiles, those that sums start from, and the labels."""
+        labels = batch.labels.numpy()
+        for block, tiles in enumerate(self._tiles(batch)):
+            refuse_infinite("outputs", tiles[1:], tiles[:1], self.client_numbers)
+            yield tiles, tiles[: self.n_start], tiled_labels(labels, block * self.n_tiles * TILE, self.n_tiles)
 
-    def losses(
-        self, trie: Trie, weights: NDArray[np.float64] | None = None, origin: "_Outputs | None" = None
-    ) -> NDArray[np.float64]:
-        """Each coalition's mean loss; averages start from the `origin` if there is one."""
-        if not self.layers:
-            start = None if origin is None else origin.values[0]
-            return softmax_losses(self.values, self.labels, trie, client_weights=weights, global_logits=start)
-        from_head = None if origin is None else origin.heads
-        return hidden_relu_losses(self.heads, self.labels, trie, client_weights=weights, global_head=from_head)
-
-    @property
-    def heads(self) -> ReluHeads:
-        return ReluHeads(self.values, tuple(w for w, _ in self.layers), tuple(b for _, b in self.layers))
+    def _tiles(self, batch: Batch) -> Iterator[Floats]:
+        if self.first_layer is not None:
+            for inputs in batch.tiles or _tiles(batch.values[self.inputs], self.n_tiles):
+                yield first_layers(inputs, self.first_layer, self.n_outputs)
+            return
+        with torch.inference_mode():
+            outputs = self.prefix.of(batch)[0].flatten(2).numpy()  # (n_models, n_samples, n_outputs)
+        for first in range(0, outputs.shape[1], self.n_tiles * TILE):
+            yield tiled(outputs, first, self.n_tiles)

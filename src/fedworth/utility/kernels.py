@@ -7,27 +7,27 @@ each coalition's mean cross-entropy, and its accuracy. With weights a_k the mode
     w_S = Σ_{k∈S} a_k w_k / Σ_{k∈S} a_k                without a global model (`uniform`: a = 1, `samples`: a = n_k),
     w_S = w + Σ_{k∈S} a_k (w_k − w)                    from the global model w (`fixed`); w_∅ = w.
 
-Arithmetic is float32, sums over samples are float64. Losses agree with a float64 loop to 1e-6 for logits of order
-ten, and to a few float32 roundings of the logits beyond. Results do not depend on the number of threads.
+Sums over clients are of integers (`averages`), other arithmetic is float32, sums over samples are float64 in blocks of
+fixed size (`tiles`). Losses agree with a float64 loop to 1e-6 for logits of order ten, and to a few float32 roundings
+of the logits beyond. A coalition's measures depend on its own members alone: neither on the other coalitions of the
+trie, nor on the trie's order, nor on the number of threads.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import UtilityError
-from fedworth.utility import kernels_hidden, kernels_softmax
-from fedworth.utility.kernels_lanes import LANES, TILE
+from fedworth.utility.averages import averages
+from fedworth.utility.kernels_hidden import hidden_sums
+from fedworth.utility.kernels_lanes import TILE
+from fedworth.utility.kernels_layers import packed_layers
+from fedworth.utility.kernels_softmax import softmax_sums
 from fedworth.utility.threads import sum_over_blocks
+from fedworth.utility.tiles import Floats, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.trie import ROOT, Trie, coalition_trie
-
-Floats = NDArray[np.float32]
-
-BLOCK_BYTES = 3 << 20
-"""What one block of samples may hold, over all clients: it is read once for every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +82,21 @@ def softmax_measures(
     `counts_correct` the accuracies are NaN, and large exponents need not be looked for.
     """
     _check_samples(labels, logits.shape, logits.shape[2])
-    weighting = _Weighting.of(trie, len(logits), client_weights, global_logits is not None)
+    sums = averages(trie, len(logits), client_weights, from_global=global_logits is not None)
     start = _one_model(global_logits, logits.shape[1:])
-    n_vectors = _n_units(logits[:, :LANES, 1:].size, kernels_softmax.MOST_VECTORS)
+    refuse_infinite("logits", logits, start)
+    n_tiles = tiles_in_block(logits.shape[2])
 
     def of_block(block: int) -> NDArray[np.float64]:
-        here = slice(block * n_vectors * LANES, (block + 1) * n_vectors * LANES)
-        block_logits, block_start = (np.array(z[:, here], np.float32, order="C") for z in (logits, start))
-        block_labels = np.array(labels[here], np.int64)
-        packed, start_margins, largest = kernels_softmax.pack_margins(
-            block_logits, block_start, block_labels, weighting.client_weights
-        )
-        _check_finite(math.isfinite(largest), "logits", logits)
-        careful = counts_correct or not weighting.convex or largest > kernels_softmax.LARGEST_MARGIN
-        n_here = -(-len(block_labels) // LANES)
-        found = kernels_softmax.measure_margins(
-            packed, start_margins, n_here, trie.clients, trie.sources, trie.targets, trie.wanted,
-            weighting.scales, trie.n_slots, careful,
-        )  # fmt: skip
-        found[1] -= n_here * LANES - len(block_labels)  # samples that only fill up a vector
-        return found
+        first = block * n_tiles * TILE
+        tiles, start_tiles = (tiled(z, first, n_tiles) for z in (logits, start))
+        here = tiled_labels(labels, first, n_tiles)
+        return softmax_sums(tiles, start_tiles, here, sums, counts_correct=counts_correct)
 
     def of_global() -> Measures:
         return softmax_measures(start, labels, _alone(), counts_correct=counts_correct, n_threads=n_threads)
 
-    found = sum_over_blocks(of_block, -(-len(labels) // (n_vectors * LANES)), n_threads)
+    found = sum_over_blocks(of_block, -(-len(labels) // (n_tiles * TILE)), n_threads)
     if not counts_correct:
         found[1] = np.nan
     return _measures(found / len(labels), trie, of_global)
@@ -138,35 +128,22 @@ def hidden_relu_measures(
     n_threads: int = 1,
 ) -> Measures:
     """What coalitions achieve whose clients' models end in ReLU heads; `global_head` holds one model."""
-    pre_activations = heads.pre_activations
-    _check_samples(labels, pre_activations.shape, heads.n_classes)
-    weighting = _Weighting.of(trie, len(pre_activations), client_weights, global_head is not None)
-    start = _one_model(None if global_head is None else global_head.pre_activations[0], pre_activations.shape[1:])
-    weights = kernels_hidden.pack_layers(heads.weights, heads.biases)  # (n_clients, n_numbers)
-    start_weights = np.zeros_like(weights[0])  # (n_numbers,)
-    if global_head is not None:
-        start_weights = kernels_hidden.pack_layers(global_head.weights, global_head.biases)[0]
-    weights = ((weights - start_weights) * weighting.client_weights[:, None]).astype(np.float32)
-    widths = np.array([pre_activations.shape[2], *(w.shape[1] + w.shape[1] % 2 for w in heads.weights)])
-    n_tiles = _n_units(pre_activations[:, :TILE].size, kernels_hidden.MOST_TILES)
+    outputs = heads.pre_activations
+    _check_samples(labels, outputs.shape, heads.n_classes)
+    sums = averages(trie, len(outputs), client_weights, from_global=global_head is not None)
+    start = _one_model(None if global_head is None else global_head.pre_activations[0], outputs.shape[1:])
+    refuse_infinite("pre-activations", outputs, start)
+    start_layers = None if global_head is None else (global_head.weights, global_head.biases)
+    layers = packed_layers(heads.weights, heads.biases, start_layers, sums.client_weights)
+    n_tiles = tiles_in_block(outputs.shape[2])
 
     def of_block(block: int) -> NDArray[np.float64]:
         first = block * n_tiles * TILE
-        n_here = min(n_tiles, -(-(len(labels) - first) // TILE))
-        packed, packed_start = kernels_hidden.pack_pre_activations(
-            pre_activations, start, weighting.client_weights, first, n_here
-        )
-        _check_finite(bool(np.isfinite(packed).all()), "pre-activations", pre_activations)
-        block_labels = np.full(n_here * TILE, -1, np.int32)
-        present = labels[first : first + n_here * TILE]
-        block_labels[: len(present)] = present
-        return kernels_hidden.measure_hidden(
-            packed, packed_start, weights, start_weights, widths, heads.n_classes, block_labels,
-            trie.clients, trie.sources, trie.targets, trie.wanted, weighting.scales, trie.n_slots,
-        )  # fmt: skip
+        tiles, start_tiles = (tiled(z, first, n_tiles) for z in (outputs, start))
+        return hidden_sums(tiles, start_tiles, tiled_labels(labels, first, n_tiles), sums, layers)
 
     def of_global() -> Measures:
-        assert global_head is not None  # _Weighting.of has refused an empty coalition without one
+        assert global_head is not None  # `averages` has refused an empty coalition without one
         return hidden_relu_measures(global_head, labels, _alone(), n_threads=n_threads)
 
     found = sum_over_blocks(of_block, -(-len(labels) // (n_tiles * TILE)), n_threads)
@@ -188,33 +165,6 @@ def hidden_relu_losses(
     ).losses
 
 
-@dataclass(frozen=True, slots=True)
-class _Weighting:
-    """How running sums become averages: sums of a_k z_k, times a scale for each step."""
-
-    client_weights: NDArray[np.float64]  # (n_clients,)
-    scales: Floats  # (n_steps,)
-    convex: bool  # whether no average can leave the range of its models
-
-    @classmethod
-    def of(
-        cls, trie: Trie, n_clients: int, client_weights: NDArray[np.float64] | None, from_global: bool
-    ) -> "_Weighting":
-        if trie.n_clients > n_clients:
-            raise UtilityError(f"the trie names {trie.n_clients} clients, but {n_clients} models were given")
-        if client_weights is None and from_global:
-            raise UtilityError("averages from a global model need client_weights: each client's share in the whole")
-        if trie.asks_for_empty and not from_global:
-            raise UtilityError("the empty coalition has no average: its utility is 0, leave it out")
-        weights = np.array(np.ones(n_clients) if client_weights is None else client_weights, np.float64)
-        if weights.shape != (n_clients,) or not (np.isfinite(weights).all() and (weights > 0).all()):
-            raise UtilityError(f"client_weights are {weights}, expected {n_clients} positive numbers")
-        if from_global:
-            return cls(weights, np.ones(trie.n_steps, np.float32), bool(weights.sum() <= 1 + 1e-9))
-        weights = weights / weights.max()  # counts of samples, squared, would waste float32's range
-        return cls(weights, (1 / trie.totals(weights)).astype(np.float32), True)
-
-
 def _alone() -> Trie:
     """The trie of one coalition of one client: how a single model is measured."""
     return coalition_trie(np.ones((1, 1), np.bool_))
@@ -228,9 +178,7 @@ def _measures(found: NDArray[np.float64], trie: Trie, of_global: Callable[[], Me
     if is_empty.any():
         empty = of_global()
         losses[is_empty], accuracies[is_empty] = empty.losses, empty.accuracies
-    if not np.isfinite(losses).all():
-        n_bad = int((~np.isfinite(losses)).sum())
-        raise UtilityError(f"{n_bad} of {len(losses)} losses are not finite: float32 overflowed in an averaged model")
+    refuse_overflow(losses)
     return Measures(losses, accuracies)
 
 
@@ -243,11 +191,6 @@ def _one_model(array: Floats | None, shape: tuple[int, ...]) -> Floats:
     return array[None]
 
 
-def _n_units(n_numbers: int, most: int) -> int:
-    """How many vectors or tiles a block has, if one of them takes n_numbers for all clients."""
-    return max(1, min(most, BLOCK_BYTES // max(1, 4 * n_numbers)))
-
-
 def _check_samples(labels: NDArray[np.int64], shape: tuple[int, ...], n_classes: int) -> None:
     if len(shape) != 3 or 0 in shape or labels.shape != shape[1:2]:
         raise UtilityError(f"outputs have shape {shape} and labels {labels.shape}, expected (n_clients, n_samples, …)")
@@ -255,10 +198,23 @@ def _check_samples(labels: NDArray[np.int64], shape: tuple[int, ...], n_classes:
         raise UtilityError(f"labels go from {labels.min()} to {labels.max()}, expected 0 to {n_classes - 1}")
 
 
-def _check_finite(is_finite: bool, what: str, clients: Floats) -> None:
-    """Refuse numbers that are not finite, by the name of the first client that has them."""
-    if is_finite:
+def refuse_infinite(what: str, clients: Floats, start: Floats, numbers: Sequence[int] | None = None) -> None:
+    """Refuse numbers that are not finite, by the number of the first client that has them."""
+    if np.isfinite(clients).all() and np.isfinite(start).all():
         return
-    broken = [k for k, outputs in enumerate(clients) if not np.isfinite(outputs).all()]
-    whose = f"client {broken[0]}" if broken else "the global model"
-    raise UtilityError(f"{whose}: {what} are not finite; leave that model out, or train it with smaller steps")
+    for k, outputs in zip(numbers or range(len(clients)), clients, strict=True):
+        _refuse(f"client {k}", what, outputs)
+    for outputs in start:
+        _refuse("the global model", what, outputs)
+
+
+def _refuse(whose: str, what: str, outputs: Floats) -> None:
+    if not np.isfinite(outputs).all():
+        raise UtilityError(f"{whose}: {what} are not finite; leave that model out, or train it with smaller steps")
+
+
+def refuse_overflow(losses: NDArray[np.float64]) -> None:
+    """Refuse losses that are not finite although every model's own outputs are."""
+    n_bad = int((~np.isfinite(losses)).sum())
+    if n_bad:
+        raise UtilityError(f"{n_bad} of {len(losses)} losses are not finite: float32 overflowed in an averaged model")

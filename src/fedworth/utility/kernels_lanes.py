@@ -115,6 +115,14 @@ class Lanes:
         """max(vector, bound) that hands on a NaN in `vector`, where x86's own maximum drops it."""
         return self.builder.select(self.builder.fcmp_ordered(">", bound, vector), bound, vector)
 
+    def floats(self, integers: Any) -> Any:
+        return self.builder.sitofp(integers, FLOATS)
+
+    def rectified(self, integers: Any) -> Any:
+        """relu(integers), as floats."""
+        zero = self.constant(0, INTS)
+        return self.floats(self.builder.select(self.builder.icmp_signed(">", integers, zero), integers, zero))
+
     def exp2(self, power: Any) -> Any:
         """2^power for power ≤ 127; below LOWEST, 2^LOWEST."""
         b = self.builder

@@ -2,7 +2,8 @@
 
 A product keeps `width` outputs of a tile in registers while it runs through the inputs, so every weight loaded meets
 VECTORS vectors and every input `width` weights. A tile is (n_inputs, TILE) float32; a panel of weights is
-(n_inputs, width), and a layer's outputs are cut into panels of WIDEST and a last one of the rest, always even.
+(n_inputs, width), and a layer's outputs are cut into panels of WIDEST and a last one of the rest, always even. Every
+output is one chain of multiply-adds through the inputs in their order, whatever else is computed beside it.
 """
 
 from typing import Any
@@ -34,7 +35,7 @@ Floats = NDArray[np.float32]
 def _product(width: int, joins: bool) -> Any:
     """An intrinsic for outputs = max(floor, gain · W x + share · b) of one panel and one tile.
 
-    If it joins, a client joins the running sum on the way: target = source + client, x = relu(target).
+    If it joins, a client joins the running sum on the way: target = source + client in integers, x = relu(target).
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -78,10 +79,10 @@ def _inputs(lanes: Lanes, inputs: list[Any], h: Any) -> list[Any]:
         return [lanes.load(source, offset) for offset in offsets]
     target, keeps = lanes.at(inputs[0], inputs[2]), inputs[3]
     client = lanes.at(*inputs[4:])
-    totals = [b.fadd(lanes.load(source, offset), lanes.load(client, offset)) for offset in offsets]
+    totals = [b.add(lanes.load(source, offset, INTS), lanes.load(client, offset, INTS)) for offset in offsets]
     for v, total in enumerate(totals):
         lanes.store(total, target, b.add(b.mul(row, keeps), I64(v * LANES)))
-    return [lanes.at_least(total, lanes.constant(0.0)) for total in totals]
+    return [lanes.rectified(total) for total in totals]
 
 
 _product_2, _joining_product_2 = _product(2, joins=False), _product(2, joins=True)
@@ -129,7 +130,7 @@ def join_and_run_panel(width: int, operands: Any) -> None:
 
 
 def _join_code(rectifies: bool) -> Any:
-    """What writes: target = source + client; and outputs = the same, or its relu."""
+    """What writes: target = source + client in integers; and outputs = the same as floats, or its relu."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         lanes, b = Lanes(context, builder), builder
@@ -140,13 +141,28 @@ def _join_code(rectifies: bool) -> Any:
         outputs = lanes.at(outputs, outputs_at)
         with lanes.times(b.udiv(size, I64(LANES))) as v:
             offset = b.mul(v, I64(LANES))
-            total = b.fadd(lanes.load(source, offset), lanes.load(client, offset))
+            total = b.add(lanes.load(source, offset, INTS), lanes.load(client, offset, INTS))
             lanes.store(total, target, b.mul(offset, keeps))
-            output = lanes.at_least(total, lanes.constant(0.0)) if rectifies else total
-            lanes.store(output, outputs, offset)
+            lanes.store(lanes.rectified(total) if rectifies else lanes.floats(total), outputs, offset)
         return context.get_dummy_value()
 
     return codegen
+
+
+@intrinsic
+def add(typing: Any, operands: Any) -> Any:  # noqa: ARG001
+    """target = source + client, in integers. Operands: sums, source_at, target_at, packed, client_at, size."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lanes, b = Lanes(context, builder), builder
+        sums, source_at, target_at, packed, client_at, size = lanes.operands(signature, args)
+        source, target, client = lanes.at(sums, source_at), lanes.at(sums, target_at), lanes.at(packed, client_at)
+        with lanes.times(b.udiv(size, I64(LANES))) as v:
+            offset = b.mul(v, I64(LANES))
+            lanes.store(b.add(lanes.load(source, offset, INTS), lanes.load(client, offset, INTS)), target, offset)
+        return context.get_dummy_value()
+
+    return types.void(operands), codegen
 
 
 @intrinsic

@@ -11,8 +11,9 @@ No margin of an average exceeds the largest of its clients. If that is at most L
 cannot overflow; otherwise, and to count correct predictions, a step takes out m = max(0, max_c d_c) first. A prediction
 is correct if no class beats the label.
 
-Packed, a block of samples is (n_vectors, n_classes − 1, LANES) float32 for each client. Samples that fill up the
-last vector have margins of −PADDING: they lose exactly 0 and count as correct.
+Packed, a block of samples is (n_vectors, n_classes − 1, LANES) for each client, in the whole units of `averages`:
+running sums are of integers, and a margin becomes a float where it is measured. Samples that fill up the last tile are
+PADDING below: they lose exactly 0 and count as correct.
 """
 
 import math
@@ -21,26 +22,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedworth.utility.averages import Averages, groups, running_maxima
 from fedworth.utility.kernels_compile import compiled, intrinsic
-from fedworth.utility.kernels_lanes import DOUBLES, I64, LANES, LOG2E, MEASURES, Lanes, LogSum
-
-MOST_VECTORS = 16
-"""Vectors of samples in a block, at most: what a LogSum can hold."""
+from fedworth.utility.kernels_lanes import DOUBLES, I64, INTS, LANES, LOG2E, MEASURES, Lanes, LogSum
+from fedworth.utility.kernels_products import add
+from fedworth.utility.tiles import Floats, Labels
 
 LARGEST_MARGIN = 80.0
 PADDING = 1e4
 
-Floats = NDArray[np.float32]
+Integers = NDArray[np.int32]
 
 
 def _step_code(careful: bool) -> Any:
-    """What writes: sum = source + client, target = sum, measure the softmax of scale · sum."""
+    """What writes: sum = source + client in integers, target = sum, measure the softmax of scale · sum."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         lanes, b = Lanes(context, builder), builder
-        sums, source_at, target_at, keeps, packed, client_at, scratch, n_vectors, n_others, scale = lanes.operands(
-            signature, args
-        )
+        sums, source_at, target_at, keeps, packed, client_at, *rest = lanes.operands(signature, args)
+        padding, scratch, n_vectors, n_others, scale = rest
         source, target, client = lanes.at(sums, source_at), lanes.at(sums, target_at), lanes.at(packed, client_at)
         scales, log2e = lanes.everywhere(scale), lanes.constant(LOG2E)
         powers = b.fmul(scales, log2e)
@@ -51,16 +51,18 @@ def _step_code(careful: bool) -> Any:
             first = b.mul(v, n_others)
             b.store(lanes.constant(1.0), s)
             b.store(lanes.constant(0.0), largest)
+            beyond = lanes.load(padding, b.mul(v, I64(LANES)))
             with lanes.times(n_others) as c:
                 offset = b.mul(b.add(first, c), I64(LANES))
-                margin = b.fadd(lanes.load(source, offset), lanes.load(client, offset))
-                lanes.store(margin, target, b.mul(offset, keeps))
+                total = b.add(lanes.load(source, offset, INTS), lanes.load(client, offset, INTS))
+                lanes.store(total, target, b.mul(offset, keeps))
+                margin = lanes.floats(total)
                 if careful:
-                    margin = b.fmul(margin, scales)
+                    margin = lanes.multiply_add(margin, scales, beyond)
                     lanes.store(margin, scratch, b.mul(c, I64(LANES)))
                     b.store(lanes.at_least(margin, b.load(largest)), largest)
                 else:
-                    lanes.add_to(s, lanes.exp2(b.fmul(margin, powers)))
+                    lanes.add_to(s, lanes.exp2(lanes.multiply_add(margin, powers, beyond)))
             if careful:
                 m = b.load(largest)
                 b.store(lanes.exp2(b.fmul(b.fneg(m), log2e)), s)
@@ -86,68 +88,103 @@ def _careful_step(typing: Any, operands: Any) -> Any:  # noqa: ARG001
     return MEASURES(operands), _step_code(careful=True)
 
 
+def softmax_sums(
+    tiles: Floats, start: Floats, labels: Labels, averages: Averages, *, counts_correct: bool
+) -> NDArray[np.float64]:
+    """Σ loss over a block's samples after each wanted step, and how many were correct if counted: (2, n_steps).
+
+    Tiles are (n_models, n_tiles, n_classes, TILE), labels −1 beyond the last sample. `start` holds one model if sums
+    start from it, and the clients' margins are then relative to it; it holds none if they start from nothing.
+    """
+    ranges = _ranges(tiles)  # (n_clients,)
+    start_range, bounds = 0.0, ranges
+    if len(start):
+        start_range, bounds = float(_ranges(start)[0]), _ranges(tiles - start)
+        ranges = np.maximum(ranges, start_range)
+    trie = averages.trie
+    careful = ~averages.convex | counts_correct  # (n_steps,)
+    if (ranges > LARGEST_MARGIN).any():
+        careful |= running_maxima(trie.clients, trie.parents, ranges) > LARGEST_MARGIN
+    padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
+    found = np.zeros((2, trie.n_steps))
+    for group in groups(averages, [(bounds * averages.client_weights, start_range)]):
+        (unit,), steps = group.units, group.trie
+        packed, packed_start = pack_margins(tiles, start, labels, averages.client_weights, group.members, unit)
+        here = measure_margins(
+            packed, packed_start, padding, steps.clients, steps.sources, steps.targets, steps.wanted,
+            averages.shares[group.places] * np.float32(unit), steps.n_slots, careful[group.places],
+        )  # fmt: skip
+        found[:, group.places[steps.wanted]] = here[:, steps.wanted]
+    found[1] -= (labels < 0).sum()  # samples that only fill up a tile
+    return found
+
+
+def _ranges(tiles: Floats) -> NDArray[np.float64]:
+    """(n_models,): no margin in the block is larger, in size; NaN or infinite if a logit is not finite."""
+    flat = tiles.reshape(len(tiles), -1)
+    return np.asarray(flat.max(axis=1).astype(np.float64) - flat.min(axis=1))
+
+
+@compiled
+def _margins(model: Floats, labels: Labels, margins: NDArray[np.float64]) -> None:
+    """A model's margins, (n_vectors, n_classes − 1, LANES): class after class, the label's left out."""
+    n_tiles, n_classes, width = model.shape
+    n_others = n_classes - 1
+    for vector in range(n_tiles * width // LANES):
+        tile, lane = model[vector * LANES // width], vector * LANES % width
+        here = labels[vector * LANES : (vector + 1) * LANES]
+        own = np.empty(LANES)
+        for i in range(LANES):
+            own[i] = tile[max(here[i], 0), lane + i]
+        for c in range(n_others):
+            at = (vector * n_others + c) * LANES
+            for i in range(LANES):
+                other = tile[c, lane + i] if c < here[i] else tile[c + 1, lane + i]
+                margins[at + i] = np.float64(other) - own[i]
+
+
 @compiled
 def pack_margins(
-    logits: Floats,
-    start_logits: Floats,
-    labels: NDArray[np.int64],
+    tiles: Floats,
+    start: Floats,
+    labels: Labels,
     client_weights: NDArray[np.float64],
-) -> tuple[Floats, Floats, float]:
-    """A block's weighted margins for each client, the margins sums start from, and the largest of all unweighted.
-
-    Logits are (n_models, n_samples, n_classes), labels (n_samples,), all of one block.
-
-    `start_logits` holds one model if sums start from it, and the clients' margins are then relative to it; it holds
-    none if they start from nothing. The largest is NaN if a margin is not finite.
-    """
-    n_clients, n_samples, n_classes = logits.shape
-    n_vectors = -(-n_samples // LANES)
-    starts = start_logits.shape[0] == 1
-    size = n_vectors * (n_classes - 1) * LANES
-    packed, start = np.empty((n_clients, size), np.float32), np.zeros(size, np.float32)
-    largest, probe = -PADDING, np.float32(0.0)
-    for at in range(size):
-        i = at // ((n_classes - 1) * LANES) * LANES + at % LANES
-        if i >= n_samples:
-            if starts:
-                start[at] = -PADDING
-            for k in range(n_clients):
-                packed[k, at] = 0.0 if starts else -PADDING * client_weights[k]
-            continue
-        label = labels[i]
-        c = at // LANES % (n_classes - 1)
-        c += c >= label
-        origin = 0.0
-        if starts:
-            origin = np.float64(start_logits[0, i, c]) - np.float64(start_logits[0, i, label])
-            start[at] = origin
-            largest = max(largest, origin)
-            probe += np.float32(0.0) * start[at]
-        for k in range(n_clients):
-            margin = np.float64(logits[k, i, c]) - np.float64(logits[k, i, label])
-            packed[k, at] = (margin - origin) * client_weights[k]
-            largest = max(largest, margin)
-            probe += np.float32(0.0) * packed[k, at]
-    return packed, start, largest + np.float64(probe)
+    members: NDArray[np.int64],
+    unit: float,
+) -> tuple[Integers, Integers]:
+    """The weighted margins of some clients, in whole units, and those that sums start from; others' are left open."""
+    n_clients, n_tiles, n_classes, width = tiles.shape
+    size = n_tiles * (n_classes - 1) * width
+    packed, packed_start = np.empty((n_clients, size), np.int32), np.zeros(size, np.int32)
+    margins, origin = np.empty(size), np.zeros(size)
+    for k in range(len(start)):
+        _margins(start[k], labels, origin)
+        packed_start[:] = np.rint(origin * (1 / unit)).astype(np.int32)
+    for k in members:
+        _margins(tiles[k], labels, margins)
+        factor = client_weights[k] / unit
+        for at in range(size):
+            packed[k, at] = np.int32(np.rint((margins[at] - origin[at]) * factor))
+    return packed, packed_start
 
 
 @compiled
 def measure_margins(
-    packed: Floats,
-    start: Floats,
-    n_vectors: int,
+    packed: Integers,
+    start: Integers,
+    padding: Floats,
     clients: NDArray[np.int32],
     sources: NDArray[np.int32],
     targets: NDArray[np.int32],
     wanted: NDArray[np.bool_],
     scales: Floats,
     n_slots: int,
-    careful: bool,
+    careful: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Σ loss over the block's samples after each wanted step, and how many were correct if careful."""
-    size = packed.shape[1]
+    """Σ loss over the block's samples after each wanted step, and how many were correct where careful."""
+    size, n_vectors = packed.shape[1], len(padding) // LANES
     n_others = size // (n_vectors * LANES)
-    sums = np.empty(n_slots * size + LANES, np.float32)  # the slots, and a place for sums nobody continues
+    sums = np.empty(n_slots * size + LANES, np.int32)  # the slots, and a place for sums nobody continues
     scratch = np.empty(max(n_others, 1) * LANES, np.float32)
     found = np.zeros((2, len(clients)))  # (2, n_steps)
     sums[:size] = start
@@ -156,11 +193,11 @@ def measure_margins(
         source = np.int64(sources[step]) * size
         target = np.int64(targets[step] if keeps else n_slots) * size
         client = np.int64(clients[step]) * size
-        operands = (sums, source, target, keeps, packed, client, scratch, n_vectors, n_others, scales[step])
         if not wanted[step]:
-            sums[target : target + size] = sums[source : source + size] + packed[clients[step]]
-        else:
-            measures = _careful_step(operands) if careful else _quick_step(operands)
-            found[0, step] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
-            found[1, step] = measures[3]
+            add((sums, source, target, packed, client, size))
+            continue
+        operands = (sums, source, target, keeps, packed, client, padding, scratch, n_vectors, n_others, scales[step])
+        measures = _careful_step(operands) if careful[step] else _quick_step(operands)
+        found[0, step] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
+        found[1, step] = measures[3]
     return found

@@ -1,8 +1,7 @@
 """The cells of a plan while they are being measured: which are known, and which batch is next.
 
 A batch holds what is still missing of one round. A round is cut into parts only where its mixtures would not fit in
-memory, permutation by permutation, since an oracle shares work along prefixes; and by the plan alone, so a killed run
-goes on with the very batches that it would have measured.
+memory, permutation by permutation, since an oracle shares work along prefixes.
 """
 
 from collections.abc import Iterator

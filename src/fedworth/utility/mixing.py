@@ -8,6 +8,7 @@ and g_S need not be known. Differences are small where clients have moved little
 and a client who sends back w adds exactly 0. Integer tensors are averaged and rounded, as the plain loop does.
 """
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
@@ -16,11 +17,15 @@ import torch
 from numpy.typing import NDArray
 
 from fedworth.federation.ledger import Model
+from fedworth.utility.kernels_mixing import add_differences
 from fedworth.utility.oracle import mix
 
 MOST_TOGETHER = 16
 MIXED_BYTES = 64 << 20
 """What the mixed tensors of a few coalitions may take together."""
+
+LINE = 16
+"""Numbers in 64 bytes: mixed tensors start there, as tensors of their own do."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,10 @@ class RoundModels:
         return tensors
 
     def _counted(self, row: NDArray[np.float64]) -> Model:
+        """Counters averaged; the sum of coefficients is rounded once, so that it is the same in any order."""
         origin = {name: self.origin[name] for name in self.counters}
         clients = {k: {name: model[name] for name in self.counters} for k, model in enumerate(self.clients)}
-        return mix(origin, clients, row, 1 - float(row.sum()))
+        return mix(origin, clients, row, 1 - math.fsum(row))
 
 
 def round_models(origin: Model, clients: Sequence[Model], varying: Set[str], *, images: bool) -> RoundModels:
@@ -96,12 +102,29 @@ def stacked(tensors: Sequence[torch.Tensor], *, images: bool) -> torch.Tensor:
 
 
 def combined(coefficients: NDArray[np.float64], origin: torch.Tensor, differences: torch.Tensor) -> torch.Tensor:
-    """origin + Σ_k c_k differences_k for each row c: (n_rows, *shape), laid out in memory as the differences are."""
+    """origin + Σ_k c_k differences_k for each row c: (n_rows, *shape), laid out in memory as the differences are.
+
+    Client after client, and only those whose coefficient is not 0: a row is the same whoever else is measured.
+    """
     strides, shape = differences.stride(), differences.shape
     order = sorted(range(1, differences.ndim), key=lambda d: (-strides[d], -shape[d]))
     in_order = differences.permute(0, *order)  # (n_clients, *shape in order of memory)
-    start = origin.permute([d - 1 for d in order]).reshape(1, -1)  # (1, n_numbers)
+    start = origin.permute([d - 1 for d in order]).reshape(-1)  # (n_numbers,)
     rows = torch.as_tensor(coefficients, dtype=differences.dtype, device=differences.device)
-    total = torch.addmm(start, rows, in_order.flatten(1))  # (n_rows, n_numbers)
+    total = _summed(rows, start, in_order.flatten(1))  # (n_rows, n_numbers)
     back = [1 + order.index(d) for d in range(1, differences.ndim)]
     return total.view(-1, *in_order.shape[1:]).permute(0, *back)
+
+
+def _summed(rows: torch.Tensor, start: torch.Tensor, differences: torch.Tensor) -> torch.Tensor:
+    """start + Σ_k c_k differences_k for each row c, (n_rows, n_numbers); every row starts at a full cache line."""
+    if start.device.type == "cpu" and start.dtype in (torch.float32, torch.float64):
+        n_numbers = -(-len(start) // LINE) * LINE
+        total = torch.empty(len(rows), n_numbers, dtype=start.dtype)[:, : len(start)]
+        add_differences(rows.numpy(), start.contiguous().numpy(), differences.contiguous().numpy(), total.numpy())
+        return total
+    total = start.repeat(len(rows), 1)
+    for row, sums in zip(rows, total, strict=True):
+        for k in torch.nonzero(row).ravel().tolist():
+            sums += row[k] * differences[k]
+    return total

@@ -25,12 +25,11 @@ from fedworth.utility.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.heads import Head, head_of
 from fedworth.utility.oracle import refuse_other_classes
 from fedworth.utility.selfcheck import N_SAMPLES, check_head, check_loop, check_stages, plain_logits, rows_are_alone
-from fedworth.utility.stages import Stages, cut, numbers, prefix_pays
+from fedworth.utility.stages import Stages, cut, largest_sharing
 
-BLOCK_BYTES = 16 << 20
-"""What all clients' prefixes of one block may take, for the kernels."""
+KERNEL_BATCH = 256
+"""Samples that a thread takes at once to the kernels."""
 
-SMALLEST_BLOCK, LARGEST_BLOCK = 256, 1024
 LOOP_BATCH, LOOP_IMAGES = 512, 64
 
 
@@ -64,23 +63,29 @@ class Routes:
         self.module = copy.deepcopy(task.module).eval()
         self._exported: Exported | str | None = None
         self._cuts: dict[frozenset[str], Stages] = {}
-        self._found: dict[tuple[frozenset[str], bool, bool, int], Route] = {}
+        self._found: dict[tuple[frozenset[str], bool, bool], Route] = {}
 
     def taken(self) -> list[Route]:
         """The routes taken so far."""
         return list(self._found.values())
 
-    def route(
-        self, origin: Model, clients: Sequence[Model], varying: frozenset[str], n_coalitions: int, *, to_kernel: bool
-    ) -> Route:
-        """The route for models that differ in the `varying` tensors; `to_kernel` if mixtures and measure allow it."""
+    def largest_sharing(self, varying: frozenset[str]) -> float:
+        """The most members for which a coalition is worth measuring by the prefixes of its members."""
         stages = self._cut(varying)
-        pays = isinstance(stages, Stages) and prefix_pays(stages, len(clients), n_coalitions)
-        block = _block_size(stages, len(clients)) if isinstance(stages, Stages) else 0
-        key = (varying, to_kernel, pays, block)
+        return largest_sharing(stages) if isinstance(stages, Stages) else 0.0
+
+    def route(
+        self, origin: Model, clients: Sequence[Model], varying: frozenset[str], *, to_kernel: bool, pays: bool
+    ) -> Route:
+        """The route for models that differ in the `varying` tensors.
+
+        `to_kernel` if mixtures and measure allow it, `pays` if prefixes are worth sharing otherwise. Nothing else
+        decides: neither how many clients there are, nor how many coalitions.
+        """
+        key = (varying, to_kernel, pays)
         if key not in self._found:
             with one_torch_thread(), torch.inference_mode():
-                self._found[key] = self._checked(origin, clients, self._candidates(origin, varying, *key[1:]))
+                self._found[key] = self._checked(origin, clients, self._candidates(origin, *key))
         return self._found[key]
 
     def _cut(self, varying: frozenset[str]) -> Stages | str:
@@ -96,9 +101,7 @@ class Routes:
             self._cuts[varying] = cut(self._exported, varying)
         return self._cuts[varying]
 
-    def _candidates(
-        self, origin: Model, varying: frozenset[str], to_kernel: bool, pays: bool, block: int
-    ) -> Iterator[Route]:
+    def _candidates(self, origin: Model, varying: frozenset[str], to_kernel: bool, pays: bool) -> Iterator[Route]:
         images = self.task.inputs.ndim == 4 and any(t.ndim == 4 for t in origin.values())
         plain = self._must_be_plain(origin)
         stages = self._cut(varying)
@@ -108,7 +111,7 @@ class Routes:
             yield from _loops(stages, images)
         else:
             if to_kernel and (head := self._head(stages)):
-                yield Route(Kind.KERNEL, _cut_at(stages), block, images, stages, head)
+                yield Route(Kind.KERNEL, _cut_at(stages), KERNEL_BATCH, images, stages, head)
             if pays:
                 yield Route(Kind.STAGED, _cut_at(stages), stages.batch_size, images, stages)
             whole = cut(stages.exported, varying, shares_prefix=False)
@@ -170,10 +173,3 @@ def _cut_at(stages: Stages) -> str:
     names = ", ".join(f"{node.name} {shape_of(node)[1:]}" for node in gives)
     n_tensors = len(stages.exported.tensor_names)
     return f"{len(stages.varying)} of {n_tensors} tensors vary, cut at {names}"
-
-
-def _block_size(stages: Stages, n_clients: int) -> int:
-    """How many samples the kernels are given at once, a power of two."""
-    size = 0 if stages.prefix is None else sum(numbers(node) for node in stages.prefix.gives)
-    fits = BLOCK_BYTES // max(1, 4 * size * (n_clients + 1))
-    return min(max(SMALLEST_BLOCK, 1 << max(0, fits.bit_length() - 1)), LARGEST_BLOCK)

@@ -5,12 +5,13 @@
     rest        once for a coalition:     all that follows, from averaged prefixes and averaged tensors
 
 Only values of the samples are cut at: what depends on tensors alone is cheap, and made again from averaged tensors.
-The prefix is worth sharing if making it for each of n coalitions costs more than making it for each of K clients
-and averaging those for each coalition,
+The prefix is worth sharing if making it costs more than averaging the members' prefixes for a coalition S,
 
-    n · flops(prefix) > (K + 1) · flops(prefix) + n · (PRODUCT_COST · K + WRITING_COST) · |prefix|;
+    flops(prefix) > (PRODUCT_COST · |S| + WRITING_COST) · |prefix|;
 
-a first convolution of few channels is not (measured: 25 weights an output, 5 to 10 clients, a loss).
+that of each client is made once, which is little beside many coalitions. It is a matter of the coalition alone, so the
+way it is measured does not depend on what is measured with it. A first convolution of few channels is not worth it
+(measured: 25 weights an output, 5 to 10 clients, a loss).
 """
 
 import math
@@ -76,13 +77,13 @@ def constant_tensors(stages: Stages) -> list[str]:
     return [stages.exported.tensor_names[node] for node in reads if node in stages.exported.tensor_names]
 
 
-def prefix_pays(stages: Stages, n_clients: int, n_coalitions: int) -> bool:
-    """Whether sharing the prefix costs less than making it again for each coalition."""
+def largest_sharing(stages: Stages) -> float:
+    """The most members for which averaging the prefix costs less than making it again."""
     if stages.prefix is None:
-        return False
+        return 0.0
     making = sum(flops(node) for node in stages.prefix.graph_module.graph.nodes)
-    averaging = (PRODUCT_COST * n_clients + WRITING_COST) * sum(numbers(node) for node in stages.prefix.gives)
-    return n_coalitions * making > (n_clients + 1) * making + n_coalitions * averaging
+    n_numbers = sum(numbers(node) for node in stages.prefix.gives)
+    return (making / max(1, n_numbers) - WRITING_COST) / PRODUCT_COST
 
 
 def flops(node: fx.Node) -> int:

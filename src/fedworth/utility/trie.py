@@ -7,18 +7,26 @@ one client to the running sum of an earlier step,
 
 in depth-first order. Equal coalitions are one step. Running sums live in numbered slots: the last step that
 continues a sum overwrites it, and of several the one whose own tree is the most branched goes last. So a chain of a
-thousand clients needs one slot, and n steps never more than log2(n) + 1 (the Strahler number of the trie).
+thousand clients needs one slot, and n steps never more than log2(n) + 1 (the Strahler number of the trie). In which
+order a coalition's clients join depends on the other coalitions; sums are therefore of integers (`averages`).
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Permutations
 from fedworth.errors import UtilityError
-from fedworth.utility.kernels_compile import compiled
+from fedworth.utility.trie_walks import (
+    depth_first,
+    grow,
+    leads_to,
+    on_the_way,
+    ordered_totals,
+    running_sizes,
+    running_totals,
+)
 
 ROOT = -1
 """Stands for the empty coalition, where a step number is expected."""
@@ -49,8 +57,34 @@ class Trie:
         return bool((self.coalition_steps == ROOT).any())
 
     def totals(self, client_weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The weight of each step's coalition: Σ_{k∈S} a_k."""
-        return _running_totals(self.clients, self.parents, client_weights)
+        """The weight of each step's coalition: Σ_{k∈S} a_k, added up from the first client to the last.
+
+        Whole numbers are added up as the trie comes, since their sums are exact in any order.
+        """
+        is_whole = bool((client_weights % 1 == 0).all()) and client_weights.sum() < 2**53
+        walk = running_totals if is_whole else ordered_totals
+        return walk(self.clients, self.parents, client_weights)
+
+    def sizes(self) -> Indices:
+        """(n_steps,): how many clients are in each step's coalition."""
+        return running_sizes(self.parents)
+
+    def members(self) -> Indices:
+        """The clients who join somewhere, in order."""
+        return np.flatnonzero(np.bincount(self.clients, minlength=self.n_clients))
+
+    def only(self, wanted: NDArray[np.bool_]) -> tuple["Trie", Indices]:
+        """The trie of some of the wanted steps, and where its steps were; the coalitions asked for are forgotten.
+
+        Steps are left out, and none changes its place or its slots: what a step needs is on its own way.
+        """
+        kept = np.flatnonzero(on_the_way(self.parents, wanted))
+        new = np.cumsum(np.isin(np.arange(self.n_steps), kept)) - 1
+        parents = self.parents[kept]
+        renumbered = np.where(parents == ROOT, ROOT, new[parents]).astype(np.int32)
+        nothing = np.zeros(0, np.int64)
+        arrays = (self.clients[kept], renumbered, self.sources[kept], self.targets[kept], wanted[kept], nothing)
+        return Trie(*arrays, self.n_slots, self.n_clients), kept
 
 
 def coalition_trie(memberships: Memberships) -> Trie:
@@ -67,7 +101,7 @@ def coalition_trie(memberships: Memberships) -> Trie:
     by_size = np.argsort(sizes, kind="stable")  # (n_coalitions,)
     members = by_frequency[np.nonzero(memberships[by_size][:, by_frequency])[1]]  # (Σ|S|,)
     ends = np.cumsum(sizes[by_size])  # (n_coalitions,)
-    parents, clients, reached = _grow(members, ends, n_clients, True)
+    parents, clients, reached = grow(members, ends, n_clients, True)
     nodes = np.zeros(n_coalitions, np.int64)
     occupied = sizes[by_size] > 0
     nodes[by_size[occupied]] = reached[ends[occupied] - 1]
@@ -89,17 +123,8 @@ def prefix_trie(permutations: Permutations) -> Trie:
         raise UtilityError("a permutation lists a client twice, expected each at most once")
     members = np.ascontiguousarray(permutations, np.int64).ravel()  # (n_permutations · n_joining,)
     ends = np.arange(1, n_permutations + 1) * n_joining  # (n_permutations,)
-    parents, clients, reached = _grow(members, ends, n_clients, False)
+    parents, clients, reached = grow(members, ends, n_clients, False)
     return _arranged(parents, clients, reached, n_clients)
-
-
-def _client_keys(n_clients: int) -> NDArray[np.uint64]:
-    """Random bits for each client; a coalition's key is their exclusive or.
-
-    Two different coalitions share a 128-bit key with probability 2^-128: among a million coalitions less than
-    once in 10^26 runs, so keys are compared and coalitions are not.
-    """
-    return np.random.default_rng(2022).integers(0, 2**64, (n_clients, 2), dtype=np.uint64)
 
 
 def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Indices, n_clients: int) -> Trie:
@@ -107,10 +132,10 @@ def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Ind
 
     A path may turn into a coalition known by another way, and leave behind nodes that lead nowhere; they are dropped.
     """
-    needed = _leads_to(parents, nodes)
+    needed = leads_to(parents, nodes)
     renumbered = np.cumsum(needed) - 1
     parents, clients, nodes = renumbered[parents[needed]].astype(np.int32), clients[needed], renumbered[nodes]
-    order, slots, continued = _depth_first(parents)
+    order, slots, continued = depth_first(parents)
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order)) - 1  # the root becomes ROOT
     steps = order[1:]
@@ -126,162 +151,3 @@ def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Ind
         n_slots=int(slots[continued].max(initial=0)) + 1,
         n_clients=n_clients,
     )
-
-
-@compiled
-def _leads_to(parents: NDArray[np.int32], nodes: Indices) -> NDArray[np.bool_]:
-    """(n_nodes,): whether a node is wanted, or on the way to one that is; the root always."""
-    needed = np.zeros(len(parents), np.bool_)
-    needed[0] = True
-    needed[nodes] = True
-    for node in range(len(parents) - 1, 0, -1):  # children come after their parents
-        needed[parents[node]] |= needed[node]
-    return needed
-
-
-@compiled
-def _running_totals(
-    clients: NDArray[np.int32], parents: NDArray[np.int32], client_weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    totals = np.empty(len(clients), np.float64)
-    for step in range(len(clients)):
-        before = totals[parents[step]] if parents[step] >= 0 else 0.0
-        totals[step] = before + client_weights[clients[step]]
-    return totals
-
-
-def _grow(
-    members: Indices, ends: Indices, n_clients: int, skips_ahead: bool
-) -> tuple[NDArray[np.int32], NDArray[np.int32], Indices]:
-    """Every node's parent and client, node 0 the root, and the node reached after each member of each path."""
-    most = 1 + min(len(members), 2 ** min(n_clients, 62))
-    parents, clients = np.empty((2, most), np.int32)
-    keys = np.empty((most, 2), np.uint64)
-    reached = np.zeros(len(members), np.int64)
-    n_nodes = _walk_paths(members, ends, _client_keys(n_clients), skips_ahead, keys, parents, clients, reached)
-    return parents[:n_nodes].copy(), clients[:n_nodes].copy(), reached
-
-
-@compiled
-def _place(table: NDArray[np.int32], keys: NDArray[np.uint64], low: Any, high: Any) -> Any:
-    """Where in the open-addressed table a key stands, or would stand; places hold node + 1, or 0 if empty."""
-    mask = np.uint64(len(table) - 1)
-    place = low & mask
-    while table[place] > 0 and (keys[table[place] - 1, 0] != low or keys[table[place] - 1, 1] != high):
-        place = (place + np.uint64(1)) & mask
-    return place
-
-
-@compiled
-def _nearest(table: NDArray[np.int32], keys: NDArray[np.uint64], path: Indices, client_keys: NDArray[np.uint64]) -> int:
-    """A known node one client short of the path's end, that client moved last; −1 if there is none."""
-    low, high = np.uint64(0), np.uint64(0)
-    for client in path:
-        low ^= client_keys[client, 0]
-        high ^= client_keys[client, 1]
-    last = len(path) - 1
-    for m in range(last, -1, -1):
-        client = path[m]
-        node = table[_place(table, keys, low ^ client_keys[client, 0], high ^ client_keys[client, 1])] - 1
-        if node >= 0:
-            path[m], path[last] = path[last], client
-            return int(node)
-    return -1
-
-
-@compiled
-def _walk_paths(
-    members: Indices,
-    ends: Indices,
-    client_keys: NDArray[np.uint64],
-    skips_ahead: bool,
-    keys: NDArray[np.uint64],
-    parents: NDArray[np.int32],
-    clients: NDArray[np.int32],
-    reached: Indices,
-) -> int:
-    """Walk every path of members from the root, making the nodes that are missing; returns how many there are.
-
-    With `skips_ahead` a path one client away from a known node starts there, and only its end is filled in.
-    """
-    table = np.zeros(1 << 12, np.int32)
-    table[0] = 1
-    keys[0, 0], keys[0, 1] = 0, 0
-    parents[0], clients[0] = -1, -1
-    n_nodes, start = 1, 0
-    for end in ends:
-        node, first = 0, start
-        if skips_ahead and end > start:
-            near = _nearest(table, keys, members[start:end], client_keys)
-            if near >= 0:
-                node, first = near, end - 1
-        for m in range(first, end):
-            low = keys[node, 0] ^ client_keys[members[m], 0]
-            high = keys[node, 1] ^ client_keys[members[m], 1]
-            place = _place(table, keys, low, high)
-            if table[place] == 0:
-                keys[n_nodes, 0], keys[n_nodes, 1] = low, high
-                parents[n_nodes], clients[n_nodes] = node, members[m]
-                n_nodes += 1
-                table[place] = n_nodes
-            node = table[place] - 1
-            reached[m] = node
-            if 4 * n_nodes > len(table):
-                table = np.zeros(4 * len(table), np.int32)
-                for known in range(n_nodes):
-                    table[_place(table, keys, keys[known, 0], keys[known, 1])] = known + 1
-        start = end
-    return n_nodes
-
-
-@compiled
-def _depth_first(
-    parents: NDArray[np.int32],
-) -> tuple[Indices, NDArray[np.int32], NDArray[np.bool_]]:
-    """Nodes in depth-first order, the slot of each node's sum, and whether any node continues it.
-
-    need(node) = max(need of its neediest child, 1 + need of the second), at least 1; 0 for a leaf. The neediest
-    child goes last and takes over the slot, the others use the next one.
-    """
-    n_nodes = len(parents)
-    need = np.zeros(n_nodes, np.int32)
-    neediest = np.full(n_nodes, -1, np.int64)
-    first_child = np.full(n_nodes, -1, np.int64)
-    next_sibling = np.full(n_nodes, -1, np.int64)
-    for node in range(n_nodes - 1, 0, -1):  # children come after their parents
-        parent = parents[node]
-        next_sibling[node] = first_child[parent]
-        first_child[parent] = node
-        heaviest = neediest[parent]
-        if heaviest < 0:
-            neediest[parent] = node
-            need[parent] = max(1, need[node])
-        elif need[node] > need[heaviest]:
-            neediest[parent] = node
-            need[parent] = max(need[node], 1 + need[heaviest], need[parent])
-        else:
-            need[parent] = max(need[parent], 1 + need[node])
-    slots = np.zeros(n_nodes, np.int32)
-    order = np.empty(n_nodes, np.int64)
-    waiting = np.empty(n_nodes, np.int64)
-    n_waiting = 1
-    waiting[0] = 0
-    n_visited = 0
-    while n_waiting > 0:
-        n_waiting -= 1
-        node = waiting[n_waiting]
-        order[n_visited] = node
-        n_visited += 1
-        if neediest[node] < 0:
-            continue
-        waiting[n_waiting] = neediest[node]
-        slots[neediest[node]] = slots[node]
-        n_waiting += 1
-        child = first_child[node]
-        while child >= 0:
-            if child != neediest[node]:
-                waiting[n_waiting] = child
-                slots[child] = slots[node] + 1
-                n_waiting += 1
-            child = next_sibling[child]
-    return order, slots, neediest >= 0

@@ -26,6 +26,8 @@ class Mixtures:
 
     of_clients: NDArray[np.float64]  # (n_coalitions, n_clients)
     of_global: NDArray[np.float64]  # (n_coalitions,)
+    weights: NDArray[np.float64] | None = None  # (n_clients,) a_k, where all coefficients come from one a client
+    from_global: bool = False  # whether coefficients are the weights themselves, or their shares in the members' sum
 
 
 def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: str) -> Mixtures:
@@ -33,11 +35,11 @@ def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: s
     parts = coalitions * weights  # (n_coalitions, n_clients)
     totals = parts.sum(axis=1)  # (n_coalitions,)
     if weighting == "fixed":
-        return Mixtures(parts, np.asarray(1 - totals))
+        return Mixtures(parts, np.asarray(1 - totals), weights, from_global=True)
     is_empty = np.asarray(~coalitions.any(axis=1))
     if (totals[~is_empty] == 0).any():
         raise UtilityError("a coalition's members report 0 samples in all, so they cannot be averaged by sample count")
-    return Mixtures(parts / np.where(is_empty, 1, totals)[:, None], is_empty.astype(np.float64))
+    return Mixtures(parts / np.where(is_empty, 1, totals)[:, None], is_empty.astype(np.float64), weights)
 
 
 def client_weights(

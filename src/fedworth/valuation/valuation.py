@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import ValuationError
+from fedworth.valuation.ranking import ranks_of
 
 BASES = {
     "fedsv": "earned: what the client added in the rounds it took part in",
@@ -21,10 +22,6 @@ BASES = {
     "heard-round": "baseline: the one round that heard everyone",
     "leave-one-out": "baseline: what the participants lose without the client, summed over its rounds",
 }
-
-
-EQUAL = 1e-9
-"""Values closer than this, relative to the largest, are equal."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +52,7 @@ class Valuation:
     @property
     def ranks(self) -> tuple[int | None, ...]:
         """1 for the most valuable; values that differ by rounding alone share a rank; none without a value."""
-        known = self.values[~np.isnan(self.values)]
-        slack = EQUAL * np.abs(known).max(initial=0)
-        return tuple(None if math.isnan(v) else 1 + int((known > v + slack).sum()) for v in self.values)
+        return tuple(None if math.isnan(rank) else int(rank) for rank in ranks_of(self.values))
 
     def document(self) -> dict[str, Any]:
         """The valuation as JSON, in full precision."""

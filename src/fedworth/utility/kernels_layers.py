@@ -1,0 +1,119 @@
+"""What the kernels for ReLU networks read: layers and pre-activations in the order of the products, in whole units.
+
+A layer is its panels, (n_inputs, width) each, then its biases; integers in units of `averages`, floats before that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices
+from fedworth.errors import UtilityError
+from fedworth.utility.kernels_compile import compiled
+from fedworth.utility.kernels_lanes import LANES
+from fedworth.utility.kernels_products import WIDEST
+from fedworth.utility.tiles import Floats
+
+Integers = NDArray[np.int32]
+
+
+def pack_layers(weights: Sequence[Floats], biases: Sequence[Floats]) -> Floats:
+    """Every model's later layers in the order the products read them.
+
+    A layer of odd width gets one output more, always zero, and the layer after it one input more, with weights zero.
+    """
+    parts: list[Floats] = []
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        _, n_outputs, n_inputs = weight.shape
+        more_outputs, more_inputs = (0, n_outputs % 2), (0, n_inputs % 2 if layer else 0)
+        weight = np.pad(weight, ((0, 0), more_outputs, more_inputs))
+        for first in range(0, weight.shape[1], WIDEST):
+            panel = weight[:, first : first + WIDEST].transpose(0, 2, 1)  # (n_models, n_inputs, width)
+            parts.append(panel.reshape(len(panel), -1))
+        parts.append(np.pad(bias, ((0, 0), more_outputs)))
+    packed = np.concatenate(parts, axis=1)  # (n_models, n_numbers)
+    return np.pad(packed, ((0, 0), (0, -packed.shape[1] % LANES))).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayers:
+    """All models' layers after the first relu, those that sums start from (zeros if from nothing), and their sizes."""
+
+    weights: Floats  # (n_clients, n_numbers)
+    start: Floats  # (n_numbers,)
+    widths: NDArray[np.int64]  # (n_layers + 1,) first pre-activations, then outputs of each, odd ones rounded up
+    sizes: NDArray[np.int64]  # (2 n_layers,) how many numbers of each unit: weights, biases, weights, …
+    n_classes: int
+    bounds: tuple[tuple[NDArray[np.float64], float], ...]  # of each unit, as `averages.groups` wants them
+
+
+def packed_layers(
+    weights: Sequence[Floats],
+    biases: Sequence[Floats],
+    start: tuple[Sequence[Floats], Sequence[Floats]] | None,
+    client_weights: NDArray[np.float64],
+) -> PackedLayers:
+    """Layers as (n_models, n_outputs, n_inputs) and (n_models, n_outputs); `start` holds those of one model."""
+    packed = pack_layers(weights, biases)  # (n_clients, n_numbers)
+    if not np.isfinite(packed).all():
+        raise UtilityError("a weight or bias after the first layer is not finite; leave that client out")
+    origin = np.zeros_like(packed[0]) if start is None else pack_layers(*start)[0]  # (n_numbers,)
+    widths = np.array([weights[0].shape[2], *(w.shape[1] + w.shape[1] % 2 for w in weights)])
+    sizes = np.column_stack((widths[1:] * widths[:-1], widths[1:])).ravel()
+    sizes[-1] += len(origin) - sizes.sum()  # what only fills up the last vector
+    pieces = [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
+    bounds = tuple(
+        (np.abs(packed[:, piece] - origin[piece]).max(axis=1) * client_weights, float(np.abs(origin[piece]).max()))
+        for piece in pieces
+    )
+    return PackedLayers(packed, origin, widths, sizes, weights[-1].shape[1], bounds)
+
+
+def pack_weights(
+    layers: PackedLayers, members: Indices, factors: NDArray[np.float64], start_factors: NDArray[np.float64]
+) -> tuple[Integers, Integers]:
+    """Some clients' layers in whole units, and those that sums start from; others' are left open."""
+    of_start = np.repeat(start_factors, layers.sizes)  # (n_numbers,)
+    packed = np.empty(layers.weights.shape, np.int32)
+    for k in members:
+        difference = layers.weights[k].astype(np.float64) - layers.start
+        packed[k] = np.rint(difference * np.repeat(factors[:, k], layers.sizes))
+    return packed, np.rint(layers.start * of_start).astype(np.int32)
+
+
+@compiled
+def pack_tiles(
+    tiles: Floats,
+    start: Floats,
+    held: tuple[int, int],
+    members: Indices,
+    factors: NDArray[np.float64],
+    start_factor: float,
+) -> tuple[Integers, Integers]:
+    """Some clients' weighted pre-activations in whole units, and those that sums start from; others' are left open.
+
+    Of the tiles from held[0] up to held[1].
+    """
+    n_clients, _, n_inputs, width = tiles.shape
+    row = n_inputs * width
+    packed = np.empty((n_clients, (held[1] - held[0]) * row), np.int32)
+    packed_start = np.zeros(packed.shape[1], np.int32)
+    for tile in range(held[0], held[1]):
+        at = (tile - held[0]) * row
+        for k in range(len(start)):
+            numbers, target = start[k, tile].reshape(row), packed_start[at : at + row]
+            for i in range(row):
+                target[i] = np.int32(np.rint(np.float64(numbers[i]) * start_factor))
+        for k in members:
+            factor = factors[k]
+            numbers, target = tiles[k, tile].reshape(row), packed[k, at : at + row]
+            if len(start):
+                origin = start[0, tile].reshape(row)
+                for i in range(row):
+                    target[i] = np.int32(np.rint((np.float64(numbers[i]) - np.float64(origin[i])) * factor))
+            else:
+                for i in range(row):
+                    target[i] = np.int32(np.rint(np.float64(numbers[i]) * factor))
+    return packed, packed_start
