@@ -20,7 +20,7 @@ from torch import fx
 from fedworth.arrays import Memberships
 from fedworth.federation.ledger import Model
 from fedworth.utility.affine import Batch, Prefix, only_layer, tensor_of
-from fedworth.utility.averages import averages
+from fedworth.utility.averages import Averages, averages
 from fedworth.utility.graph import Exported, operation, shape_of
 from fedworth.utility.kernels import refuse_infinite, refuse_overflow
 from fedworth.utility.kernels_first import first_layers
@@ -30,7 +30,7 @@ from fedworth.utility.kernels_layers import PackedLayers, pack_layers, packed_la
 from fedworth.utility.kernels_softmax import softmax_sums
 from fedworth.utility.mixing import RoundModels
 from fedworth.utility.stages import Stages, numbers
-from fedworth.utility.threads import sum_over_blocks
+from fedworth.utility.threads import meanwhile, sum_over_blocks
 from fedworth.utility.tiles import Floats, Labels, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.trie import coalition_trie
 
@@ -182,22 +182,26 @@ def head_losses(
     n_coalitions, n_clients = shares.memberships.shape
     members = np.zeros((n_coalitions + 1, n_clients + 1), dtype=np.bool_)
     members[:-1, 1:], members[-1, 0] = shares.memberships, True
-    trie, weights = coalition_trie(members), np.append(1.0, shares.weights)
-    sums = averages(trie, n_clients + 1, weights, from_global=shares.from_global)
+    weights = np.append(1.0, shares.weights)
+
+    def order() -> Averages:
+        return averages(coalition_trie(members), n_clients + 1, weights, from_global=shares.from_global)
+
+    later = meanwhile(order, n_threads)  # the first layer does not need it
     outputs = _Outputs(stages, models, shares.client_numbers, starts=shares.from_global)
     layers = [_everybodys(layer, models.everybody, stages.exported) for layer in head.layers]
     packed = _packed(layers, weights, starts=shares.from_global)
 
     def of_batch(index: int) -> NDArray[np.float64]:
-        found = np.zeros((2, trie.n_steps))
+        found = np.zeros(1)
         for tiles, start, labels in outputs.blocks(samples[index]):
             if packed is None:
-                found += softmax_sums(tiles, start, labels, sums, counts_correct=False)
+                found = found + softmax_sums(tiles, start, labels, later(), counts_correct=False)[0]
             else:
-                found += hidden_sums(tiles, start, labels, sums, packed)
-        return np.asarray(found[0])
+                found = found + hidden_sums(tiles, start, labels, later(), packed)[0]
+        return found
 
-    losses = np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[trie.coalition_steps])
+    losses = np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[later().trie.coalition_steps])
     refuse_overflow(losses)
     return losses
 

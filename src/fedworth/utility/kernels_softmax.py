@@ -110,11 +110,10 @@ def softmax_sums(
     for group in groups(averages, [(bounds * averages.client_weights, start_range)]):
         (unit,), steps = group.units, group.trie
         packed, packed_start = pack_margins(tiles, start, labels, averages.client_weights, group.members, unit)
-        here = measure_margins(
-            packed, packed_start, padding, steps.clients, steps.sources, steps.targets, steps.wanted,
-            averages.shares[group.places] * np.float32(unit), steps.n_slots, careful[group.places],
+        measure_margins(
+            packed, packed_start, padding, steps.clients, steps.sources, steps.targets, steps.wanted, steps.n_slots,
+            group.places, averages.shares, unit, careful, found,
         )  # fmt: skip
-        found[:, group.places[steps.wanted]] = here[:, steps.wanted]
     found[1] -= (labels < 0).sum()  # samples that only fill up a tile
     return found
 
@@ -177,16 +176,19 @@ def measure_margins(
     sources: NDArray[np.int32],
     targets: NDArray[np.int32],
     wanted: NDArray[np.bool_],
-    scales: Floats,
     n_slots: int,
+    places: NDArray[np.int64],
+    shares: Floats,
+    unit: float,
     careful: NDArray[np.bool_],
-) -> NDArray[np.float64]:
-    """Σ loss over the block's samples after each wanted step, and how many were correct where careful."""
+    found: NDArray[np.float64],
+) -> None:
+    """Σ loss over the block's samples after each wanted step, and how many were correct where careful: into `found`,
+    which has a place for every step of the whole trie, as `shares` and `careful` have."""
     size, n_vectors = packed.shape[1], len(padding) // LANES
     n_others = size // (n_vectors * LANES)
     sums = np.empty(n_slots * size + LANES, np.int32)  # the slots, and a place for sums nobody continues
     scratch = np.empty(max(n_others, 1) * LANES, np.float32)
-    found = np.zeros((2, len(clients)))  # (2, n_steps)
     sums[:size] = start
     for step in range(len(clients)):
         keeps = np.int64(targets[step] >= 0)
@@ -196,8 +198,9 @@ def measure_margins(
         if not wanted[step]:
             add((sums, source, target, packed, client, size))
             continue
-        operands = (sums, source, target, keeps, packed, client, padding, scratch, n_vectors, n_others, scales[step])
-        measures = _careful_step(operands) if careful[step] else _quick_step(operands)
-        found[0, step] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
-        found[1, step] = measures[3]
-    return found
+        place = places[step]
+        scale = shares[place] * np.float32(unit)
+        operands = (sums, source, target, keeps, packed, client, padding, scratch, n_vectors, n_others, scale)
+        measures = _careful_step(operands) if careful[place] else _quick_step(operands)
+        found[0, place] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
+        found[1, place] = measures[3]

@@ -73,11 +73,6 @@ def round_models(origin: Model, clients: Sequence[Model], varying: Set[str], *, 
     return RoundModels(ordered, tuple(clients), differences, counters, images)
 
 
-def varying_tensors(origin: Model, clients: Sequence[Model]) -> frozenset[str]:
-    """The names of the tensors that are not equal in all models."""
-    return frozenset(name for name, like in origin.items() if any(not is_same(model[name], like) for model in clients))
-
-
 def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are equal; not looked into if they are one."""
     return a is b or torch.equal(a, b)

@@ -7,12 +7,16 @@ No OpenMP: beside a busy process its spinning threads cost fifteen times the wor
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import UsageError
 
+Result = TypeVar("Result")
 BlockFunction = Callable[[int], NDArray[np.float64]]
 
 
@@ -25,6 +29,23 @@ def sum_over_blocks(of_block: BlockFunction, n_blocks: int, n_threads: int = 1) 
     if n_threads == 1 or n_blocks == 1:
         return _sum_in_order(of_block(block) for block in range(n_blocks))
     return _Crew(of_block, n_blocks).work(min(n_threads, n_blocks))
+
+
+def meanwhile(work: Callable[[], Result], n_threads: int) -> Callable[[], Result]:
+    """Begin `work` on a thread of its own, if there is more than one; what comes out waits for it, and raises what it
+    raised."""
+    if n_threads == 1:
+        return cache(work)
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result
 
 
 def _sum_in_order(arrays: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
