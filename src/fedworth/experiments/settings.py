@@ -149,8 +149,8 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
     },
     "page": {
         "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(5, 100), "mnist": Extent(5, 100), "cifar10-cnn": Extent(3, 20)},
-        "rank": {"mnist": Extent(5, 100)},
+        "spectrum": {"synthetic": Extent(3, 100), "mnist": Extent(3, 100), "cifar10-cnn": Extent(2, 20)},
+        "rank": {"mnist": Extent(3, 100)},
         "fairness": {
             "synthetic": Extent(50),
             "mnist": Extent(50),
@@ -165,12 +165,12 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "cifar10": Extent(12, n_truth_seeds=3),
         },
         "noisy-labels": {
-            "synthetic-iid": Extent(3, 100, n_clients=100),
-            "mnist": Extent(3, 100, n_clients=100),
+            "synthetic-iid": Extent(2, 100, n_clients=100),
+            "mnist": Extent(2, 100, n_clients=100),
             "fashion-mnist": Extent(2, 10, n_clients=100, n_permutations=100, test_limit=100),
-            "cifar10": Extent(2, 10, n_clients=100, n_permutations=40, test_limit=50),
+            "cifar10": Extent(2, 5, n_clients=100, n_permutations=20, test_limit=50),
         },
-        "time": {"synthetic": Extent(2, 10, n_clients=100)},
+        "time": {"synthetic": Extent(2, 10, n_clients=100, client_step=30)},
         "models": {
             "synthetic": Extent(3, 100),
             "mnist": Extent(3, 100),
