@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import UsageError
-from fedworth.utility.threads import sum_over_blocks
+from fedworth.utility.threads import meanwhile, sum_over_blocks
 
 
 @given(st.integers(1, 30), st.integers(2, 4))
@@ -56,3 +56,23 @@ def test_a_failure_in_a_block_is_raised_and_ends_the_work(n_threads):
 def test_there_must_be_a_block_and_a_thread(n_blocks, n_threads):
     with pytest.raises(UsageError, match="expected 1 or more"):
         sum_over_blocks(lambda _: np.zeros(1), n_blocks, n_threads)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_what_is_done_meanwhile_is_done_once_and_its_error_is_raised_where_it_is_wanted(n_threads):
+    done = []
+
+    def work():
+        done.append(threading.current_thread())
+        return len(done)
+
+    later = meanwhile(work, n_threads)
+    assert [later(), later()] == [1, 1]
+    assert (done == [threading.current_thread()]) == (n_threads == 1)
+
+    def fails():
+        raise UsageError("no")
+
+    failing = meanwhile(fails, n_threads)
+    with pytest.raises(UsageError, match="no"):
+        failing()
