@@ -237,7 +237,12 @@ class _Outputs:
         self.first_layer: Floats | None = None
         if self.prefix.layer is not None:
             self.inputs, weight, bias = self.prefix.layer
-            weights, biases = _everybodys((weight, bias), models.everybody, stages.exported)
+            weights = [tensor_of(weight, model, stages.exported).numpy() for model in models.everybody]
+            nothing = np.zeros(len(weights[0]), np.float32)
+            biases = [
+                nothing if bias is None else tensor_of(bias, model, stages.exported).numpy()
+                for model in models.everybody
+            ]
             self.first_layer = pack_layers((weights,), (biases,))
 
     def blocks(self, batch: Batch) -> Iterator[tuple[Floats, Floats, Labels]]:

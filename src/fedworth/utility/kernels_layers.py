@@ -18,23 +18,36 @@ from fedworth.utility.tiles import Floats
 
 Integers = NDArray[np.int32]
 
+OfModels = Sequence[Floats] | Floats
+"""A weight or a bias of each model: as an array, or one by one, which takes no copy."""
 
-def pack_layers(weights: Sequence[Floats], biases: Sequence[Floats]) -> Floats:
-    """Every model's later layers in the order the products read them.
+
+def pack_layers(weights: Sequence[OfModels], biases: Sequence[OfModels]) -> Floats:
+    """Every model's layers in the order the products read them: (n_models, n_numbers), the one copy that is made.
 
     A layer of odd width gets one output more, always zero, and the layer after it one input more, with weights zero.
     """
-    parts: list[Floats] = []
-    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        _, n_outputs, n_inputs = weight.shape
-        more_outputs, more_inputs = (0, n_outputs % 2), (0, n_inputs % 2 if layer else 0)
-        weight = np.pad(weight, ((0, 0), more_outputs, more_inputs))
-        for first in range(0, weight.shape[1], WIDEST):
-            panel = weight[:, first : first + WIDEST].transpose(0, 2, 1)  # (n_models, n_inputs, width)
-            parts.append(panel.reshape(len(panel), -1))
-        parts.append(np.pad(bias, ((0, 0), more_outputs)))
-    packed = np.concatenate(parts, axis=1)  # (n_models, n_numbers)
-    return np.pad(packed, ((0, 0), (0, -packed.shape[1] % LANES))).astype(np.float32)
+    shapes = [_even_shape(weight[0].shape, is_first=layer == 0) for layer, weight in enumerate(weights)]
+    n_numbers = sum(n_outputs * (n_inputs + 1) for n_outputs, n_inputs in shapes)
+    packed = np.zeros((len(weights[0]), n_numbers + -n_numbers % LANES), np.float32)
+    for model, numbers in enumerate(packed):
+        at = 0
+        for (n_outputs, n_inputs), weight, bias in zip(shapes, weights, biases, strict=True):
+            for first in range(0, n_outputs, WIDEST):
+                width = min(WIDEST, n_outputs - first)
+                panel = numbers[at : at + n_inputs * width].reshape(n_inputs, width)
+                given = weight[model][first : first + WIDEST]
+                panel[: given.shape[1], : given.shape[0]] = given.T
+                at += n_inputs * width
+            numbers[at : at + len(bias[model])] = bias[model]
+            at += n_outputs
+    return packed
+
+
+def _even_shape(shape: tuple[int, ...], *, is_first: bool) -> tuple[int, int]:
+    """Outputs, made even, and inputs, made even as those of the layer before are."""
+    n_outputs, n_inputs = shape
+    return n_outputs + n_outputs % 2, n_inputs if is_first else n_inputs + n_inputs % 2
 
 
 @dataclass(frozen=True, slots=True)
