@@ -168,7 +168,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "synthetic-iid": Extent(2, 100, n_clients=100),
             "mnist": Extent(2, 100, n_clients=100),
             "fashion-mnist": Extent(2, 10, n_clients=100, n_permutations=100, test_limit=100),
-            "cifar10": Extent(2, 5, n_clients=100, n_permutations=20, test_limit=50),
+            "cifar10": Extent(1, 5, n_clients=100, n_permutations=20, test_limit=50),
         },
         "time": {"synthetic": Extent(2, 10, n_clients=100, client_step=30)},
         "models": {
@@ -177,7 +177,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "fashion-mnist": Extent(2, 200),
             "cifar10": Extent(2, 100),
         },
-        "sensitivity": {name: Extent(4, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
+        "sensitivity": {name: Extent(2, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
         | {name: Extent(2) for name in ("fashion-mnist", "cifar10", "cifar10-cnn")},
     },
     "quick": {
