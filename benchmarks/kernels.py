@@ -6,11 +6,9 @@ includes the trie and the clients' own forward passes; the loop is timed on some
 """
 
 import itertools
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,57 +141,26 @@ def compare(case: Case) -> str:
     )
 
 
-@contextmanager
-def busy_process() -> Iterator[None]:
-    """Another process that never rests."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def thread_ratio(case: Case) -> float:
-    """Wall time on one thread over wall time on two, clients' forward passes left out."""
-    _, states, samples, labels = federation(case)
-    trie, outputs = case.trie(), first_layer(states, samples)
-    weights, biases = ((torch.stack([s[f"2.{kind}"] for s in states]).numpy(),) for kind in ("weight", "bias"))
-    heads = ReluHeads(outputs, weights, biases)
-
-    def run(n_threads: int) -> float:
-        return seconds(lambda: hidden_relu_losses(heads, labels.numpy(), trie, n_threads=n_threads), time.perf_counter)
-
-    one, two = np.array([(run(1), run(2)) for _ in range(2 * N_RUNS)]).min(axis=0)
-    return float(one / two)
-
-
 def main() -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(2022)
     permutations = np.stack([rng.permutation(50) for _ in range(196)])
     subsets = "all 1,023 coalitions of 10 clients, 10,000 samples"
     prefixes = "9,800 prefixes of 50 clients, 2,000 samples"
-    mlp1 = Case(f"MLP 784-200-10, {subsets}", 45, (784, 200, 10), 10, 10_000, None, 24)
     cases = [
         Case(f"softmax regression 784-10, {subsets}", 150, (784, 10), 10, 10_000, None, 64),
-        mlp1,
+        Case(f"MLP 784-200-10, {subsets}", 45, (784, 200, 10), 10, 10_000, None, 24),
         Case(f"MLP 784-200-200-10, {subsets}", 5, (784, 200, 200, 10), 10, 10_000, None, 24),
         Case(f"softmax regression 784-10, {prefixes}", 150, (784, 10), 50, 2_000, permutations, 256),
         Case(f"softmax regression 60-10, {prefixes}", 150, (60, 10), 50, 2_000, permutations, 512),
         Case(f"MLP 784-200-10, {prefixes}", 60, (784, 200, 10), 50, 2_000, permutations, 64),
     ]
     write = sys.stdout.write
-    if "threads" in sys.argv[1:]:  # an idle machine is rare: this alone takes seconds
-        cases = []
     write("| case | loop, coalitions/s | kernels, coalitions/s | ratio | bar | largest error |\n")
     write("| --- | ---: | ---: | ---: | ---: | ---: |\n")
     for case in cases:
         write(compare(case) + "\n")
         sys.stdout.flush()
-    write(f"\nTwo threads over one, wall time, {mlp1.name}: {thread_ratio(mlp1):.2f}×")
-    with busy_process():
-        write(f"; beside a busy process {thread_ratio(mlp1):.2f}×\n")
 
 
 if __name__ == "__main__":

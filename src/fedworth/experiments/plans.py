@@ -7,9 +7,9 @@ the most expensive round and estimate the same thing. Such a plan estimates leav
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Memberships, Permutations
+from fedworth.arrays import Permutations
 from fedworth.utility.coalitions import default_permutations, distinct, draw_permutations, prefixes
-from fedworth.utility.plan import Plan, plan_prefixes
+from fedworth.utility.plan import Plan, all_but_one, plan_prefixes
 
 Participants = NDArray[np.bool_]
 
@@ -28,7 +28,7 @@ def plan_monte_carlo(
     )
     cells = []
     for row, mine, within in zip(participants, orders, algorithm.cells, strict=True):
-        wanted = np.concatenate([within, prefixes(mine, n_clients), _all_but_one(row)])
+        wanted = np.concatenate([within, prefixes(mine, n_clients), all_but_one(row)])
         cells.append(distinct(wanted)[0])
     return Plan(tuple(cells), algorithm.permutations, orders)
 
@@ -47,11 +47,3 @@ def plan_fedsv(participants: Participants, n_participants: int, *, rng: np.rando
 def _orders(members: NDArray[np.int64], rng: np.random.Generator, *, most: int | None = None) -> Permutations:
     usual = default_permutations(len(members))
     return draw_permutations(members, usual if most is None else min(usual, most), rng=rng)
-
-
-def _all_but_one(row: NDArray[np.bool_]) -> Memberships:
-    """The participants without each of them in turn, for leave-one-out."""
-    members = np.flatnonzero(row)
-    coalitions = np.tile(row, (len(members), 1))
-    coalitions[np.arange(len(members)), members] = False
-    return coalitions
