@@ -149,7 +149,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
     },
     "page": {
         "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(3, 100), "mnist": Extent(3, 100), "cifar10-cnn": Extent(2, 20)},
+        "spectrum": {"synthetic": Extent(3, 100), "mnist": Extent(3, 100), "cifar10-cnn": Extent(2, 100)},
         "rank": {"mnist": Extent(3, 100)},
         "fairness": {
             "synthetic": Extent(50),
@@ -165,20 +165,20 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "cifar10": Extent(12, n_truth_seeds=3),
         },
         "noisy-labels": {
-            "synthetic-iid": Extent(2, 100, n_clients=100),
-            "mnist": Extent(2, 100, n_clients=100),
-            "fashion-mnist": Extent(2, 10, n_clients=100, n_permutations=100, test_limit=100),
-            "cifar10": Extent(1, 5, n_clients=100, n_permutations=20, test_limit=50),
+            "synthetic-iid": Extent(3, 100, n_clients=100),
+            "mnist": Extent(3, 100, n_clients=100),
+            "fashion-mnist": Extent(2, 50, n_clients=100, n_permutations=20, test_limit=100),
+            "cifar10": Extent(2, 10, n_clients=100, n_permutations=10, test_limit=50),
         },
         "time": {"synthetic": Extent(2, 10, n_clients=100, client_step=30)},
         "models": {
             "synthetic": Extent(3, 100),
             "mnist": Extent(3, 100),
-            "fashion-mnist": Extent(2, 200),
-            "cifar10": Extent(2, 100),
+            "fashion-mnist": Extent(3, 200),
+            "cifar10": Extent(3, 100),
         },
-        "sensitivity": {name: Extent(2, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
-        | {name: Extent(2) for name in ("fashion-mnist", "cifar10", "cifar10-cnn")},
+        "sensitivity": {name: Extent(3, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
+        | {name: Extent(3) for name in ("fashion-mnist", "cifar10", "cifar10-cnn")},
     },
     "quick": {
         "unfairness": {"mnist": Extent(50)},
