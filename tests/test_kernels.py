@@ -17,6 +17,8 @@ from fedworth.utility.kernels import (
     softmax_measures,
 )
 from fedworth.utility.kernels_compile import compiled
+from fedworth.utility.kernels_lanes import TILE
+from fedworth.utility.tiles import extremes_of
 from fedworth.utility.trie import coalition_trie, prefix_trie
 
 WEIGHTINGS = ("uniform", "samples", "fixed")
@@ -205,6 +207,18 @@ def test_averages_may_leave_the_range_of_their_models_under_large_fixed_weights(
         logits, np.ones(20, np.int64), trie, client_weights=np.array([1.0, 1.0]), global_logits=np.zeros((20, 2), "f4")
     )
     assert losses[0] == pytest.approx(120.0)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([None, np.nan, np.inf, -np.inf]))
+def test_extremes_are_the_lowest_and_the_highest_number_and_tell_what_is_not_finite(seed, bad):
+    rng = np.random.default_rng(seed)
+    shape = (rng.integers(1, 4), rng.integers(1, 4), rng.integers(1, 6), TILE)
+    tiles = rng.normal(size=shape).astype(np.float32)
+    expected = np.stack((tiles.min(axis=(1, 2, 3)), tiles.max(axis=(1, 2, 3))), axis=1)
+    if bad is not None:
+        place = tuple(rng.integers(0, shape).tolist())
+        tiles[place], expected[place[0]] = bad, np.nan
+    assert np.array_equal(extremes_of(tiles), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

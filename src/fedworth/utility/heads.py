@@ -31,7 +31,7 @@ from fedworth.utility.kernels_softmax import softmax_sums
 from fedworth.utility.mixing import RoundModels
 from fedworth.utility.stages import Stages, numbers
 from fedworth.utility.threads import meanwhile, sum_over_blocks
-from fedworth.utility.tiles import Floats, Labels, tiled, tiled_labels, tiles_in_block
+from fedworth.utility.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.trie import coalition_trie
 
 CLOSE = 1e-12
@@ -193,13 +193,13 @@ def head_losses(
     packed = _packed(layers, weights, starts=shares.from_global)
 
     def of_batch(index: int) -> NDArray[np.float64]:
-        found = np.zeros(1)
-        for tiles, start, labels in outputs.blocks(samples[index]):
-            if packed is None:
-                found = found + softmax_sums(tiles, start, labels, later(), counts_correct=False)[0]
-            else:
-                found = found + hidden_sums(tiles, start, labels, later(), packed)[0]
-        return found
+        found = [
+            softmax_sums(block, later(), counts_correct=False)[0]
+            if packed is None
+            else hidden_sums(block, later(), packed)[0]
+            for block in outputs.blocks(samples[index])
+        ]
+        return found[0] if len(found) == 1 else np.asarray(sum(found))
 
     losses = np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[later().trie.coalition_steps])
     refuse_overflow(losses)
@@ -245,14 +245,17 @@ class _Outputs:
             ]
             self.first_layer = pack_layers((weights,), (biases,))
 
-    def blocks(self, batch: Batch) -> Iterator[tuple[Floats, Floats, Labels]]:
-        """Everybody's outputs as tiles, those that sums start from, and the labels."""
+    def blocks(self, batch: Batch) -> Iterator[Block]:
+        """Everybody's outputs, refused if one is not finite, in blocks."""
         labels = batch.labels.numpy()
-        for block, tiles in enumerate(self._tiles(batch)):
-            refuse_infinite("outputs", tiles[1:], tiles[:1], self.client_numbers)
-            yield tiles, tiles[: self.n_start], tiled_labels(labels, block * self.n_tiles * TILE, self.n_tiles)
+        for block, (tiles, extremes) in enumerate(self._tiles(batch)):
+            if np.isnan(extremes).any():
+                refuse_infinite("outputs", tiles[1:], tiles[:1], self.client_numbers)
+            here = tiled_labels(labels, block * self.n_tiles * TILE, self.n_tiles)
+            yield Block(tiles, extremes, tiles[: self.n_start], here)
 
-    def _tiles(self, batch: Batch) -> Iterator[Floats]:
+    def _tiles(self, batch: Batch) -> Iterator[tuple[Floats, Floats]]:
+        """Everybody's outputs as tiles, and their extremes."""
         if self.first_layer is not None:
             for inputs in batch.tiles or _tiles(batch.values[self.inputs], self.n_tiles):
                 yield first_layers(inputs, self.first_layer, self.n_outputs)
@@ -260,4 +263,5 @@ class _Outputs:
         with torch.inference_mode():
             outputs = self.prefix.of(batch)[0].flatten(2).numpy()  # (n_models, n_samples, n_outputs)
         for first in range(0, outputs.shape[1], self.n_tiles * TILE):
-            yield tiled(outputs, first, self.n_tiles)
+            tiles = tiled(outputs, first, self.n_tiles)
+            yield tiles, extremes_of(tiles)

@@ -26,7 +26,7 @@ from fedworth.utility.kernels_lanes import TILE
 from fedworth.utility.kernels_layers import packed_layers
 from fedworth.utility.kernels_softmax import softmax_sums
 from fedworth.utility.threads import sum_over_blocks
-from fedworth.utility.tiles import Floats, tiled, tiled_labels, tiles_in_block
+from fedworth.utility.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.trie import ROOT, Trie, coalition_trie
 
 
@@ -85,18 +85,14 @@ def softmax_measures(
     sums = averages(trie, len(logits), client_weights, from_global=global_logits is not None)
     start = _one_model(global_logits, logits.shape[1:])
     refuse_infinite("logits", logits, start)
-    n_tiles = tiles_in_block(logits.shape[2])
 
     def of_block(block: int) -> NDArray[np.float64]:
-        first = block * n_tiles * TILE
-        tiles, start_tiles = (tiled(z, first, n_tiles) for z in (logits, start))
-        here = tiled_labels(labels, first, n_tiles)
-        return softmax_sums(tiles, start_tiles, here, sums, counts_correct=counts_correct)
+        return softmax_sums(_block(block, logits, start, labels), sums, counts_correct=counts_correct)
 
     def of_global() -> Measures:
         return softmax_measures(start, labels, _alone(), counts_correct=counts_correct, n_threads=n_threads)
 
-    found = sum_over_blocks(of_block, -(-len(labels) // (n_tiles * TILE)), n_threads)
+    found = sum_over_blocks(of_block, _n_blocks(logits), n_threads)
     if not counts_correct:
         found[1] = np.nan
     return _measures(found / len(labels), trie, of_global)
@@ -135,18 +131,15 @@ def hidden_relu_measures(
     refuse_infinite("pre-activations", outputs, start)
     start_layers = None if global_head is None else (global_head.weights, global_head.biases)
     layers = packed_layers(heads.weights, heads.biases, start_layers, sums.client_weights)
-    n_tiles = tiles_in_block(outputs.shape[2])
 
     def of_block(block: int) -> NDArray[np.float64]:
-        first = block * n_tiles * TILE
-        tiles, start_tiles = (tiled(z, first, n_tiles) for z in (outputs, start))
-        return hidden_sums(tiles, start_tiles, tiled_labels(labels, first, n_tiles), sums, layers)
+        return hidden_sums(_block(block, outputs, start, labels), sums, layers)
 
     def of_global() -> Measures:
         assert global_head is not None  # `averages` has refused an empty coalition without one
         return hidden_relu_measures(global_head, labels, _alone(), n_threads=n_threads)
 
-    found = sum_over_blocks(of_block, -(-len(labels) // (n_tiles * TILE)), n_threads)
+    found = sum_over_blocks(of_block, _n_blocks(outputs), n_threads)
     return _measures(found / len(labels), trie, of_global)
 
 
@@ -163,6 +156,18 @@ def hidden_relu_losses(
     return hidden_relu_measures(
         heads, labels, trie, client_weights=client_weights, global_head=global_head, n_threads=n_threads
     ).losses
+
+
+def _n_blocks(outputs: Floats) -> int:
+    return -(-len(outputs[0]) // (tiles_in_block(outputs.shape[2]) * TILE))
+
+
+def _block(block: int, outputs: Floats, start: Floats, labels: NDArray[np.int64]) -> Block:
+    """A block of the samples, from outputs (n_models, n_samples, n_outputs)."""
+    n_tiles = tiles_in_block(outputs.shape[2])
+    first = block * n_tiles * TILE
+    tiles, start_tiles = (tiled(z, first, n_tiles) for z in (outputs, start))
+    return Block(tiles, extremes_of(tiles), start_tiles, tiled_labels(labels, first, n_tiles))
 
 
 def _alone() -> Trie:

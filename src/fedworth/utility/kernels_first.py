@@ -11,21 +11,23 @@ import numpy as np
 from fedworth.utility.kernels_compile import compiled
 from fedworth.utility.kernels_lanes import TILE
 from fedworth.utility.kernels_products import WIDEST, run_panel
-from fedworth.utility.tiles import Floats
+from fedworth.utility.tiles import Floats, find_extremes
 
 
-def first_layers(tiles: Floats, packed: Floats, n_outputs: int) -> Floats:
-    """All models' outputs for a block of samples (n_tiles, n_inputs, TILE): (n_models, n_tiles, n_outputs, TILE).
+def first_layers(tiles: Floats, packed: Floats, n_outputs: int) -> tuple[Floats, Floats]:
+    """All models' outputs for a block of samples (n_tiles, n_inputs, TILE): (n_models, n_tiles, n_outputs, TILE), and
+    their extremes (n_models, 2).
 
     `packed` is (n_models, n_numbers), from `pack_layers`.
     """
     outputs = np.empty((len(packed), len(tiles), n_outputs + n_outputs % 2, TILE), np.float32)
-    _first_layers(tiles, packed, outputs)
-    return np.ascontiguousarray(outputs[:, :, :n_outputs])
+    extremes = np.empty((len(packed), 2), np.float32)
+    _first_layers(tiles, packed, n_outputs, outputs, extremes)
+    return np.ascontiguousarray(outputs[:, :, :n_outputs]), extremes
 
 
 @compiled
-def _first_layers(tiles: Floats, packed: Floats, outputs: Floats) -> None:
+def _first_layers(tiles: Floats, packed: Floats, n_wanted: int, outputs: Floats, extremes: Floats) -> None:
     n_models, n_tiles, n_outputs, width = outputs.shape
     n_inputs = tiles.shape[1]
     inputs, weights, results = tiles.reshape(tiles.size), packed.reshape(packed.size), outputs.reshape(outputs.size)
@@ -40,3 +42,4 @@ def _first_layers(tiles: Floats, packed: Floats, outputs: Floats) -> None:
                 y_at = ((model * n_tiles + tile) * n_outputs + out) * width
                 run_panel(panel, (inputs, x_at, weights, at, biases + out, results, y_at, n_inputs, one, one, lowest))
             at += panel * n_inputs
+        find_extremes(outputs[model], n_wanted, extremes[model])

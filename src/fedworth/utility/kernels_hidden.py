@@ -36,7 +36,7 @@ from fedworth.utility.kernels_products import (
     join_and_run_panel,
     run_panel,
 )
-from fedworth.utility.tiles import Floats, Labels
+from fedworth.utility.tiles import Block, Floats, Labels
 
 HELD_BYTES = 3 << 20
 """What the tiles that are held together may take, over all clients: they are read once for every step."""
@@ -45,17 +45,15 @@ WEIGHTS_AT_ONCE = 1 << 16
 """Numbers in the summed weights of the steps taken together: a quarter of a second-level cache."""
 
 
-def hidden_sums(
-    tiles: Floats, start: Floats, labels: Labels, averages: Averages, layers: PackedLayers
-) -> NDArray[np.float64]:
+def hidden_sums(block: Block, averages: Averages, layers: PackedLayers) -> NDArray[np.float64]:
     """Σ loss over a block's samples after each wanted step, and how many were predicted correctly: (2, n_steps).
 
-    Tiles are (n_models, n_tiles, n_inputs, TILE), labels −1 beyond the last sample. `start` holds one model if sums
-    start from it, and the clients' pre-activations are then relative to it; it holds none if they start from nothing.
+    If sums start from a model, the clients' pre-activations are relative to it.
     """
+    tiles, start, labels = block.tiles, block.start, block.labels
     n_held = max(1, HELD_BYTES // max(1, 4 * tiles[:, 0].size))
-    bounds = _largest(tiles - start if len(start) else tiles) * averages.client_weights
-    start_bound = float(_largest(start)[0]) if len(start) else 0.0
+    largest, of_start = (_largest(extremes) for extremes in block.relative_extremes())  # (n_clients,), (1 or 0,)
+    bounds, start_bound = largest * averages.client_weights, float(of_start.max(initial=0))
     found = np.zeros((2, averages.trie.n_steps))
     for group in groups(averages, [(bounds, start_bound), *layers.bounds]):
         steps, members = group.trie, group.members
@@ -86,10 +84,9 @@ def _totals(parts: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _largest(tiles: Floats) -> NDArray[np.float64]:
-    """(n_models,): the largest number in size; NaN or infinite if one is not finite."""
-    flat = tiles.reshape(len(tiles), -1)
-    return np.asarray(np.maximum(flat.max(axis=1), -flat.min(axis=1)), np.float64)
+def _largest(extremes: Floats) -> NDArray[np.float64]:
+    """(n_models,): the largest number in size between these extremes."""
+    return np.asarray(np.maximum(extremes[:, 1], -extremes[:, 0]), np.float64)
 
 
 @compiled

@@ -26,7 +26,7 @@ from fedworth.utility.averages import Averages, groups, running_maxima
 from fedworth.utility.kernels_compile import compiled, intrinsic
 from fedworth.utility.kernels_lanes import DOUBLES, I64, INTS, LANES, LOG2E, MEASURES, Lanes, LogSum
 from fedworth.utility.kernels_products import add
-from fedworth.utility.tiles import Floats, Labels
+from fedworth.utility.tiles import Block, Floats, Labels
 
 LARGEST_MARGIN = 80.0
 PADDING = 1e4
@@ -88,40 +88,31 @@ def _careful_step(typing: Any, operands: Any) -> Any:  # noqa: ARG001
     return MEASURES(operands), _step_code(careful=True)
 
 
-def softmax_sums(
-    tiles: Floats, start: Floats, labels: Labels, averages: Averages, *, counts_correct: bool
-) -> NDArray[np.float64]:
+def softmax_sums(block: Block, averages: Averages, *, counts_correct: bool) -> NDArray[np.float64]:
     """Σ loss over a block's samples after each wanted step, and how many were correct if counted: (2, n_steps).
 
-    Tiles are (n_models, n_tiles, n_classes, TILE), labels −1 beyond the last sample. `start` holds one model if sums
-    start from it, and the clients' margins are then relative to it; it holds none if they start from nothing.
+    If sums start from a model, the clients' margins are relative to it.
     """
-    ranges = _ranges(tiles)  # (n_clients,)
-    start_range, bounds = 0.0, ranges
-    if len(start):
-        start_range, bounds = float(_ranges(start)[0]), _ranges(tiles - start)
-        ranges = np.maximum(ranges, start_range)
+    relative, of_start = (_widths(extremes) for extremes in block.relative_extremes())  # (n_clients,), (1 or 0,)
+    ranges, start_range = np.maximum(_widths(block.extremes), of_start.max(initial=0)), of_start.max(initial=0)
     trie = averages.trie
     careful = ~averages.convex | counts_correct  # (n_steps,)
     if (ranges > LARGEST_MARGIN).any():
         careful |= running_maxima(trie.clients, trie.parents, ranges) > LARGEST_MARGIN
-    padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
     found = np.zeros((2, trie.n_steps))
-    for group in groups(averages, [(bounds * averages.client_weights, start_range)]):
-        (unit,), steps = group.units, group.trie
-        packed, packed_start = pack_margins(tiles, start, labels, averages.client_weights, group.members, unit)
+    for group in groups(averages, [(relative * averages.client_weights, float(start_range))]):
+        steps = group.trie
         measure_margins(
-            packed, packed_start, padding, steps.clients, steps.sources, steps.targets, steps.wanted, steps.n_slots,
-            group.places, averages.shares, unit, careful, found,
+            block.tiles, block.start, block.labels, averages.client_weights, group.members, float(group.units[0]),
+            steps.clients, steps.sources, steps.targets, steps.wanted, steps.n_slots, group.places,
+            averages.shares, careful, found,
         )  # fmt: skip
-    found[1] -= (labels < 0).sum()  # samples that only fill up a tile
     return found
 
 
-def _ranges(tiles: Floats) -> NDArray[np.float64]:
-    """(n_models,): no margin in the block is larger, in size; NaN or infinite if a logit is not finite."""
-    flat = tiles.reshape(len(tiles), -1)
-    return np.asarray(flat.max(axis=1).astype(np.float64) - flat.min(axis=1))
+def _widths(extremes: Floats) -> NDArray[np.float64]:
+    """(n_models,): no margin between numbers of these extremes is larger, in size."""
+    return np.asarray(extremes[:, 1].astype(np.float64) - extremes[:, 0])
 
 
 @compiled
@@ -143,7 +134,7 @@ def _margins(model: Floats, labels: Labels, margins: NDArray[np.float64]) -> Non
 
 
 @compiled
-def pack_margins(
+def _pack_margins(
     tiles: Floats,
     start: Floats,
     labels: Labels,
@@ -169,9 +160,12 @@ def pack_margins(
 
 @compiled
 def measure_margins(
-    packed: Integers,
-    start: Integers,
-    padding: Floats,
+    tiles: Floats,
+    start: Floats,
+    labels: Labels,
+    client_weights: NDArray[np.float64],
+    members: NDArray[np.int64],
+    unit: float,
     clients: NDArray[np.int32],
     sources: NDArray[np.int32],
     targets: NDArray[np.int32],
@@ -179,17 +173,21 @@ def measure_margins(
     n_slots: int,
     places: NDArray[np.int64],
     shares: Floats,
-    unit: float,
     careful: NDArray[np.bool_],
     found: NDArray[np.float64],
 ) -> None:
     """Σ loss over the block's samples after each wanted step, and how many were correct where careful: into `found`,
-    which has a place for every step of the whole trie, as `shares` and `careful` have."""
+    which has a place for every step of the whole trie, as `shares` and `careful` have.
+
+    One call for all of a block's work: threads that come back to the interpreter wait for each other there."""
+    packed, packed_start = _pack_margins(tiles, start, labels, client_weights, members, unit)
+    padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
+    n_filled_up = (labels < 0).sum()  # samples that only fill up a tile
     size, n_vectors = packed.shape[1], len(padding) // LANES
     n_others = size // (n_vectors * LANES)
     sums = np.empty(n_slots * size + LANES, np.int32)  # the slots, and a place for sums nobody continues
     scratch = np.empty(max(n_others, 1) * LANES, np.float32)
-    sums[:size] = start
+    sums[:size] = packed_start
     for step in range(len(clients)):
         keeps = np.int64(targets[step] >= 0)
         source = np.int64(sources[step]) * size
@@ -203,4 +201,4 @@ def measure_margins(
         operands = (sums, source, target, keeps, packed, client, padding, scratch, n_vectors, n_others, scale)
         measures = _careful_step(operands) if careful[place] else _quick_step(operands)
         found[0, place] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
-        found[1, place] = measures[3]
+        found[1, place] = measures[3] - n_filled_up

@@ -56,53 +56,50 @@ def _sum_in_order(arrays: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 class _Crew:
-    """Threads at work on one sum; only those arrays wait that were finished before their turn."""
+    """Threads at work on one sum, the caller's among them; only those arrays wait that were finished before their turn.
+
+    Whoever finishes a block adds up what is due: a thread that did nothing else would only ask for the lock.
+    """
 
     def __init__(self, of_block: BlockFunction, n_blocks: int) -> None:
         self.of_block = of_block
-        self.n_blocks = n_blocks
         self.queue = iter(range(n_blocks))
         self.finished: dict[int, NDArray[np.float64]] = {}
+        self.due = 0
+        self.total: NDArray[np.float64] | None = None
         self.failure: BaseException | None = None
-        self.news = threading.Condition()
+        self.lock = threading.Lock()
 
     def work(self, n_threads: int) -> NDArray[np.float64]:
-        threads = [threading.Thread(target=self._take_blocks, daemon=True) for _ in range(n_threads)]
+        threads = [threading.Thread(target=self._take_blocks, daemon=True) for _ in range(n_threads - 1)]
         for thread in threads:
             thread.start()
+        self._take_blocks()
         try:
-            return _sum_in_order(self._in_order())
-        except BaseException as error:  # an interrupt must stop the others as a failure does
-            with self.news:
-                self.failure = self.failure or error
-            raise
-        finally:
             for thread in threads:
                 thread.join()
-
-    def _in_order(self) -> Iterator[NDArray[np.float64]]:
-        for block in range(self.n_blocks):
-            with self.news:
-                while self.failure is None and block not in self.finished:
-                    self.news.wait()
-                if self.failure is not None:
-                    raise self.failure
-                array = self.finished.pop(block)
-            yield array
+        except BaseException as error:  # an interrupt stops the others as a failure does
+            self.failure = error
+        if self.failure is not None:
+            raise self.failure
+        assert self.total is not None
+        return self.total
 
     def _take_blocks(self) -> None:
-        while True:
-            with self.news:
-                block = None if self.failure else next(self.queue, None)
-            if block is None:
-                return
-            try:
-                array = self.of_block(block)
-            except BaseException as error:
-                with self.news:
-                    self.failure = error
-                    self.news.notify_all()
-                return
-            with self.news:
-                self.finished[block] = array
-                self.news.notify_all()
+        try:
+            while (block := self._next()) is not None:
+                self._add(block, self.of_block(block))
+        except BaseException as error:
+            self.failure = self.failure or error
+
+    def _next(self) -> int | None:
+        with self.lock:
+            return None if self.failure else next(self.queue, None)
+
+    def _add(self, block: int, array: NDArray[np.float64]) -> None:
+        with self.lock:
+            self.finished[block] = array
+            while self.due in self.finished:
+                due = self.finished.pop(self.due)
+                self.total = due.copy() if self.total is None else np.add(self.total, due, out=self.total)
+                self.due += 1

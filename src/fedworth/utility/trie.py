@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Permutations
 from fedworth.errors import UtilityError
 from fedworth.utility.trie_walks import (
+    counted,
     depth_first,
     grow,
     leads_to,
+    listed,
     on_the_way,
     ordered_totals,
     running_sizes,
@@ -96,10 +98,10 @@ def coalition_trie(memberships: Memberships) -> Trie:
     if memberships.ndim != 2:
         raise UtilityError(f"memberships have shape {memberships.shape}, expected (n_coalitions, n_clients)")
     n_coalitions, n_clients = memberships.shape
-    by_frequency = np.argsort(-memberships.sum(axis=0), kind="stable")  # (n_clients,)
-    sizes = memberships.sum(axis=1)  # (n_coalitions,)
+    sizes, frequencies = counted(memberships)  # (n_coalitions,), (n_clients,)
+    by_frequency = np.argsort(-frequencies, kind="stable")  # (n_clients,)
     by_size = np.argsort(sizes, kind="stable")  # (n_coalitions,)
-    members = by_frequency[np.nonzero(memberships[by_size][:, by_frequency])[1]]  # (Σ|S|,)
+    members = listed(memberships, by_size, by_frequency, int(sizes.sum()))  # (Σ|S|,)
     ends = np.cumsum(sizes[by_size])  # (n_coalitions,)
     parents, clients, reached = grow(members, ends, n_clients, True)
     nodes = np.zeros(n_coalitions, np.int64)

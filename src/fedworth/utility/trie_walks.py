@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices
+from fedworth.arrays import Indices, Memberships
 from fedworth.utility.kernels_compile import compiled
 
 
@@ -19,6 +19,33 @@ def client_keys(n_clients: int) -> NDArray[np.uint64]:
     once in 10^26 runs, so keys are compared and coalitions are not.
     """
     return np.random.default_rng(2022).integers(0, 2**64, (n_clients, 2), dtype=np.uint64)
+
+
+@compiled
+def counted(memberships: Memberships) -> tuple[Indices, Indices]:
+    """How many clients each coalition has (n_coalitions,), and how many coalitions each client is in (n_clients,)."""
+    n_coalitions, n_clients = memberships.shape
+    sizes, frequencies = np.zeros(n_coalitions, np.int64), np.zeros(n_clients, np.int64)
+    for row in range(n_coalitions):
+        size = np.int64(0)
+        for client in range(n_clients):
+            is_member = np.int64(memberships[row, client])
+            size += is_member
+            frequencies[client] += is_member
+        sizes[row] = size
+    return sizes, frequencies
+
+
+@compiled
+def listed(memberships: Memberships, rows: Indices, clients: Indices, n_members: int) -> Indices:
+    """(n_members,): the members of the coalitions in the order of `rows`, those of each in the order of `clients`."""
+    members = np.empty(n_members + 1, np.int64)
+    n_listed = np.int64(0)
+    for row in rows:
+        for client in clients:
+            members[n_listed] = client  # overwritten by the next if it is no member: faster than asking first
+            n_listed += np.int64(memberships[row, client])
+    return members[:n_members]
 
 
 def grow(
