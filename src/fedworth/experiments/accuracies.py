@@ -11,7 +11,7 @@ import numpy as np
 from fedworth.experiments.outcome import Cell, Claim, Outcome, Panel, Series, claim_of
 from fedworth.experiments.settings import Extent, Setup
 from fedworth.experiments.spectrum import by_partition
-from fedworth.experiments.statistics import Estimate, mean_of
+from fedworth.experiments.statistics import SHARES, Estimate, mean_of
 from fedworth.experiments.study import Rows, Study
 from fedworth.experiments.trial import Row, Trial
 
@@ -61,7 +61,8 @@ def findings(rows: Rows) -> Outcome:
 
 def _cells(name: str, kind: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
     curves = [row["reading"]["accuracy"] for row in rows]
-    best, last = mean_of([max(curve) for curve in curves]), mean_of([curve[-1] for curve in curves])
+    best = mean_of([max(curve) for curve in curves], SHARES)
+    last = mean_of([curve[-1] for curve in curves], SHARES)
     paper = PAPERS_ACCURACIES.get(name, {}).get(kind)
     return name, kind, len(curves[0]), best.n, best.value, best.low, best.high, last.value, paper
 

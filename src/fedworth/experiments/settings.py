@@ -149,19 +149,19 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
     },
     "page": {
         "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(3, 100), "mnist": Extent(3, 100), "cifar10-cnn": Extent(2, 100)},
-        "rank": {"mnist": Extent(3, 100)},
+        "spectrum": {"synthetic": Extent(10, 100), "mnist": Extent(10, 100), "cifar10-cnn": Extent(2, 100)},
+        "rank": {"mnist": Extent(10, 100)},
         "fairness": {
             "synthetic": Extent(50),
             "mnist": Extent(50),
-            "fashion-mnist": Extent(20, n_truth_seeds=3),
-            "cifar10": Extent(15, n_truth_seeds=0),
+            "fashion-mnist": Extent(50, n_truth_seeds=3),
+            "cifar10": Extent(30, n_truth_seeds=0),
         },
         "noisy-data": {
             "synthetic-iid": Extent(50),
             "synthetic-0-0": Extent(50),
             "mnist": Extent(50),
-            "fashion-mnist": Extent(20, n_truth_seeds=5),
+            "fashion-mnist": Extent(50, n_truth_seeds=5),
             "cifar10": Extent(12, n_truth_seeds=3),
         },
         "noisy-labels": {
@@ -170,10 +170,10 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "fashion-mnist": Extent(2, 50, n_clients=100, n_permutations=20, test_limit=100),
             "cifar10": Extent(2, 10, n_clients=100, n_permutations=10, test_limit=50),
         },
-        "time": {"synthetic": Extent(2, 10, n_clients=100, client_step=30)},
+        "time": {"synthetic": Extent(2, 100, n_clients=100, client_step=30)},
         "models": {
-            "synthetic": Extent(3, 100),
-            "mnist": Extent(3, 100),
+            "synthetic": Extent(10, 100),
+            "mnist": Extent(10, 100),
             "fashion-mnist": Extent(3, 200),
             "cifar10": Extent(3, 100),
         },
