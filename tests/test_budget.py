@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.completion.complete import complete
-from fedworth.errors import UsageError
+from fedworth.errors import UsageError, ValuationError
+from fedworth.utility import measuring
 from fedworth.utility.budget import Budget, Status, arrivals, costs, shortened
 from fedworth.utility.files import load_utilities, save_utilities
 from fedworth.utility.matrix import UtilityMatrix
@@ -37,8 +38,8 @@ def n_permutations(matrix: UtilityMatrix) -> int:
     return len(matrix.permutations)
 
 
-def plan_of(ledger):
-    return plan_prefixes(participation(ledger), n_permutations=12, rng=np.random.default_rng(0))
+def plan_of(ledger, sampler="permutations"):
+    return plan_prefixes(participation(ledger), n_permutations=12, sampler=sampler, rng=np.random.default_rng(0))
 
 
 @given(drawn_participation(), st.integers(1, 5), st.integers(1, 5), st.booleans())
@@ -101,6 +102,48 @@ def test_values_from_a_cut_plan_come_with_a_warning_also_from_disk(tiny_ledger, 
         assert np.isfinite(valuation.values).all()
 
 
+@pytest.mark.parametrize("n_missing", [1, 12])
+def test_designs_come_last_and_a_budget_that_is_too_small_for_them_leaves_them_out(tiny_ledger, tiny_task, n_missing):
+    plan, oracle = plan_of(tiny_ledger, "stratified"), CountingOracle(LoopOracle(tiny_task))
+    budget = Budget(plan.n_evaluations - n_missing)
+    found = observe_and_count(tiny_ledger, oracle, plan, budget=budget)
+    assert oracle.n_evaluations == found.n_evaluations <= plan.n_evaluations - n_missing
+    assert found.status is Status.EVALUATIONS
+    assert found.matrix.round_designs is None
+    assert "but not what FedSV and leave-one-out need: stopped at the budget" in found.matrix.notes[-1]
+    valuation = value(found.matrix, "comfedsv", completion=complete(found.matrix))
+    assert np.isfinite(valuation.values).all()
+    with pytest.raises(ValuationError):
+        value(found.matrix, "fedsv")
+
+
+def test_a_plan_with_designs_that_is_complete_keeps_them(tiny_ledger, tiny_task):
+    plan = plan_of(tiny_ledger, "stratified")
+    found = observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan, budget=Budget(plan.n_evaluations, 10_000))
+    assert found.status is Status.COMPLETE
+    assert np.isfinite(value(found.matrix, "fedsv").values).all()
+
+
+def test_batches_are_small_where_measuring_is_slow_and_the_matrix_is_the_same(tiny_ledger, tiny_task, monkeypatch):
+    plan = plan_of(tiny_ledger, "stratified")
+    whole = observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan).matrix
+    monkeypatch.setattr(measuring, "FIRST_BATCH", 3)
+    monkeypatch.setattr(measuring, "BATCH_SECONDS", 0.0)
+    oracle = CountingOracle(LoopOracle(tiny_task))
+    cut = observe_and_count(tiny_ledger, oracle, plan).matrix
+    assert oracle.n_calls == sum(-(-(len(cells) - 1) // 3) for cells in plan.cells)
+    assert cut.utilities.tobytes() == whole.utilities.tobytes()
+
+
+def test_a_time_limit_is_looked_at_within_a_round(tiny_ledger, tiny_task, monkeypatch):
+    monkeypatch.setattr(measuring, "FIRST_BATCH", 3)
+    monkeypatch.setattr(measuring, "BATCH_SECONDS", 0.0)
+    oracle, exact = CountingOracle(LoopOracle(tiny_task)), plan_subsets(participation(tiny_ledger))
+    with pytest.raises(UsageError, match="34 of 37 evaluations of an exact observation still to do"):
+        observe_and_count(tiny_ledger, oracle, exact, budget=Budget(seconds=1, clock=SteppingClock()))
+    assert oracle.n_calls == 1
+
+
 def test_a_plan_that_is_complete_needs_no_note(tiny_ledger, tiny_task):
     found = observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan_of(tiny_ledger), budget=Budget(10_000, 10_000))
     assert found.status is Status.COMPLETE
@@ -136,7 +179,7 @@ def test_a_time_limit_leaves_whole_permutations(tiny_ledger, tiny_task, seconds)
 
 def test_time_that_is_not_enough_for_anything_is_an_error(tiny_ledger, tiny_task):
     budget = Budget(seconds=1, clock=SteppingClock())
-    with pytest.raises(UsageError, match="time ran out before 2 of 12 permutations"):
+    with pytest.raises(UsageError, match="time ran out before 2 permutations"):
         observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan_of(tiny_ledger), budget=budget)
     exact = plan_subsets(participation(tiny_ledger))
     with pytest.raises(UsageError, match=r"6 of 37 evaluations of an exact observation still to do.*Monte Carlo"):

@@ -156,11 +156,14 @@ def test_a_plan_carries_a_design_of_every_round_and_its_cells():
         assert len(distinct(np.concatenate([cells, design]))[0]) == len(cells)
 
 
-def test_a_design_is_measured_whole_whatever_the_budget():
-    """Cells of a design that are prefixes too do not wait for their permutation."""
+def test_what_only_a_design_needs_comes_after_the_last_permutation():
+    """Cells of a design that are prefixes too arrive with their permutation."""
     plan = plan_prefixes(np.ones((1, 6), dtype=bool), sampler="stratified", rng=np.random.default_rng(0))
     assert plan.round_designs is not None
-    assert (arrivals(plan, 0)[locate(plan.round_designs[0], plan.cells[0])] == 0).all()
+    assert plan.permutations is not None
+    arrived, is_prefix = arrivals(plan, 0), locate(plan.cells[0], prefixes(plan.permutations, 6)) >= 0
+    assert is_prefix[locate(plan.round_designs[0], plan.cells[0])].any()
+    assert np.array_equal(arrived > len(plan.permutations), ~is_prefix)
     assert (arrivals(plan, 0) > 0).any()
 
 

@@ -1,9 +1,10 @@
 """Budgets: how much may be measured, and what the plan becomes when that is not enough for all of it.
 
-Permutations come whole and in order, in all rounds alike, so that what was measured is a valid smaller plan: its first
-n permutations, and the same share of each round's own orders. A cell *arrives* with the first permutation that needs
-it; cells that no permutation needs (of leave-one-out, say) arrive with none, and are always measured. An exact plan has
-no smaller one: all its coalitions, or nothing.
+Work comes in stages. Stage n is the n-th permutation, whole and in all rounds alike, with the same share of each
+round's own orders, so that what was measured is a valid smaller plan. FedSV's designs are whole or worthless: they are
+a last stage of their own, after all permutations. A cell *arrives* with the first stage that needs it; cells that no
+stage needs (of leave-one-out, beside orders) arrive with none, and are always measured. An exact plan has no smaller
+one: all its coalitions, or nothing.
 """
 
 import math
@@ -59,35 +60,40 @@ class Budget:
 
 @dataclass(frozen=True)
 class Costs:
-    """What the first n permutations of a plan cost: `evaluations[n]` for n = 0 … M."""
+    """What the first n stages of a plan cost: `evaluations[n]` for n = 0 … n_stages."""
 
-    evaluations: Indices  # (n_permutations + 1,)
+    evaluations: Indices  # (n_stages + 1,)
 
     @property
-    def n_permutations(self) -> int:
+    def n_stages(self) -> int:
         return len(self.evaluations) - 1
 
     def affordable(self, n_evaluations: float) -> int:
-        """The most permutations for so many evaluations, −1 if not even the cells that are always measured."""
+        """The most stages for so many evaluations, −1 if not even the cells that are always measured."""
         return int(np.searchsorted(self.evaluations, n_evaluations, side="right")) - 1
 
     def next_goal(self, n: int, seconds_spent: float, seconds_left: float) -> int:
-        """How many permutations to measure next, n of them being done: at most GROWTH times as many, and no more than
+        """How many stages to have measured next, n of them being done: at most GROWTH times as many, and no more than
         the time left is likely to allow at the speed so far."""
         spent = int(self.evaluations[n] - self.evaluations[0])
         speed = int(self.evaluations[n]) / seconds_spent if spent and seconds_spent > 0 else math.inf
         within_time = self.affordable(int(self.evaluations[n]) + CAUTION * seconds_left * speed)
-        return min(GROWTH * max(n, 1), within_time, self.n_permutations)
+        return min(GROWTH * max(n, 1), within_time, self.n_stages)
 
 
-def costs(n_permutations: int, arrived: Sequence[Indices]) -> Costs:
-    """What each number of permutations costs, given when each cell arrives that must be measured."""
-    counts = [np.bincount(of_round, minlength=n_permutations + 1) for of_round in arrived]
+def n_stages(plan: Plan) -> int:
+    """How many stages a plan has: its permutations, and the designs if there are any."""
+    return (0 if plan.permutations is None else len(plan.permutations)) + (plan.round_designs is not None)
+
+
+def costs(n_stages: int, arrived: Sequence[Indices]) -> Costs:
+    """What each number of stages costs, given when each cell arrives that must be measured."""
+    counts = [np.bincount(of_round, minlength=n_stages + 1) for of_round in arrived]
     return Costs(np.cumsum(np.sum(counts, axis=0)))
 
 
 def arrivals(plan: Plan, round_index: int) -> Indices:
-    """(n_cells,): how many permutations a plan must have for this round to need each cell; 0 if it always does."""
+    """(n_cells,): how many stages a plan must have for this round to need each cell; 0 if it always does."""
     cells = plan.cells[round_index]
     arrived = np.full(len(cells), _never(plan))
     if plan.permutations is not None:
@@ -100,18 +106,28 @@ def arrivals(plan: Plan, round_index: int) -> Indices:
         found = locate(all_but_one(row), cells)
         arrived[found[found >= 0]] = 0
     if plan.round_designs is not None:
-        arrived[locate(plan.round_designs[round_index], cells)] = 0  # a design is whole or worthless
+        return arrived  # what no permutation needs is of the designs, the stage after the last permutation
     return np.where(arrived == _never(plan), 0, arrived)
 
 
 def shortened(plan: Plan, arrived: Sequence[Indices], n: int) -> Plan:
-    """The plan of the first n permutations, given when each cell of each round arrives."""
-    if plan.permutations is None or n >= len(plan.permutations):
+    """The plan of the first n stages, given when each cell of each round arrives."""
+    if plan.permutations is None or n >= n_stages(plan):
         return plan
     kept = tuple(cells[stage <= n] for cells, stage in zip(plan.cells, arrived, strict=True))
     n_all = len(plan.permutations)
     orders = plan.round_permutations and tuple(o[: -(-n * len(o) // n_all)] for o in plan.round_permutations)
-    return replace(plan, cells=kept, permutations=plan.permutations[:n], round_permutations=orders)
+    permutations = plan.permutations[:n]
+    return replace(plan, cells=kept, permutations=permutations, round_permutations=orders, round_designs=None)
+
+
+def cut_note(plan: Plan, n: int, status: Status) -> str:
+    """What is there of a plan of which n stages were measured, and why no more."""
+    assert plan.permutations is not None
+    n_all = len(plan.permutations)
+    done = f"{n:,} of {n_all:,} planned permutations were measured" if n < n_all else f"all {n_all:,} permutations were"
+    without = "" if plan.round_designs is None else ", but not what FedSV and leave-one-out need"
+    return f"{done}{without}: {status}"
 
 
 def _never(plan: Plan) -> int:

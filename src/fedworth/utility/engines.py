@@ -1,7 +1,7 @@
 """Engines: where the oracle works. Batches of coalitions go in, their utilities come out, in whatever order.
 
 A batch is measured in one call of the oracle, whoever makes the call. A utility does not depend on its batch, so every
-engine gives the same bits; batches are as large as memory allows because coalitions share work.
+engine gives the same bits; batches are as large as memory and a minute allow because coalitions share work.
 """
 
 import itertools

@@ -1,11 +1,14 @@
 """The cells of a plan while they are being measured: which are known, and which batch is next.
 
-A batch holds what is still missing of one round. A round is cut into parts only where its mixtures would not fit in
-memory, permutation by permutation, since an oracle shares work along prefixes.
+A batch holds what is still missing of one round, since an oracle shares work among coalitions. A round is cut into
+several batches, permutation by permutation, where its mixtures would not fit in memory, or where one would take longer
+than a minute or so: what is measured is kept batch by batch, and between batches a time limit is looked at. Utilities
+do not depend on it.
 """
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,12 @@ from fedworth.utility.weighting import client_weights
 
 BATCH_NUMBERS = 1 << 24
 """Coefficients of the mixtures of one batch: 128 MB of them."""
+
+BATCH_SECONDS = 60.0
+"""What a batch may take, by the speed so far."""
+
+FIRST_BATCH = 256
+"""Cells of the first batch, before any speed is known: a minute of a large convolutional network."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +80,30 @@ def planned_cells(ledger: Ledger, plan: Plan, weighting: str, cache: UtilityCach
     return rounds
 
 
-def batches(plan: Plan, rounds: list[RoundCells], wanted: list[Indices]) -> Iterator[Batch]:
-    """The wanted cells of each round, the round with most cells first."""
+@dataclass
+class Pace:
+    """The speed so far, and how many cells a batch may have by it."""
+
+    n_measured: int = 0
+    start: float = field(default_factory=time.monotonic)
+
+    @property
+    def most(self) -> int:
+        """The most cells of the next batch."""
+        speed = self.n_measured / max(time.monotonic() - self.start, 1e-9)
+        return max(FIRST_BATCH, int(BATCH_SECONDS * speed))
+
+
+def batches(plan: Plan, rounds: list[RoundCells], wanted: list[Indices], pace: Pace) -> Iterator[Batch]:
+    """The wanted cells of each round, the round with most cells first; the pace is looked at for every batch."""
     for t in sorted(range(len(rounds)), key=lambda t: -len(plan.cells[t])):
-        parts = _parts(plan, t)[wanted[t]]  # (n_wanted,)
-        for part in np.unique(parts):
-            yield rounds[t].batch(wanted[t][parts == part])
-
-
-def _parts(plan: Plan, round_index: int) -> Indices:
-    """(n_cells,): the part of the round that each cell is measured with; the first permutations are in the first."""
-    n_cells, n_clients = plan.cells[round_index].shape
-    n_parts = -(-n_cells * n_clients // BATCH_NUMBERS)
-    parts = np.zeros(n_cells, dtype=np.int64)
-    if n_parts > 1:
-        parts[np.argsort(arrivals(plan, round_index), kind="stable")] = np.arange(n_cells) * n_parts // n_cells
-    return parts
+        left, in_memory = wanted[t], max(1, BATCH_NUMBERS // plan.cells[t].shape[1])
+        if len(left) > min(pace.most, in_memory):
+            left = left[np.argsort(arrivals(plan, t)[left], kind="stable")]
+        while len(left):
+            n = min(pace.most, in_memory)
+            yield rounds[t].batch(np.sort(left[:n]))
+            left = left[n:]
 
 
 def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[np.float64]:

@@ -14,11 +14,11 @@ from fedworth.arrays import Indices, Utilities
 from fedworth.errors import LedgerError, UsageError, UtilityError
 from fedworth.federation.ledger import Ledger, Round
 from fedworth.storage import Progress, silent
-from fedworth.utility.budget import FEWEST, Budget, Costs, Status, arrivals, costs, shortened
+from fedworth.utility.budget import FEWEST, Budget, Costs, Status, arrivals, costs, cut_note, n_stages, shortened
 from fedworth.utility.cache import UtilityCache
 from fedworth.utility.engines import Batch, Engine, LocalEngine
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.utility.measuring import RoundCells, batches, planned_cells, round_weights
+from fedworth.utility.measuring import Pace, RoundCells, batches, planned_cells, round_weights
 from fedworth.utility.oracle import Oracle
 from fedworth.utility.plan import Plan
 
@@ -89,9 +89,9 @@ def observe_and_count(
             ledger.check_round(cells.round_index)
     run = _Run(ledger, oracle, plan, rounds, engine or LocalEngine(), cache, progress)
     n_missing = run.n_missing
-    n_permutations, status = run.within(budget or Budget())
+    n_done, status = run.within(budget or Budget())
     n_evaluations = n_missing - run.n_missing
-    return Observed(run.matrix(n_permutations, status), n_evaluations, status)
+    return Observed(run.matrix(n_done, status), n_evaluations, status)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Run:
         return sum(len(cells.missing) for cells in self.rounds)
 
     def within(self, budget: Budget) -> tuple[int | None, Status]:
-        """Measure what the budget allows: the number of permutations that are complete, and why it stopped."""
+        """Measure what the budget allows: the number of stages that are complete, and why it stopped."""
         missing = [cells.missing for cells in self.rounds]
         if budget.evaluations is None and budget.seconds is None:
             self._measure(missing, None, budget)
@@ -119,9 +119,9 @@ class _Run:
         if self.plan.permutations is None:
             return None, self._exactly(missing, budget)
         arrived = [arrivals(self.plan, t) for t in range(len(self.rounds))]
-        price = costs(len(self.plan.permutations), [a[m] for a, m in zip(arrived, missing, strict=True)])
-        limit = price.n_permutations if budget.evaluations is None else price.affordable(budget.evaluations)
-        fewest = min(FEWEST, price.n_permutations)
+        price = costs(n_stages(self.plan), [a[m] for a, m in zip(arrived, missing, strict=True)])
+        limit = price.n_stages if budget.evaluations is None else price.affordable(budget.evaluations)
+        fewest = min(FEWEST, len(self.plan.permutations))
         if limit < fewest:
             raise UsageError(
                 f"a budget of {budget.evaluations:,} evaluations: {fewest} permutations, the fewest that make sense, "
@@ -130,7 +130,7 @@ class _Run:
         reached = self._step_by_step(arrived, price, limit, budget)
         if reached < limit:
             return reached, Status.SECONDS
-        return reached, Status.COMPLETE if reached == price.n_permutations else Status.EVALUATIONS
+        return reached, Status.COMPLETE if reached == price.n_stages else Status.EVALUATIONS
 
     def _exactly(self, missing: list[Indices], budget: Budget) -> Status:
         """All coalitions, or a refusal that says what it takes."""
@@ -151,7 +151,7 @@ class _Run:
         return Status.COMPLETE
 
     def _step_by_step(self, arrived: list[Indices], price: Costs, limit: int, budget: Budget) -> int:
-        """More and more permutations, as far as `limit` and the time allow; how many are complete."""
+        """More and more stages, as far as `limit` and the time allow; how many are complete."""
         if budget.seconds is None:
             self._measure(self._up_to(arrived, limit), None, budget)
             return limit
@@ -162,14 +162,15 @@ class _Run:
             now = budget.clock()
             done, goal = goal, min(limit, price.next_goal(goal, now - start, start + budget.seconds - now))
         if done == 0:
+            fewest = min(FEWEST, limit)
             raise UsageError(
-                f"time ran out before {min(FEWEST, limit)} of {price.n_permutations:,} permutations were measured "
-                f"({price.evaluations[min(FEWEST, limit)]:,} evaluations); allow more seconds"
+                f"time ran out before {fewest} permutations were measured ({price.evaluations[fewest]:,} evaluations); "
+                "allow more seconds"
             )
         return done
 
     def _up_to(self, arrived: list[Indices], n: int) -> list[Indices]:
-        """The cells of the first n permutations that are still missing."""
+        """The cells of the first n stages that are still missing."""
         left = [cells.missing for cells in self.rounds]
         return [cells[stages[cells] <= n] for cells, stages in zip(left, arrived, strict=True)]
 
@@ -177,9 +178,11 @@ class _Run:
         """Measure these cells; whether all of them were, before the deadline."""
         left = [len(cells) for cells in wanted]
         self._tell(left)
-        work = self.engine.measure(self.oracle, self._open, batches(self.plan, self.rounds, wanted))
+        pace = Pace()
+        work = self.engine.measure(self.oracle, self._open, batches(self.plan, self.rounds, wanted, pace))
         for batch, utilities in work:
             self._keep(batch, utilities)
+            pace.n_measured += len(batch.cells)
             left[batch.round_index] -= len(batch.cells)
             self._tell(left)
             if deadline is not None and budget.clock() >= deadline and any(left):
@@ -198,15 +201,15 @@ class _Run:
     def _tell(self, left: list[int]) -> None:
         self.progress("observing rounds", sum(n == 0 for n in left), len(left))
 
-    def matrix(self, n_permutations: int | None, status: Status) -> UtilityMatrix:
+    def matrix(self, n_done: int | None, status: Status) -> UtilityMatrix:
         """The utility matrix of what was measured, and a note if it is less than was planned."""
         plan, kept = self.plan, [np.ones(len(cells.utilities), dtype=bool) for cells in self.rounds]
         notes = self.ledger.warnings()
-        if status is not Status.COMPLETE and n_permutations is not None and plan.permutations is not None:
+        if status is not Status.COMPLETE and n_done is not None:
             arrived = [arrivals(plan, t) for t in range(len(self.rounds))]
-            kept = [stages <= n_permutations for stages in arrived]
-            notes += (f"{n_permutations:,} of {len(plan.permutations):,} planned permutations were measured: {status}",)
-            plan = shortened(plan, arrived, n_permutations)
+            kept = [stages <= n_done for stages in arrived]
+            notes += (cut_note(plan, n_done, status),)
+            plan = shortened(plan, arrived, n_done)
         return matrix_from_cells(
             self.ledger.clients,
             participation(self.ledger),
