@@ -141,6 +141,20 @@ def test_a_trial_killed_while_it_is_read_leaves_no_row(tmp_path):
     assert list((tmp_path / "trials").iterdir()) == []
 
 
+def test_costs_are_timed_on_one_thread(tmp_path, monkeypatch):
+    asked = []
+
+    def oracle(_: object, **settings: object) -> None:
+        asked.append(settings)
+        raise Killed
+
+    monkeypatch.setattr("fedworth.experiments.readings.FastOracle", oracle)
+    extent = extents_of("tiny", "time")["synthetic"]
+    with pytest.raises(Killed):
+        row_of(trials_of(STUDIES["time"], TINY, "synthetic", extent)[0], Bench(tmp_path), READERS)
+    assert asked == [{"n_threads": 1}]
+
+
 def test_another_setting_is_another_trial():
     trial = _first_trial()
     others = [Trial(trial.federation, reading="spectrum"), Trial(trial.federation, monte_carlo=True)]

@@ -1,19 +1,25 @@
-"""What the studies of values share: numbers by method over seeds, side by side, with intervals and paired tests."""
+"""What the studies share: numbers by method over seeds, side by side, and the rules by which claims are judged.
 
+"Ours less than theirs" holds if Wilcoxon's paired test says so at 5 %, does not hold if its reverse does (or no pair
+differs at all), and is open otherwise. "At most a bound" holds if the whole interval of 95 % is on the right side,
+does not hold if it is on the wrong side, and is open otherwise.
+"""
+
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedworth.experiments.methods import METHODS, PAPERS, RIVAL
-from fedworth.experiments.outcome import Claim
-from fedworth.experiments.statistics import chance_of_less, mean_of
+from fedworth.experiments.outcome import Claim, Series
+from fedworth.experiments.statistics import Estimate, chance_of_less, mean_of
 from fedworth.experiments.trial import Row
 
 Numbers = dict[str, dict[int, float]]
 """By method and seed."""
 
 LEVEL = 0.05
-FEWEST_SEEDS, FEWEST_TO_REFUSE = 5, 20
-"""With fewer than 5 pairs no Wilcoxon test can reach 5 %; with fewer than 20 it may well miss what is there."""
+FEWEST_PAIRS = 5
+"""With fewer no Wilcoxon test can reach 5 %."""
 
 
 def by_method(rows: Sequence[Row], number: Callable[[list[float]], float]) -> Numbers:
@@ -32,25 +38,63 @@ def pairs(numbers: Numbers, ours: str, theirs: str) -> tuple[list[float], list[f
 
 
 def less_claim(what: str, numbers: Numbers, *, ours: str = PAPERS, theirs: str = RIVAL) -> Claim:
-    """Whether our numbers are less than theirs, by a paired test at 5 %.
-
-    Open where the means say so but too few seeds were run for the test to say so too.
-    """
+    """Whether our numbers are less than theirs, seed by seed."""
     mine, others = pairs(numbers, ours, theirs)
-    return _compared(what, mine, others, chance_of_less(mine, others), mean_of(mine).value < mean_of(others).value)
+    return _compared(what, mine, others, chance_of_less(mine, others), chance_of_less(others, mine))
 
 
 def more_claim(what: str, numbers: Numbers, *, ours: str = PAPERS, theirs: str = RIVAL) -> Claim:
     """The same, the other way round."""
     mine, others = pairs(numbers, ours, theirs)
-    return _compared(what, mine, others, chance_of_less(others, mine), mean_of(mine).value > mean_of(others).value)
+    return _compared(what, mine, others, chance_of_less(others, mine), chance_of_less(mine, others))
 
 
-def _compared(what: str, mine: list[float], others: list[float], p: float, is_so: bool) -> Claim:
-    why = f"mean {mean_of(mine).value:.2f} against {mean_of(others).value:.2f}, p = {p:.2g}, {len(mine)} seeds"
-    if len(mine) < FEWEST_SEEDS or (is_so and p >= LEVEL and len(mine) < FEWEST_TO_REFUSE):
-        return Claim(what, None, why)
-    return Claim(what, p < LEVEL, why)
+def decided(p: float, reverse: float, n_pairs: int) -> bool | None:
+    """What a one-sided paired test at 5 % and its reverse say together; open where neither decides."""
+    if n_pairs < FEWEST_PAIRS:
+        return None
+    if p == reverse == 1:  # no pair differs
+        return False
+    return True if p < LEVEL else False if reverse < LEVEL else None
+
+
+def _compared(what: str, mine: list[float], others: list[float], p: float, reverse: float) -> Claim:
+    holds, n = decided(p, reverse, len(mine)), len(mine)
+    tests = f"p = {p:.2g}" if holds is not False else f"p = {p:.2g}, of the reverse {reverse:.2g}"
+    why = f"mean {mean_of(mine).value:.2f} against {mean_of(others).value:.2f}, {tests}, {n} seeds"
+    few = f"; {FEWEST_PAIRS} pairs are the fewest that a test can decide" if n < FEWEST_PAIRS else "; no test decides"
+    return Claim(what, holds, why + few if holds is None else why)
+
+
+def judged(found: Estimate, *, least: float = -math.inf, most: float = math.inf) -> bool | None:
+    """Whether a number lies between two bounds: by its whole interval; open where that spans a bound or is missing."""
+    if math.isnan(found.low):
+        return None
+    if least <= found.low and found.high <= most:
+        return True
+    return False if found.high < least or found.low > most else None
+
+
+def all_of(judgements: Sequence[bool | None]) -> bool | None:
+    """Whether all hold: one that does not settles it, one that is open leaves it open."""
+    return False if False in judgements else None if None in judgements else True
+
+
+def bound_claim(what: str, found: Estimate, why: str, *, least: float = -math.inf, most: float = math.inf) -> Claim:
+    """A claim that a number lies between two bounds."""
+    holds = judged(found, least=least, most=most)
+    if holds is None:
+        why += "; too few seeds for an interval" if math.isnan(found.low) else "; its interval spans the bound"
+    return Claim(what, holds, why)
+
+
+def banded(name: str, x: Sequence[float], found: Sequence[Estimate]) -> Series:
+    """Means as a line or as bars, with their intervals where there are any."""
+    y = [mean.value for mean in found]
+    if all(math.isnan(mean.low) for mean in found):
+        return Series(name, x, y)
+    low = [mean.value if math.isnan(mean.low) else mean.low for mean in found]
+    return Series(name, x, y, low, [mean.value if math.isnan(mean.high) else mean.high for mean in found])
 
 
 def listed(numbers: Mapping[int, float]) -> list[float]:

@@ -2,8 +2,8 @@
 
 The paper's figure has the ratio FedSV / ComFedSV settle at .25–.28, near the participation rate, from counts of O(T
 K² ln K) and O(T N K ln N). Algorithm 1 as printed measures only prefixes inside I_t, expected M[N +
-(T−1)K/(N−K+1)], which is another law. Counted for T = 10 and T = 100; timed in processor seconds at the T of the
-scale, by the plain loop and by the fast oracle, both from recorded models to values (the completion included).
+(T−1)K/(N−K+1)], which is another law. Counted for T = 10 and T = 100; timed in processor seconds on one thread at the
+T of the scale, by the plain loop and by the fast oracle, both from recorded models to values (the completion included).
 """
 
 import math
@@ -21,7 +21,7 @@ from fedworth.experiments.trial import Row, Trial
 from fedworth.federation.fedavg import participants as drawn
 from fedworth.federation.settings import settings_from
 
-RATE, PAPERS_RATIO, COUNTED_ROUNDS = 0.3, "0.25–0.28", (10, 100)
+RATE, NEAR, PAPERS_RATIO, COUNTED_ROUNDS = 0.3, 0.1, "0.25–0.28", (10, 100)
 COLUMNS = (
     "n_clients", "n_rounds", "how", "fedsv", "comfedsv", "ratio", "n_seeds",
 )  # fmt: skip
@@ -74,7 +74,7 @@ def findings(rows: Rows) -> Outcome:
         rows=tuple(cells),
         shown=SHOWN,
         lines=tuple(_line(row) for row in cells),
-        claims=tuple(_claim(how, n_rounds, cells) for how, n_rounds in _ways(cells)),
+        claims=tuple(settling_claim(how, n_rounds, cells) for how, n_rounds in _ways(cells)),
         panels=_panels(cells),
     )
 
@@ -117,12 +117,14 @@ def _ways(cells: Sequence[tuple[Cell, ...]]) -> list[tuple[str, int]]:
     return list(dict.fromkeys((str(row[2]), int(row[1] or 0)) for row in cells if row[2] != "the paper's count"))
 
 
-def _claim(how: str, n_rounds: int, cells: Sequence[tuple[Cell, ...]]) -> Claim:
+def settling_claim(how: str, n_rounds: int, cells: Sequence[tuple[Cell, ...]]) -> Claim:
+    """Whether the ratio is near the participation rate at the two largest numbers of clients."""
     mine = [row for row in cells if row[2] == how and row[1] == n_rounds]
-    first, last = float(mine[0][5] or 0), float(mine[-1][5] or 0)
-    why = f"{first:.2f} at the fewest clients, {last:.2f} at the most"
+    ratios = [float(row[5] or 0) for row in mine]
+    why = f"{ratios[0]:.2f} at the fewest clients, " + " and ".join(f"{r:.2f}" for r in ratios[-2:]) + " at the most"
     what = f"by {how}, T = {n_rounds}: the ratio settles near the participation rate of .3"
-    return claim_of(what, abs(last - RATE) <= 0.1, why, n_seeds=int(mine[-1][6] or 0))
+    settled = all(abs(ratio - RATE) <= NEAR for ratio in ratios[-2:]) if len(ratios) > 1 else None
+    return claim_of(what, settled, why, n_seeds=int(mine[-1][6] or 0))
 
 
 def _panels(cells: Sequence[tuple[Cell, ...]]) -> tuple[Panel, ...]:
@@ -139,7 +141,7 @@ def _panels(cells: Sequence[tuple[Cell, ...]]) -> tuple[Panel, ...]:
     )
     return (
         Panel("Ratio FedSV / ComFedSV", "clients", "ratio", tuple(ratios), logarithmic=True, limits=(0.1, 10)),
-        Panel(f"Plain loop, T = {timed[0][1]}", "clients", "processor seconds", curves),
+        Panel(f"Plain loop, T = {timed[0][1]}", "clients", "processor seconds", curves, logarithmic=True),
     )
 
 
@@ -151,12 +153,13 @@ STUDY = Study(
     (
         "The paper takes every prefix of every permutation to be evaluated in every round, $\\mathcal O(TNK\\log "
         "N)$. Algorithm 1 evaluates only those inside $I_t$, of which uniform permutations give few: "
-        "$M[N+(T-1)K/(N-K+1)]$ are expected, so that the first round dominates and the ratio grows with $T$ "
-        "([theory](theory.md#10-cost)). FedSV is counted without a round that hears everyone, which it does not "
-        "need. At T = 10 the loop's ratio comes near .3 for another reason: averaging a coalition costs in "
-        "proportion to its size, and the first round's reach all clients. At T = 100 FedSV takes ten times as long "
-        "and ComFedSV hardly longer. The fast oracle shares work among coalitions, so its times are not in "
-        "proportion to the counts.",
+        "$M[N+(T-1)K/(N-K+1)]$ are expected with $M=N\\ln N$, against at most $TK\\cdot K\\ln K$ of FedSV "
+        "([theory](theory.md#10-cost)). Their ratio grows in proportion to $T$ as long as the first round dominates, "
+        "and tends to $T(K/N)^2$ as $N$ grows: .9 at $T=10$ and 9 at $T=100$ for $K=.3N$, and $K/N$ only where "
+        "$T=N/K$. FedSV is counted without a round that hears everyone, which it does not need. Seconds are "
+        "processor seconds on one thread; they are not in proportion to the counts: in the plain loop averaging a "
+        "coalition costs in proportion to its size, and the first round's reach all clients; the fast oracle shares "
+        "work among coalitions; and ComFedSV's include the completion.",
     ),
     is_timed=True,
 )

@@ -1,7 +1,7 @@
 """What a study found: numbers, which of the paper's claims held, and pictures described without a plotting library.
 
-A verdict follows from its claims: all hold — holds; none — does not hold; some — holds in part. A claim that too
-few seeds were run to judge is open, and counts for neither side.
+A claim that these runs do not decide is open. A study's verdict follows from its claims: all hold — holds; some hold,
+the others not or open — holds in part; none holds and one or more does not — does not hold; all open — open.
 """
 
 import csv
@@ -47,11 +47,13 @@ class Series:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    is_papers: bool = False  # the paper's own numbers for what is named so
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `kind`: line, steps or bars; `ticks` name the places on the horizontal axis."""
+    """One pair of axes. `kind`: line, steps or bars; `ticks` name the places on the horizontal axis, `levels` are
+    horizontal lines with a name each."""
 
     title: str
     across: str
@@ -61,6 +63,7 @@ class Panel:
     logarithmic: bool = False
     ticks: tuple[str, ...] = ()
     limits: tuple[float, float] | None = None
+    levels: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,12 +112,10 @@ def claim_of(what: str, holds: bool | None, why: str, *, n_seeds: int) -> Claim:
 
 def verdict_of(claims: Sequence[Claim]) -> Verdict:
     """What the claims add up to."""
-    judged = [claim.holds for claim in claims if claim.holds is not None]
-    if not judged:
-        return Verdict.OPEN
-    if all(judged):
-        return Verdict.HOLDS
-    return Verdict.IN_PART if any(judged) else Verdict.FAILS
+    found = {claim.verdict for claim in claims}
+    if Verdict.HOLDS in found:
+        return Verdict.HOLDS if len(found) == 1 else Verdict.IN_PART
+    return Verdict.FAILS if Verdict.FAILS in found else Verdict.OPEN
 
 
 def _plain(cell: Cell) -> Cell:

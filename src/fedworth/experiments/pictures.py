@@ -5,6 +5,7 @@ apart without colour.
 """
 
 import io
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from fedworth.storage import write_whole
 PANEL_INCHES = (4.0, 3.1)
 MOST_ACROSS = 3
 MOST_MARKED = 40
-SPARE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+FEW_POWERS = 1000
+SPARE_COLOURS = ("#332288", "#882255", "#117733", "#DDCC77", "#44AA99", "#AA4499", "#888888")  # none is a method's
+PAPER = "paper"
 SPARE_DASHES = ("-", "--", ":", "-.", "-", "--", ":")
 SPARE_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SETTINGS = {
@@ -58,8 +61,9 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
+    names = list(dict.fromkeys(series.name for series in panel.series))
     for position, series in enumerate(panel.series):
-        style = _style(series.name, position)
+        style = _papers_style(series.name, names) if series.is_papers else _style(series.name, names)
         if panel.kind == "bars":
             _bars(axes, series, style, position, len(panel.series))
         elif panel.kind == "steps":
@@ -69,15 +73,27 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
             axes.plot(series.x, series.y, **style)
             if len(series.low):
                 axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.13, lw=0)
+    for dash, (name, level) in zip(itertools.cycle((":", (0, (1, 3)))), panel.levels, strict=False):
+        axes.axhline(level, color="#555555", lw=1.1, ls=dash, label=name)
     axes.set(title=panel.title, xlabel=panel.across, ylabel=panel.up)
     if panel.logarithmic:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
+    if panel.logarithmic:
+        _label_powers(axes)
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
+
+
+def _label_powers(axes: Any) -> None:
+    """Plain numbers on a logarithmic axis: the powers of ten, and 2 and 5 of each where there are few."""
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter("{x:g}")
+    if high / low <= FEW_POWERS:
+        axes.set_yticks([y for power in range(-9, 10) for y in (2 * 10.0**power, 5 * 10.0**power)], minor=True)
+        axes.set_ylim(low, high)  # which ticks outside would widen
+    axes.yaxis.set_minor_formatter("{x:g}" if high / low <= FEW_POWERS else "")
 
 
 def _bars(axes: Any, series: Series, style: dict[str, Any], position: int, n_series: int) -> None:
@@ -89,13 +105,21 @@ def _bars(axes: Any, series: Series, style: dict[str, Any], position: int, n_ser
         axes.errorbar(places, series.y, spread, fmt="none", ecolor="#444444", elinewidth=1, capsize=2)
 
 
-def _style(name: str, position: int) -> dict[str, Any]:
+def _style(name: str, names: Sequence[str]) -> dict[str, Any]:
     if name in METHODS:
         method = METHODS[name]
         return {"label": method.label, "color": method.colour, "ls": method.dash, "marker": method.marker}
-    spare = position % len(SPARE_COLOURS)
+    spare = names.index(name) % len(SPARE_COLOURS)
     looks = {"color": SPARE_COLOURS[spare], "ls": SPARE_DASHES[spare], "marker": SPARE_MARKERS[spare]}
     return {"label": name, **looks}
+
+
+def _papers_style(name: str, names: Sequence[str]) -> dict[str, Any]:
+    """The colour of what the numbers are of, thin and dotted, hollow markers; black where they are of nothing shown."""
+    style = {**_style(name, names), "ls": (0, (1, 1.5)), "lw": 1.1, "markerfacecolor": "white"}
+    if name == PAPER:
+        return {**style, "color": "#000000", "marker": "*", "markersize": 8}
+    return {**style, "label": f"{style['label']}, paper"}
 
 
 def _shared_legend(figure: Any, grid: Any) -> None:

@@ -105,12 +105,13 @@ def read_accuracy(trial: Trial, bench: Bench) -> Reading:
 
 
 def read_cost(trial: Trial, bench: Bench) -> Reading:
-    """How many utilities each metric measures, and what that takes by the plain loop and by the fast oracle."""
+    """How many utilities each metric measures, and what that takes on one thread, by the plain loop and by the fast
+    oracle."""
 
     def costs(ledger: Ledger) -> Reading:
         task = task_of(ledger, data_folder=bench.data_folder)
         plans = cost_plans(participation(ledger), trial)
-        oracles: dict[str, Oracle] = {"loop": LoopOracle(task), "fast": FastOracle(task)}
+        oracles: dict[str, Oracle] = {"loop": LoopOracle(task), "fast": FastOracle(task, n_threads=1)}
         observe(ledger, oracles["fast"], plans["fedsv"])  # compiles what it needs
         seconds = {
             oracle: {metric: _seconds(ledger, plan, made, metric) for metric, plan in plans.items()}

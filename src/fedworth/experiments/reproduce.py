@@ -6,7 +6,7 @@ FOLDER/figures/STUDY.svg            the picture
 FOLDER/results.md                   the page, of all studies run so far
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,7 @@ from fedworth.experiments.readings import READERS
 from fedworth.experiments.settings import Extent, extents_of, setup_of
 from fedworth.experiments.study import Study
 from fedworth.experiments.trial import Bench, Row, Trial, is_done, row_of, seconds_of
+from fedworth.federation.settings import SimulationSettings
 from fedworth.storage import make_folder, write_whole
 
 STUDIES: dict[str, Study] = {
@@ -121,7 +122,7 @@ def _run(study: Study, planned: dict[str, list[Trial]], bench: Bench) -> dict[st
 
 def _account(name: str, order: Order, planned: dict[str, list[Trial]], bench: Bench) -> Account:
     trials = [trial for found in planned.values() for trial in found]
-    sentences = [_extent_sentence(dataset, found) for dataset, found in planned.items()]
+    sentences = [extent_sentence(dataset, found) for dataset, found in planned.items()]
     left = [dataset for dataset in extents_of(order.scale, name) if dataset not in planned]
     if left:
         sentences.append(f"Not run here, though part of this scale: {', '.join(left)}.")
@@ -136,18 +137,36 @@ def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> No
     write_page(folder, tuple(STUDIES))
 
 
-def _extent_sentence(dataset: str, trials: list[Trial]) -> str:
-    """What was run of a data set: model, rounds, samples, seeds."""
-    first = trials[0].federation
-    seeds = sorted({trial.federation.seed for trial in trials})
-    n_truth = len({t.federation.seed for t in trials if t.federation.with_truth})
-    widths = (
-        f" of widths {first.hidden}" if first.hidden else f" / {first.width_divisor}" if first.width_divisor > 1 else ""
-    )
-    limits = [("training", first.train_limit), ("test", first.test_limit)]
-    samples = ", ".join(f"{limit:,} {what} samples" if limit else f"all {what} samples" for what, limit in limits)
-    truth = f", truth on {n_truth}" if 0 < n_truth < len(seeds) else ", no truth" if n_truth == 0 else ""
-    training = f"rate {first.rate:g}, {first.n_steps} steps of {first.batch_size}"
-    orders = f", at most {n} permutations" if (n := trials[0].n_permutations) else ""
+def extent_sentence(dataset: str, trials: list[Trial]) -> str:
+    """What was run of a data set: model, training, size, samples, seeds; of what varies its range."""
+    runs, first = [trial.federation for trial in trials], trials[0].federation
+    widths = f" of widths {first.hidden}" if first.hidden else ""
+    widths = f" / {first.width_divisor}" if first.width_divisor > 1 else widths
+    training = f"rate {_span(run.rate for run in runs)}, {first.n_steps} steps of {first.batch_size}"
+    sizes = {"N": (r.n_clients for r in runs), "K": (r.n_participants for r in runs), "T": (r.n_rounds for r in runs)}
+    size = ", ".join(f"{letter} = {_span(numbers)}" for letter, numbers in sizes.items())
+    limits = {"training": (r.train_limit for r in runs), "test": (r.test_limit for r in runs)}
+    samples = ", ".join(_limit(what, set(found)) for what, found in limits.items())
+    most = max(trial.n_permutations or 0 for trial in trials)
+    orders = f", at most {most} permutations" if most else ""
+    return f"*{dataset}*: {first.model}{widths}, {training}, {size}, {samples}{orders}, {_seeds_and_truth(runs)}."
+
+
+def _span(numbers: Iterable[float]) -> str:
+    found = sorted(set(numbers))
+    return f"{found[0]:g}" if len(found) == 1 else f"{found[0]:g} to {found[-1]:g}"
+
+
+def _limit(what: str, limits: set[int | None]) -> str:
+    """How many samples; where some trials have fewer than others, from the fewest."""
+    fewest = min((limit for limit in limits if limit is not None), default=None)
+    if fewest is None:
+        return f"all {what} samples"
+    return f"{fewest:,} {what} samples" + ("" if len(limits) == 1 else " or more")
+
+
+def _seeds_and_truth(runs: Sequence[SimulationSettings]) -> str:
+    seeds = sorted({run.seed for run in runs})
     span = f"seeds {seeds[0]}–{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return f"*{dataset}*: {first.model}{widths}, {training}, T = {first.n_rounds}, {samples}{orders}, {span}{truth}."
+    n_truth = len({run.seed for run in runs if run.with_truth})
+    return span + (", no truth" if n_truth == 0 else f", truth on {n_truth}" if n_truth < len(seeds) else "")

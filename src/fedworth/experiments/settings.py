@@ -73,9 +73,10 @@ class Setup:
         )
 
     def iid(self) -> "Setup":
-        """The same data shared out at random; synthetic data then have one source for all clients."""
-        dataset = "synthetic-iid" if self.dataset == "synthetic" else self.dataset
-        return replace(self, dataset=dataset, partition="iid")
+        """The same data shared out at random; synthetic data then have one source for all clients, and its rate."""
+        if self.dataset == "synthetic":
+            return replace(self, dataset="synthetic-iid", partition="iid", rate=PAPER_SETUPS["synthetic-iid"].rate)
+        return replace(self, partition="iid")
 
 
 PAPER_SETUPS: Mapping[str, Setup] = {
@@ -97,6 +98,8 @@ QUICK_SETUPS: Mapping[str, Setup] = {
         PAPER_SETUPS["fashion-mnist"], hidden=(8, 16, 64), train_limit=10_000, test_limit=200, batch_size=32
     ),
     "cifar10": replace(PAPER_SETUPS["cifar10"], width_divisor=8, train_limit=10_000, test_limit=100, batch_size=32),
+    # the paper's model in its own width
+    "cifar10-full": replace(PAPER_SETUPS["cifar10"], test_limit=50, batch_size=32),
     "cifar10-cnn": replace(
         PAPER_SETUPS["cifar10-cnn"], hidden=(8, 16, 64), train_limit=10_000, test_limit=50, batch_size=32
     ),
@@ -156,6 +159,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "mnist": Extent(50),
             "fashion-mnist": Extent(50, n_truth_seeds=3),
             "cifar10": Extent(30, n_truth_seeds=0),
+            "cifar10-full": Extent(2, 3, n_truth_seeds=0),
         },
         "noisy-data": {
             "synthetic-iid": Extent(50),

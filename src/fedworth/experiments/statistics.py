@@ -15,6 +15,7 @@ from fedworth.valuation import ranking
 
 LEVEL = 0.95
 FEWEST_FOR_INTERVAL = 3
+DIGITS = 12  # beyond them numbers that are equal on paper differ by rounding
 CORRELATIONS, SHARES = (-1.0, 1.0), (0.0, 1.0)
 
 
@@ -59,7 +60,7 @@ def chance_of(claims: Sequence[bool]) -> Estimate:
 
 def chance_of_less(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The p-value of "ours are less than theirs", pair by pair; 1 where no pair differs."""
-    pairs = np.subtract(ours, theirs)
+    pairs = np.round(np.subtract(ours, theirs), DIGITS)
     apart = pairs[pairs != 0]
     if len(apart) == 0:
         return 1.0
@@ -80,4 +81,4 @@ def jaccard(first: set[int], second: set[int]) -> float:
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's correlation; 0 where one side is constant, since it then ranks nobody."""
-    return ranking.rank_correlation(first, second) or 0.0
+    return round(ranking.rank_correlation(first, second) or 0.0, DIGITS)
