@@ -34,17 +34,13 @@ live: .venv-flower/.installed
 torture: $(STAMP)
 	$(BIN)/python tools/torture.py
 
-# ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md
+# ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md; fails if a bar is missed
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --group bench
-	$(BIN)/python benchmarks/kernels.py
-	$(BIN)/python benchmarks/oracle.py
-	$(BIN)/python benchmarks/oracle.py --threads logistic MLP
-	$(BIN)/python benchmarks/roofline.py
-	$(BIN)/python benchmarks/montecarlo.py
-	$(BIN)/python benchmarks/completion.py
-	$(BIN)/python benchmarks/ledger_io.py
-	$(BIN)/python benchmarks/scale.py
+	failed=0; \
+	for script in kernels.py oracle.py "oracle.py --threads logistic MLP" roofline.py montecarlo.py completion.py \
+		ledger_io.py scale.py; do echo; echo "# $$script"; $(BIN)/python benchmarks/$$script || failed=1; done; \
+	exit $$failed
 
 # the paper's studies as docs/results.md shows them: hours; resumable; data sets in $$FEDWORTH_DATA
 studies: $(STAMP)

@@ -2,7 +2,8 @@
 
 Run `python benchmarks/kernels.py`; it prints a table in Markdown and takes about two minutes. Times are process times
 of one thread, best of several runs in which both sides take turns, so that a busy machine slows both. The kernels' time
-includes the trie and the clients' own forward passes; the loop is timed on some coalitions and scaled up.
+includes the trie and the clients' own forward passes; the loop is timed on some coalitions and scaled up. A ratio or an
+error that misses its bar is named at the end, and the exit code is 1.
 """
 
 import itertools
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from bars import MOST_ERROR, Bars
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
@@ -112,7 +114,7 @@ def seconds(run: Callable[[], object], clock: Callable[[], float] = time.process
     return clock() - start
 
 
-def compare(case: Case) -> str:
+def compare(case: Case, bars: Bars) -> str:
     """One row: coalitions a second on both sides, their ratio, and the error against a float64 loop."""
     model, states, samples, labels = federation(case)
     memberships = case.memberships()
@@ -135,6 +137,8 @@ def compare(case: Case) -> str:
         looped_loss(double_model, doubles, samples.double(), labels, np.flatnonzero(memberships[c])) for c in looped[:8]
     ]
     error = np.abs(losses[looped[:8]] - exact).max()
+    bars.at_least(f"{case.name}, times the loop", kernel_rate / loop_rate, case.bar)
+    bars.at_most(f"{case.name}, error", error, MOST_ERROR)
     return (
         f"| {case.name} | {loop_rate:.1f} | {kernel_rate:.0f} | {kernel_rate / loop_rate:.1f}× "
         f"| ≥ {case.bar:g}× | {error:.1e} |"
@@ -158,9 +162,11 @@ def main() -> None:
     write = sys.stdout.write
     write("| case | loop, coalitions/s | kernels, coalitions/s | ratio | bar | largest error |\n")
     write("| --- | ---: | ---: | ---: | ---: | ---: |\n")
+    bars = Bars()
     for case in cases:
-        write(compare(case) + "\n")
+        write(compare(case, bars) + "\n")
         sys.stdout.flush()
+    bars.close()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 The limit is what torch.mm reaches in float32 on matrices of 256 or 512 rows. The least work after affine sharing is
 every client's first layer once, and for each coalition the later layers' products; for logistic regression, which has
 none, one multiply-add a logit. All 1,023 coalitions of 10 clients, 10,000 samples, one thread, process time, best of
-several turns in which the limit is measured too. Where the rest goes, in shares of the whole time: the first layer and
-the logits' running sums, exponentials and logarithms are run by themselves, less what their counted work takes at the
+several turns in which the limit is measured too. Where the rest goes, in shares of the whole time: the first layer, by
+the oracle's own kernel on samples packed beforehand (the global model's too, which is not counted as work), and the
+logits' running sums, exponentials and logarithms are run by themselves, less what their counted work takes at the
 limit; what is left are hidden units' running sums and ReLU, products below the limit, packing and the trie (a little
 less than nothing where the kernels' products outrun torch.mm).
 """
@@ -23,6 +24,11 @@ from fedworth.federation.task import Task
 from fedworth.utility.coalitions import subsets
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.kernels import softmax_losses
+from fedworth.utility.kernels_first import first_layers
+from fedworth.utility.kernels_lanes import TILE
+from fedworth.utility.kernels_layers import pack_layers
+from fedworth.utility.routes import KERNEL_BATCH
+from fedworth.utility.tiles import Floats, tiled, tiles_in_block
 from fedworth.utility.trie import coalition_trie
 from fedworth.utility.weighting import mixtures
 
@@ -66,11 +72,29 @@ def gemm_rate() -> float:
     return max(rates)
 
 
-def first_layers(task: Task, round_: Round) -> None:
-    """All clients' first layers by one product, as little as it takes."""
-    name = next(name for name in round_.global_model if name.endswith("weight"))
-    weights = torch.cat([model[name] for model in round_.client_models.values()])
-    torch.mm(weights, task.inputs.T)
+@dataclass(frozen=True)
+class FirstLayer:
+    """Everybody's first layer and the samples, packed as the oracle packs them."""
+
+    packed: Floats  # (n_models, n_numbers)
+    blocks: list[Floats]  # (n_tiles, n_inputs, TILE) each
+    n_outputs: int
+
+    def run(self) -> None:
+        for block in self.blocks:
+            first_layers(block, self.packed, self.n_outputs)
+
+
+def first_layer_of(task: Task, round_: Round) -> FirstLayer:
+    """The first layer of the global model and the clients', and the test set in the oracle's batches and blocks."""
+    names = list(round_.global_model)[:2]  # weight and bias
+    everybody = (round_.global_model, *round_.client_models.values())
+    weights, biases = ([model[name].numpy() for model in everybody] for name in names)
+    n_outputs = len(biases[0])
+    n_tiles = tiles_in_block(n_outputs)
+    batches = [batch.numpy()[None] for batch in torch.split(task.inputs, KERNEL_BATCH)]
+    blocks = [tiled(rows, at, n_tiles)[0] for rows in batches for at in range(0, rows.shape[1], n_tiles * TILE)]
+    return FirstLayer(pack_layers((weights,), (biases,)), blocks, n_outputs)
 
 
 def measure(name: str) -> str:
@@ -84,11 +108,12 @@ def measure(name: str) -> str:
     trie, labels = coalition_trie(coalitions), task.labels.numpy()
     logits = np.random.default_rng(0).normal(size=(N_CLIENTS, 10, len(labels))).astype(np.float32).transpose(0, 2, 1)
     softmax_losses(logits, labels, trie)
+    first_layer = first_layer_of(task, round_)
     turns = [
         (
             1 / gemm_rate(),
             seconds(lambda: oracle.utilities(round_, wanted)),
-            seconds(lambda: first_layers(task, round_)),
+            seconds(first_layer.run),
             seconds(lambda: softmax_losses(logits, labels, trie)),
         )
         for _ in range(N_TURNS)

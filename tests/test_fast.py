@@ -15,7 +15,7 @@ from fedworth.federation.task import Task
 from fedworth.utility import affine, fast, graph, heads, stages
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.weighting import WEIGHTINGS, Mixtures
+from fedworth.utility.weighting import WEIGHTINGS, Mixtures, mixtures
 from tests.zoo import GREY, IMAGES, N_CLASSES, ROWS, ZOO, Residual, all_mixtures, exact_utilities, round_of, task_of
 
 
@@ -293,6 +293,25 @@ def test_an_oracle_travels_to_another_process_and_measures_the_same_there():
     there: FastOracle = pickle.loads(pickle.dumps(oracle))
     assert there.n_threads == 2
     assert there.utilities(round_, wanted).tobytes() == here.tobytes()
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("n_clients", [300, 1000])
+def test_coalitions_of_hundreds_of_clients_keep_the_bar(n_clients, weighting):
+    """Weights from 1 to 1,000 samples if they count; the bar is that of few clients, 1e-6 against float64."""
+    rng, generator = np.random.default_rng(n_clients), torch.Generator().manual_seed(n_clients)
+    module = task_of(lambda: nn.Sequential(nn.Linear(784, 10)), (784,)).module
+    inputs = torch.rand(2000, 784, generator=generator)
+    task = Task(module, inputs, torch.randint(0, 10, (2000,), generator=generator))
+    sizes = np.array([51, 64, 127, n_clients // 2, n_clients - 1, n_clients])
+    coalitions = rng.permuted(np.arange(n_clients) < sizes[:, None], axis=1)  # (n_coalitions, n_clients)
+    counts = np.geomspace(1, 1000, n_clients) if weighting == "samples" else np.ones(n_clients)
+    wanted = mixtures(coalitions, counts, weighting)
+    oracle, round_ = FastOracle(task, n_threads=1), round_of(module, n_clients)
+    expected = exact_utilities(task, round_, wanted)
+    assert np.ptp(expected) > 1e-3
+    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    assert oracle.describe().startswith("kernel: ")
 
 
 def test_torchs_own_threads_are_as_before():

@@ -212,7 +212,7 @@ def test_averages_may_leave_the_range_of_their_models_under_large_fixed_weights(
 @given(st.integers(0, 2**32 - 1), st.sampled_from([None, np.nan, np.inf, -np.inf]))
 def test_extremes_are_the_lowest_and_the_highest_number_and_tell_what_is_not_finite(seed, bad):
     rng = np.random.default_rng(seed)
-    shape = (rng.integers(1, 4), rng.integers(1, 4), rng.integers(1, 6), TILE)
+    shape = (int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.integers(1, 6)), TILE)
     tiles = rng.normal(size=shape).astype(np.float32)
     expected = np.stack((tiles.min(axis=(1, 2, 3)), tiles.max(axis=(1, 2, 3))), axis=1)
     if bad is not None:

@@ -20,6 +20,14 @@ def test_equal_test_sets_have_equal_fingerprints_whatever_the_module_and_the_str
     assert task(strided.clone(memory_format=torch.preserve_format)).fingerprint == task().fingerprint
 
 
+def test_a_task_taken_to_a_device_is_the_same_task_with_a_module_of_its_own():
+    here = task()
+    there = here.to("cpu")
+    assert there.fingerprint == here.fingerprint
+    assert there.module is not here.module
+    assert all(torch.equal(a, b) for a, b in zip(there.module.parameters(), here.module.parameters(), strict=True))
+
+
 @pytest.mark.parametrize(
     ("inputs", "labels"),
     [

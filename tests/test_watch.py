@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedworth import watch
 from fedworth.cli.main import main
 from fedworth.completion.complete import complete
 from fedworth.errors import ArtefactError
 from fedworth.federation.fedavg import simulate
 from fedworth.federation.ledger import open_ledger
+from fedworth.utility import graph, routes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.plan import plan_subsets
@@ -64,6 +66,23 @@ def test_each_round_costs_its_own_cells_only(tiny_ledger, tiny_task, tmp_path, c
         costs.append(sum(counted))
         assert report.valuation("fedsv") is not None
     assert costs == [2**5 - 1, 3, 3]
+
+
+def test_a_module_is_exported_once_for_all_rounds_of_a_task(tiny_ledger, tiny_task, tmp_path, monkeypatch):
+    exported = []
+
+    def counted_export(*args):
+        exported.append(args)
+        return graph.export(*args)
+
+    monkeypatch.setattr(routes, "export", counted_export)
+    watch._oracle.cache_clear()
+    other = replace(tiny_task, labels=(tiny_task.labels + 1) % 10)
+    for task, n_exports in ((tiny_task, 1), (other, 2)):
+        for n_rounds in (1, 2):
+            ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
+            update(ledger, task, WatchSettings(), _made(tmp_path / "w"))
+        assert len(exported) == n_exports
 
 
 def test_the_end_of_watching_is_what_the_stages_give(tiny_ledger, tiny_task, tmp_path):

@@ -23,7 +23,7 @@ from fedworth.report.files import write_report
 from fedworth.report.report import Report
 from fedworth.storage import PARTIAL, Progress, json_bytes, make_folder, read_json, silent, write_json
 from fedworth.utility.cache import utility_cache
-from fedworth.utility.choices import oracle_named
+from fedworth.utility.choices import device_named, oracle_named
 from fedworth.utility.files import load_utilities, save_utilities
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import observe, participation
@@ -54,10 +54,11 @@ class RunSettings:
     auto_rank: bool = False
     unseen: str = "refuse"
     strict: bool = False
+    device: str = "cpu"
 
     def document(self) -> dict[str, Any]:
-        """The settings as JSON."""
-        return asdict(self)
+        """The settings as JSON; a device is named only if it is not the CPU."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("device", "cpu")}
 
 
 def run(
@@ -69,6 +70,7 @@ def run(
     progress: Progress = silent,
 ) -> Report:
     """Run all stages into `folder`; with `resume`, only those that are not there yet."""
+    device_named(settings.device)
     _claim(folder, settings, resume)
     ledger = simulate(settings.simulation, folder / "ledger", data_folder=data_folder, resume=resume, progress=progress)
     utilities, truth = _observe(settings, ledger, folder, data_folder, progress)
@@ -117,7 +119,8 @@ def _observe(
     with_truth = settings.simulation.with_truth
     first = truth_path if with_truth else seen_path
     if not first.is_file():
-        oracle = oracle_named(settings.oracle, task_of(ledger, data_folder=data_folder), settings.measure)
+        task = task_of(ledger, data_folder=data_folder).to(settings.device)
+        oracle = oracle_named(settings.oracle, task, settings.measure)
         plan, cache = plan_for(settings, ledger), utility_cache(ledger, oracle)
         found = observe(ledger, oracle, plan, weighting=settings.weighting, cache=cache, progress=progress)
         save_utilities(found, first)

@@ -11,6 +11,7 @@ settings alone, whatever was watched or killed before, and is what `observe`, `c
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from fedworth.report.report import Report
 from fedworth.storage import json_bytes, make_folder, read_json, write_json
 from fedworth.utility.cache import architecture, utility_cache
 from fedworth.utility.choices import oracle_named
+from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.plan import plan_prefixes, plan_subsets
 from fedworth.valuation.comfedsv import comfedsv
 from fedworth.valuation.fedsv import fedsv
@@ -98,10 +101,16 @@ def _observe(ledger: Ledger, task: Task, settings: WatchSettings, n_checked: int
     if settings.monte_carlo:
         rng = stream(settings.seed, "permutations")
         plan = plan_prefixes(participants, n_permutations=settings.n_permutations, rng=rng)
-    oracle = oracle_named(settings.oracle, task, settings.measure)
+    oracle = _oracle(settings.oracle, task, settings.measure)
     weighting = settings.weighting or ledger.default_weighting
     cache = utility_cache(ledger, oracle)
     return observe(ledger, oracle, plan, weighting=weighting, cache=cache, n_checked=n_checked)
+
+
+@lru_cache(maxsize=1)
+def _oracle(name: str, task: Task, measure: str) -> FastOracle | LoopOracle:
+    """The last task's oracle: what it has found out about the module, and checked, serves the next rounds too."""
+    return oracle_named(name, task, measure)
 
 
 def _complete(ledger: Ledger, matrix: UtilityMatrix, settings: WatchSettings, folder: Path) -> FactorCompletion:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from fedworth.federation.ledger import Ledger
     from fedworth.utility.budget import Budget
+    from fedworth.utility.engines import Engine
     from fedworth.utility.matrix import UtilityMatrix
     from fedworth.utility.observe import Observed
+    from fedworth.utility.oracle import Oracle
     from fedworth.utility.plan import Plan
     from fedworth.valuation.stopping import Rule
 
@@ -65,6 +67,7 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
     group.add_argument("--threads", type=int, metavar="N", help="threads of the fast oracle (default: one a processor)")
+    group.add_argument("--device", default="cpu", help="where coalitions are evaluated: cpu (default), cuda, cuda:1 …")
     group.add_argument("--engine", default="local", help="local (default), or ray: the workers of a Ray cluster")
     group.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster (default: one on this machine)")
     group.add_argument("--no-cache", action="store_true", help="neither use nor keep utilities beside the ledger")
@@ -76,20 +79,19 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.federation.task_file import task_for
     from fedworth.utility.budget import Budget
     from fedworth.utility.cache import utility_cache
-    from fedworth.utility.choices import engine_named, oracle_named
+    from fedworth.utility.choices import device_named, oracle_named
     from fedworth.utility.observe import observe_and_count
     from fedworth.utility.subset import stratified_subset
 
     refuse_existing(args.out, "a file of utilities")
     rule = _rule(args)
-    budget, engine = Budget(args.budget, args.seconds), engine_named(args.engine, args.address)
+    budget, engine, device = Budget(args.budget, args.seconds), _engine(args), device_named(args.device)
     ledger = open_ledger(args.ledger)
     plan = _plan(args, ledger, permutations_of(args)[1])
     task = task_for(ledger, args.task, data_folder=args.data)
     if args.test_samples is not None:
         task = stratified_subset(task, args.test_samples, rng=stream(args.seed, "test samples"))
-    n_threads = 1 if args.engine == "ray" else args.threads  # Ray has a worker a processor
-    oracle = oracle_named(args.oracle, task, args.measure, n_threads=n_threads)
+    oracle = oracle_named(args.oracle, task.to(device), args.measure, n_threads=args.threads)
     with progress_bars() as progress:
 
         def measured(plan: "Plan", budget: Budget) -> "Observed":
@@ -110,7 +112,26 @@ def run(args: argparse.Namespace) -> None:
             observed, ending = _until(rule, plan, lambda count: _plan(args, ledger, count), measured, budget)
     save_utilities(observed.matrix, args.out)
     warn((*ledger.warnings(), *observed.matrix.notes))
-    _show(args, observed, ending)
+    _show(args, observed, ending, _routes(oracle))
+
+
+def _engine(args: argparse.Namespace) -> "Engine":
+    """Where the oracle works; Ray's workers have a thread and a processor each."""
+    from fedworth.utility.choices import engine_named
+
+    if args.engine == "ray" and args.threads is not None:
+        raise UsageError(f"--threads {args.threads} is for --engine local; a Ray worker has one, leave it out")
+    if args.engine == "ray" and args.device != "cpu":
+        raise UsageError(f"--device {args.device} is for --engine local; Ray's workers evaluate on the CPU")
+    return engine_named(args.engine, args.address)
+
+
+def _routes(oracle: "Oracle") -> str | None:
+    """How the fast oracle went about it; nothing for the loop, or if nothing was measured in this process."""
+    from fedworth.utility.fast import NOTHING_YET, FastOracle
+
+    routes = oracle.describe() if isinstance(oracle, FastOracle) else NOTHING_YET
+    return None if routes == NOTHING_YET else routes
 
 
 def _rule(args: argparse.Namespace) -> "Rule | None":
@@ -174,7 +195,7 @@ def _plan(args: argparse.Namespace, ledger: "Ledger", count: int | None) -> "Pla
     )
 
 
-def _show(args: argparse.Namespace, observed: "Observed", ending: str) -> None:
+def _show(args: argparse.Namespace, observed: "Observed", ending: str, routes: str | None) -> None:
     matrix = observed.matrix
     n_cells = len(matrix.utilities) - matrix.n_rounds  # the empty coalition's are known
     if args.json:
@@ -183,6 +204,7 @@ def _show(args: argparse.Namespace, observed: "Observed", ending: str) -> None:
                 "utilities": str(args.out),
                 "status": str(observed.status),
                 "ended": ending or None,
+                "routes": routes,
                 "n_evaluations": observed.n_evaluations,
                 "n_known": n_cells - observed.n_evaluations,
                 "n_cells": len(matrix.utilities),

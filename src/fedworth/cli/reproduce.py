@@ -1,7 +1,6 @@
 """fedworth reproduce: the paper's studies, each with its numbers, its picture and a verdict."""
 
 import argparse
-import os
 from pathlib import Path
 
 from fedworth.cli.options import add_data_option, command
@@ -32,6 +31,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--seeds", metavar="A-B|A,B", help="the seeds to run (default: those of the scale)")
     parser.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: one a processor)")
     parser.add_argument(
+        "--device",
+        default="cpu",
+        help="where coalitions are evaluated: cpu (default), cuda, cuda:1 …; training stays on the CPU",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         default=Path("runs/studies"),
@@ -46,14 +50,17 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.experiments.reproduce import Order, orders_for, reproduce
     from fedworth.experiments.settings import checked_scale, seeds_from
     from fedworth.experiments.trial import Bench
+    from fedworth.utility.choices import device_named
+    from fedworth.utility.fast import n_processors
 
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
     seeds = seeds_from(args.seeds) if args.seeds else ()
+    device_named(args.device)
     order = Order(checked_scale(args.scale), tuple(args.dataset), seeds)
     outcomes = []
     with progress_bars() as progress:
-        bench = Bench(args.out, args.data, progress, n_jobs=args.jobs or os.cpu_count() or 1)
+        bench = Bench(args.out, args.data, progress, n_jobs=args.jobs or n_processors(), device=args.device)
         for name, asked in orders_for(args.study, order).items():
             outcomes.append(reproduce(name, asked, bench))
     if args.json:

@@ -32,6 +32,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--weighting", default="uniform", help="uniform (default), samples, fixed")
     parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
     parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="where coalitions are evaluated: cpu (default), cuda, cuda:1 …; training stays on the CPU",
+    )
     parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
     parser.add_argument("--strict", action="store_true", help="stop at the first method that must be refused")
     add_permutations_option(parser)
@@ -57,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
         auto_rank=is_auto(args),
         unseen=args.unseen,
         strict=args.strict,
+        device=args.device,
     )
     with progress_bars() as progress:
         report = run(settings, args.out, data_folder=args.data, resume=args.resume, progress=progress)

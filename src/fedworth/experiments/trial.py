@@ -4,7 +4,8 @@
     utilities/KEY.npz   the measured utilities, which several readings share (enumerated ones; Monte Carlo is too large)
     clock/KEY.json      what the trial cost, which is never twice the same and so stands apart
 
-KEY is a hash of all that decides the bytes, so a trial that serves several studies is run once.
+KEY is a hash of all that decides the bytes, so a trial that serves several studies is run once. Other devices than the
+CPU round differently: what they measured has folders of its own (trials-cuda, utilities-cuda, clock-cuda).
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from fedworth.federation.fedavg import simulate, task_of
 from fedworth.federation.ledger import Ledger
 from fedworth.federation.settings import SimulationSettings
 from fedworth.storage import Progress, json_bytes, make_folder, read_json, silent, write_json
+from fedworth.utility.choices import device_named
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.files import load_utilities, save_utilities
 from fedworth.utility.matrix import UtilityMatrix
@@ -64,13 +66,20 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where trials are kept, where data sets lie, who watches, and how many work: trials at a time, threads a trial."""
+    """Where trials are kept, where data sets lie, who watches, how many work (trials at a time, threads a trial), and
+    what device coalitions are evaluated on."""
 
     folder: Path
     data_folder: Path | None = None
     progress: Progress = silent
     n_jobs: int = 1
     n_threads: int | None = None  # none given: one a processor
+    device: str = "cpu"
+
+    def place(self, kind: str) -> Path:
+        """The folder of `trials`, `utilities` or `clock`."""
+        of_device = self.device.partition(":")[0]
+        return self.folder / (kind if of_device == "cpu" else f"{kind}-{of_device}")
 
 
 Reader = Callable[[Trial, Bench], Reading]
@@ -78,19 +87,19 @@ Reader = Callable[[Trial, Bench], Reading]
 
 def is_done(trial: Trial, bench: Bench) -> bool:
     """Whether the trial's row is on disk."""
-    return (bench.folder / "trials" / f"{trial.key}.json").is_file()
+    return (bench.place("trials") / f"{trial.key}.json").is_file()
 
 
 def row_of(trial: Trial, bench: Bench, readers: Mapping[str, Reader]) -> Row:
     """The row of a trial: from disk, or run now and written whole."""
-    path = bench.folder / "trials" / f"{trial.key}.json"
+    path = bench.place("trials") / f"{trial.key}.json"
     if not path.is_file():
         for name in ("trials", "clock"):
-            make_folder(bench.folder / name)
+            make_folder(bench.place(name))
         wall, cpu = time.perf_counter(), time.process_time()
         reading = readers[trial.reading](trial, bench)
         spent = {"wall_seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
-        write_json(bench.folder / "clock" / path.name, spent)
+        write_json(bench.place("clock") / path.name, spent)
         write_json(path, {"seed": trial.federation.seed, **trial.measured(), "reading": reading})
     row: Row = read_json(path)
     return row
@@ -98,14 +107,14 @@ def row_of(trial: Trial, bench: Bench, readers: Mapping[str, Reader]) -> Row:
 
 def seconds_of(trials: list[Trial], bench: Bench) -> tuple[float, float]:
     """Wall and processor seconds that these trials took, each counted once."""
-    paths = {bench.folder / "clock" / f"{trial.key}.json" for trial in trials}
+    paths = {bench.place("clock") / f"{trial.key}.json" for trial in trials}
     spent = [read_json(path) for path in sorted(paths) if path.is_file()]
     return sum(s["wall_seconds"] for s in spent), sum(s["cpu_seconds"] for s in spent)
 
 
 def utilities_of(trial: Trial, bench: Bench) -> UtilityMatrix:
     """The measured utilities of a trial: the truth where the federation has it, else what the server saw."""
-    path = bench.folder / "utilities" / f"{trial.utilities_key}.npz"
+    path = bench.place("utilities") / f"{trial.utilities_key}.npz"
     if path.is_file():
         return load_utilities(path, is_truth=trial.federation.with_truth)
     matrix = with_ledger(trial, bench, lambda ledger: _observed(trial, ledger, bench))
@@ -126,8 +135,8 @@ def with_ledger(trial: Trial, bench: Bench, read: Callable[[Ledger], Result]) ->
 
 
 def _observed(trial: Trial, ledger: Ledger, bench: Bench) -> UtilityMatrix:
-    oracle = FastOracle(task_of(ledger, data_folder=bench.data_folder), n_threads=bench.n_threads)
-    return observe(ledger, oracle, plan_of(trial, ledger))
+    task = task_of(ledger, data_folder=bench.data_folder).to(device_named(bench.device))
+    return observe(ledger, FastOracle(task, n_threads=bench.n_threads), plan_of(trial, ledger))
 
 
 def plan_of(trial: Trial, ledger: Ledger) -> Plan:

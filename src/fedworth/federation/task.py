@@ -4,6 +4,7 @@ A coalition's model is loaded into `module` and judged on `inputs` and `labels`,
 server: D_c of the paper. For a simulated federation the task is remade from the ledger's settings.
 """
 
+import copy
 import hashlib
 from dataclasses import dataclass
 
@@ -33,10 +34,14 @@ class Task:
         if self.inputs.is_floating_point() and not bool(torch.isfinite(self.inputs).all()):
             raise DataError("test set: some inputs are NaN or infinite")
 
+    def to(self, device: torch.device | str) -> "Task":
+        """The same task on a device, where coalitions are then evaluated; the module is a copy."""
+        return Task(copy.deepcopy(self.module).to(device), self.inputs.to(device), self.labels.to(device))
+
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the test set: utilities measured on another one are other utilities."""
+        """The sha256 of the test set, on any device: utilities measured on another one are other utilities."""
         digest = hashlib.sha256(str((tuple(self.inputs.shape), self.inputs.dtype)).encode())
         for tensor in (self.inputs, self.labels):
-            digest.update(np.ascontiguousarray(tensor.numpy()).tobytes())
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
         return digest.hexdigest()

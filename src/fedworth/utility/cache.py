@@ -3,8 +3,9 @@
     utilities/<round>-<key>/<batch>.npz      coalitions (packed), utilities, the key, and a sha256 over all of it
 
 The key covers all that decides a utility: the bytes of the round, the test set, what the module computes, the measure,
-the weighting with the clients' actual weights, and which oracle measured (their last bits differ). A
-batch is written whole or not at all, so a killed run loses at most the batch it was at. A damaged file is an error.
+the weighting with the clients' actual weights, and which oracle measured, on which kind of device (their last bits
+differ). A batch is written whole or not at all, so a killed run loses at most the batch it was at. A damaged file is an
+error.
 """
 
 import fcntl
@@ -97,7 +98,9 @@ class UtilityCache:
 def utility_cache(ledger: Ledger, oracle: TaskOracle) -> UtilityCache:
     """The cache beside this ledger of what this oracle measures."""
     identity = [type(oracle).__name__, oracle.measure, oracle.task.fingerprint, architecture(oracle.task)]
-    return UtilityCache(ledger.folder / FOLDER, _sha256(identity))
+    device = oracle.task.inputs.device.type
+    elsewhere = [] if device == "cpu" else [device]
+    return UtilityCache(ledger.folder / FOLDER, _sha256(identity + elsewhere))
 
 
 def architecture(task: Task) -> str:

@@ -6,7 +6,8 @@ what the test samples alone make of them is kept from round to round. `describe`
 
 A utility is the same to the last bit whatever else is measured with it, in whatever order, on however many threads, as
 long as mixtures say their weights (those of `weighting.mixtures` do): the way it is measured, and every sum, depends on
-the coalition's own members, the global model and the test set alone. Torch's own threads are kept out of it.
+the coalition's own members, the global model and the test set alone. Torch's own threads are kept out of it; only the
+plain route leaves them to convolutions, whose last bits may then depend on how many there are.
 """
 
 import copy
@@ -37,9 +38,11 @@ from fedworth.utility.weighting import Mixtures
 KEPT_BYTES = 1 << 30
 """What constants of the test set may take from one round to the next."""
 
+NOTHING_YET = "nothing measured yet"
+
 
 class FastOracle:
-    """Measures utilities by the fastest way that agrees with the plain loop; by default on all the machine's cores."""
+    """Measures utilities by the fastest way that agrees with the plain loop; by default a thread a processor."""
 
     def __init__(self, task: Task, measure: str = "loss", n_threads: int | None = None) -> None:
         if measure not in MEASURES:
@@ -48,7 +51,7 @@ class FastOracle:
             raise UsageError(f"n_threads is {n_threads}, expected 1 or more")
         self.task = task
         self.measure = measure
-        self.n_threads = n_threads or os.cpu_count() or 1
+        self.n_threads = n_threads or n_processors()
         self._routes = Routes(task)
         self._kept: _Kept | None = None
 
@@ -59,7 +62,7 @@ class FastOracle:
     def describe(self) -> str:
         """The routes taken so far and why, one a line."""
         lines = dict.fromkeys(f"{route.kind}: {route.why}" for route in self._routes.taken())
-        return "\n".join(lines) or "nothing measured yet"
+        return "\n".join(lines) or NOTHING_YET
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
@@ -154,3 +157,8 @@ class _Kept:
     @property
     def n_bytes(self) -> int:
         return sum(batch.n_bytes for batch in self.samples)
+
+
+def n_processors() -> int:
+    """How many processors this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

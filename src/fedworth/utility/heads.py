@@ -6,7 +6,8 @@ between them. Kernels sum along a trie, so coefficients must come from one weigh
 
     c_{S,k} = a_k / Σ_{j∈S} a_j,  g_S = 0      or      c_{S,k} = a_k,  g_S = 1 − Σ_{j∈S} a_j,
 
-which they do in every weighting; the weights are found again from the coefficients.
+which they do in every weighting. Mixtures say their weights; where they do not, these are found again from the
+coefficients.
 """
 
 from collections.abc import Iterator, Sequence

@@ -36,7 +36,8 @@ class Oracle(Protocol):
 
 @dataclass(frozen=True)
 class LoopOracle:
-    """One coalition after the other; models are averaged in float64 and evaluated in their own precision."""
+    """One coalition after the other; models are averaged in float64, on the CPU, and evaluated in their own precision,
+    where the task is."""
 
     task: Task
     measure: str = "loss"
@@ -61,6 +62,7 @@ class LoopOracle:
         """Minus the mean loss, or the accuracy: higher is better."""
         total = 0.0
         module = self.task.module.eval()
+        model = {name: tensor.to(self.task.inputs.device) for name, tensor in model.items()}
         with torch.inference_mode():
             for start in range(0, len(self.task.labels), BATCH):
                 inputs, labels = self.task.inputs[start : start + BATCH], self.task.labels[start : start + BATCH]

@@ -10,6 +10,7 @@ at an address must be kept where only its owner can reach it, since models leak 
 """
 
 import os
+import socket
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,15 +20,17 @@ import numpy as np
 import torch
 
 from fedworth.arrays import Utilities
-from fedworth.errors import UsageError
+from fedworth.errors import UsageError, UtilityError
 from fedworth.federation.ledger import Model, Round, RoundEntry
 from fedworth.utility.engines import Batch, OpenRound
+from fedworth.utility.fast import FastOracle, n_processors
 from fedworth.utility.oracle import Oracle
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 RETRIES = 20
+SECONDS_TO_ANSWER = 5.0
 WAITING_PER_WORKER = 2
 """Batches under way for each processor: enough to keep it busy, few enough to bound what the object store holds."""
 
@@ -49,7 +52,7 @@ class RayEngine:
     ) -> Iterator[tuple[Batch, Utilities]]:
         """Each batch with its utilities, as workers finish them."""
         with Cluster(self) as ray:
-            work = _Work(ray, ray.put(oracle), open_round)
+            work = _Work(ray, ray.put(_for_workers(oracle)), open_round)
             most = max(1, int(ray.cluster_resources().get("CPU", 1))) * WAITING_PER_WORKER
             for batch in batches:
                 while len(work.waiting) >= most:
@@ -80,10 +83,18 @@ class Cluster:
 
     def __enter__(self) -> Any:
         self.ray = load_ray(self.engine.address)
+        if self.engine.address is not None:
+            _refuse_silent(self.engine.address)
         if not self.ray.is_initialized():
-            self.ray.init(**self._settings())
+            self._connect()
             self.is_ours = True
         return self.ray
+
+    def _connect(self) -> None:
+        try:
+            self.ray.init(**self._settings())
+        except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
+            raise _unreachable(self.engine.address or "this machine", str(error)) from error
 
     def __exit__(self, *_: object) -> None:
         if self.is_ours:
@@ -93,8 +104,32 @@ class Cluster:
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
         if self.engine.address is not None:
             return {"address": self.engine.address, **{k: v for k, v in quiet.items() if k != "include_dashboard"}}
-        n_workers = self.engine.n_workers or os.cpu_count() or 1
+        n_workers = self.engine.n_workers or n_processors()
         return {"address": "local", "num_cpus": n_workers, "_node_ip_address": LOOPBACK, **quiet}
+
+
+def _refuse_silent(address: str) -> None:
+    """Knock first: Ray itself tries a host that does not answer for minutes. `auto` and the like are left to Ray."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(address, str(error)) from error
+
+
+def _unreachable(where: str, reason: str) -> UsageError:
+    first = reason.strip().partition("\n")[0]
+    return UsageError(
+        f"Ray cluster at {where}: cannot be reached ({first}); start one there (ray start --head), name another with "
+        "--address HOST:PORT, or leave --engine ray out"
+    )
+
+
+def _for_workers(oracle: Oracle) -> Oracle:
+    """The same oracle on one thread, whoever made it: there are as many workers as processors."""
+    return FastOracle(oracle.task, oracle.measure, n_threads=1) if isinstance(oracle, FastOracle) else oracle
 
 
 @dataclass
@@ -125,7 +160,17 @@ class _Work:
             utilities: Utilities = np.array(self.ray.get(done))
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause from None
+        except self.ray.exceptions.RayError as error:
+            raise _lost(batch, error) from error
         return batch, utilities
+
+
+def _lost(batch: Batch, error: Exception) -> UtilityError:
+    reason = str(error).strip().partition("\n")[0]
+    return UtilityError(
+        f"round {batch.round_index}: the Ray workers that measured {len(batch.cells):,} of its coalitions were lost, "
+        f"after {RETRIES} retries ({type(error).__name__}: {reason}); give workers more memory, or use --engine local"
+    )
 
 
 _ORACLES: dict[str, Oracle] = {}

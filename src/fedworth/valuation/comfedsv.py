@@ -61,7 +61,8 @@ def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate
     totals = _totals(completion, prefixes(permutations, matrix.n_clients), "refuse")[0]
     drawn = (totals.reshape(len(permutations), -1), permutations, matrix.n_clients)
     covariance = permutation_covariance(*drawn)[np.ix_(players, players)]
-    return Estimate(permutation_values(*drawn)[0][players], covariance, len(matrix.utilities))
+    is_measured = np.asarray(matrix.coalitions.any(axis=1))[matrix.coalition_indices]  # the empty one's is known
+    return Estimate(permutation_values(*drawn)[0][players], covariance, int(is_measured.sum()))
 
 
 def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, NDArray[np.bool_]]:
