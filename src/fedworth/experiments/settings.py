@@ -152,13 +152,13 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
     },
     "page": {
         "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(10, 100), "mnist": Extent(10, 100), "cifar10-cnn": Extent(2, 100)},
+        "spectrum": {"synthetic": Extent(10, 100), "mnist": Extent(10, 100), "cifar10-cnn": Extent(2, 50)},
         "rank": {"mnist": Extent(10, 100)},
         "fairness": {
             "synthetic": Extent(50),
             "mnist": Extent(50),
             "fashion-mnist": Extent(50, n_truth_seeds=3),
-            "cifar10": Extent(30, n_truth_seeds=0),
+            "cifar10": Extent(20, n_truth_seeds=0),
             "cifar10-full": Extent(2, 3, n_truth_seeds=0),
         },
         "noisy-data": {
@@ -171,7 +171,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "noisy-labels": {
             "synthetic-iid": Extent(3, 100, n_clients=100),
             "mnist": Extent(3, 100, n_clients=100),
-            "fashion-mnist": Extent(2, 50, n_clients=100, n_permutations=20, test_limit=100),
+            "fashion-mnist": Extent(2, 30, n_clients=100, n_permutations=20, test_limit=100),
             "cifar10": Extent(2, 10, n_clients=100, n_permutations=10, test_limit=50),
         },
         "time": {"synthetic": Extent(2, 100, n_clients=100, client_step=30)},
