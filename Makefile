@@ -37,7 +37,7 @@ torture: $(STAMP)
 # ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md; fails if a bar is missed
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --group bench
-	failed=0; \
+	@failed=0; \
 	for script in kernels.py oracle.py "oracle.py --threads logistic MLP" roofline.py montecarlo.py completion.py \
 		ledger_io.py scale.py; do echo; echo "# $$script"; $(BIN)/python benchmarks/$$script || failed=1; done; \
 	exit $$failed

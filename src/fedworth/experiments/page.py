@@ -32,9 +32,10 @@ is VGG16 in its own width, on all training samples, for as many rounds, test sam
 Any row can be run again: `fedworth reproduce STUDY --dataset NAME --scale page --seeds 0-9`; all of them: `fedworth
 reproduce all --scale page`, which goes on where a killed run stopped. Data sets are looked for in `FEDWORTH_DATA`.
 `--scale page` keeps the paper's N, K and, unless said, T, and cuts seeds, samples and widths as stated under each
-study; `--scale quick` (the default) has fewer seeds and rounds, for half an hour on two cores; `--scale paper` cuts
-nothing (50 runs, all samples, VGG16 in its real width) and wants a larger machine, as in `--scale paper --device cuda`.
-*Trial time* is the sum over trials, which run side by side on as many processors as there are.
+study; `--scale quick` (the default) has fewer seeds and rounds (24 minutes on the two cores that made this page);
+`--scale paper` cuts nothing (50 runs, all samples, VGG16 in its real width) and wants a larger machine, as in `--scale
+paper --device cuda`. *Trial time* is the sum over trials, which run side by side on as many processors as there are; a
+trial that several studies use is run once, and counted in each.
 """
 
 THEORY_TITLE = "What the paper proves, or says without a study"
