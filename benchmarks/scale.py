@@ -1,13 +1,13 @@
 """How Algorithm 1 grows with the number of clients: time, evaluations, peak memory; prints two Markdown tables.
 
-    python benchmarks/scale.py [--quick] [--data FOLDER] [model:N …]
+    python benchmarks/scale.py [--quick] [--data FOLDER] [--cells N] [model:N …]
 
 30 % of the clients take part in each of 100 rounds, everyone in the first. Clients are simulated on MNIST, two digits
 each, where it is found (--data, or $FEDWORTH_DATA), else on synthetic-iid; the test set has 2,000 samples. Every case
 runs in two child processes, one that simulates and one that observes, completes and values, so that peak memory
 (ru_maxrss) is its own; about 500 MB of it are libraries. A tiny federation is completed first, so that loading and
 compiling the solver is not in the time of the completion.
-A case whose ⌈N ln N⌉ permutations would take more than MOST_CELLS cells in the first round gets fewer of them.
+A case whose ⌈N ln N⌉ permutations would take more than MOST_CELLS cells (or --cells) in the first round gets fewer.
 """
 
 import argparse
@@ -48,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three small cases of 20 rounds")
     parser.add_argument("--data", default=os.environ.get("FEDWORTH_DATA"), help="where MNIST lies")
+    parser.add_argument("--cells", type=int, default=MOST_CELLS, help="most cells of the first round")
     parser.add_argument("cases", nargs="*", metavar="model:N", help="these cases alone, such as mlp:100")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -61,7 +62,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             ledger = Path(folder) / "ledger"
             made = _child(f"simulate {model} {n_clients} {n_rounds} {ledger}", args.data)
-            found.append({**made, **_child(f"measure {ledger}", args.data)})
+            found.append({**made, **_child(f"measure {ledger} {args.cells}", args.data)})
             print(f"{model} {n_clients}: {found[-1]}", file=sys.stderr)
     _show(_table(found, n_rounds))
     _show(_errors(found))
@@ -95,10 +96,10 @@ def _simulate(model: str, n_clients: str, n_rounds: str, folder: str, *, data: s
     return {"model": model, "n_clients": n, "simulated": time.perf_counter() - start}
 
 
-def _measure(folder: str, *, data: str | None) -> dict[str, Any]:
+def _measure(folder: str, most_cells: str, *, data: str | None) -> dict[str, Any]:
     ledger = open_ledger(Path(folder))
     task, n_clients = task_of(ledger, data_folder=Path(data) if data else None), len(ledger.clients)
-    n_permutations = min(default_permutations(n_clients), MOST_CELLS // n_clients)
+    n_permutations = min(default_permutations(n_clients), int(most_cells) // n_clients)
     rng = np.random.default_rng(0)
     plan, planned = _timed(
         lambda: plan_prefixes(participation(ledger), n_permutations=n_permutations, with_fedsv=False, rng=rng)

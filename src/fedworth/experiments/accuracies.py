@@ -102,7 +102,7 @@ def _panel(name: str, rows: Sequence[Row]) -> Panel:
         series.append(banded(kind, range(1, n_rounds + 1), [mean_of(numbers, SHARES) for numbers in by_round]))
         if paper := _papers(name, kind):
             series.append(Series(kind, [1, n_rounds], [paper, paper], is_papers=True))
-    return Panel(name, "round", "test accuracy", tuple(series), limits=(0, 1))
+    return Panel(name, "round", "test accuracy", tuple(series), limits=(0, 1.03))
 
 
 STUDY = Study(

@@ -34,8 +34,8 @@ reproduce all --scale page`, which goes on where a killed run stopped. Data sets
 `--scale page` keeps the paper's N, K and, unless said, T, and cuts seeds, samples and widths as stated under each
 study; `--scale quick` (the default) has fewer seeds and rounds (24 minutes on the two cores that made this page);
 `--scale paper` cuts nothing (50 runs, all samples, VGG16 in its real width) and wants a larger machine, as in `--scale
-paper --device cuda`. *Trial time* is the sum over trials, which run side by side on as many processors as there are; a
-trial that several studies use is run once, and counted in each.
+paper --device cuda`. *Processor time* is the sum over trials, which run side by side on as many processors as there
+are; a trial that several studies use is run once, and counted in each.
 """
 
 THEORY_TITLE = "What the paper proves, or says without a study"
@@ -95,13 +95,12 @@ class Account:
     command: str
     scale: str
     n_trials: int
-    wall_seconds: float
     cpu_seconds: float
     extents: tuple[str, ...]
 
     def sentence(self) -> str:
         """What was run, for people."""
-        minutes = f"{self.wall_seconds / 60:.1f} min of trial time, {self.cpu_seconds / 60:.1f} min of processor time"
+        minutes = f"{self.cpu_seconds / 60:.1f} min of processor time"
         return f"Scale `{self.scale}`: {self.n_trials} trials, {minutes}. {' '.join(self.extents)}"
 
 

@@ -126,7 +126,7 @@ def _account(name: str, order: Order, planned: dict[str, list[Trial]], bench: Be
     left = [dataset for dataset in extents_of(order.scale, name) if dataset not in planned]
     if left:
         sentences.append(f"Not run here, though part of this scale: {', '.join(left)}.")
-    return Account(order.command(name), order.scale, len(trials), *seconds_of(trials, bench), tuple(sentences))
+    return Account(order.command(name), order.scale, len(trials), seconds_of(trials, bench), tuple(sentences))
 
 
 def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> None:

@@ -105,11 +105,11 @@ def row_of(trial: Trial, bench: Bench, readers: Mapping[str, Reader]) -> Row:
     return row
 
 
-def seconds_of(trials: list[Trial], bench: Bench) -> tuple[float, float]:
-    """Wall and processor seconds that these trials took, each counted once."""
+def seconds_of(trials: list[Trial], bench: Bench) -> float:
+    """Processor seconds that these trials took, each counted once."""
     paths = {bench.place("clock") / f"{trial.key}.json" for trial in trials}
     spent = [read_json(path) for path in sorted(paths) if path.is_file()]
-    return sum(s["wall_seconds"] for s in spent), sum(s["cpu_seconds"] for s in spent)
+    return sum((s["cpu_seconds"] for s in spent), start=0.0)
 
 
 def utilities_of(trial: Trial, bench: Bench) -> UtilityMatrix:
