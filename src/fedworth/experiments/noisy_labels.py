@@ -200,9 +200,9 @@ STUDY = Study(
         "Values by Monte Carlo: ⌈N ln N⌉ = 461 permutations for ComFedSV, ⌈K ln K⌉ a round for FedSV (or as many "
         "as are stated below), each prefix measured once. At this size nearly every column is seen in the first "
         "round only, so ComFedSV rests on it. Where FedSV finds all noisy clients nothing can be ahead of it; "
-        "`sensitivity` shows the study with fewer flipped labels. The convolutional models measure a hundred "
-        "coalitions a second where a seed as in the paper takes two million: they have fewer rounds, permutations "
-        "and test samples, and what is near chance (.05, the dotted line) says nothing of either method; `--scale "
-        "paper` has them in full.",
+        "`sensitivity` shows the study after ten rounds and with fewer flipped labels, where it does not. The "
+        "convolutional models measure a hundred coalitions a second where a seed as in the paper takes two million: "
+        "they have fewer rounds, permutations and test samples, and what is near chance (.05, the dotted line) says "
+        "nothing of either method; `--scale paper` has them in full.",
     ),
 )
