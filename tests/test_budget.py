@@ -113,7 +113,9 @@ def test_designs_come_last_and_a_budget_that_is_too_small_for_them_leaves_them_o
     assert "but not what FedSV and leave-one-out need: stopped at the budget" in found.matrix.notes[-1]
     valuation = value(found.matrix, "comfedsv", completion=complete(found.matrix))
     assert np.isfinite(valuation.values).all()
-    with pytest.raises(ValuationError):
+    with pytest.raises(
+        ValuationError, match="FedSV needs some of its own: observe without --no-fedsv, or with a larger"
+    ):
         value(found.matrix, "fedsv")
 
 

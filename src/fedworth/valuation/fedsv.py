@@ -41,6 +41,7 @@ def rounds_of(matrix: UtilityMatrix) -> tuple[NDArray[np.float64], NDArray[np.fl
     """(n_rounds, n_clients): what each client earned in each round, 0 where absent; and its variance if estimated."""
     earned = np.zeros((matrix.n_rounds, matrix.n_clients))
     if matrix.round_permutations is None and matrix.round_designs is None:
+        _refuse_prefixes_alone(matrix)
         for round_index in range(matrix.n_rounds):
             earned[round_index] = _exact_round(matrix, round_index)
         return earned, None
@@ -51,6 +52,21 @@ def rounds_of(matrix: UtilityMatrix) -> tuple[NDArray[np.float64], NDArray[np.fl
         members, estimate = stratified_round(matrix, round_index)
         earned[round_index, members], variances[round_index, members] = estimate.values, estimate.standard_errors**2
     return earned, variances
+
+
+def _refuse_prefixes_alone(matrix: UtilityMatrix) -> None:
+    """Refuse cells that were measured for ComFedSV's permutations alone, unless they are all coalitions anyway."""
+    if matrix.permutations is None:
+        return
+    n_seen = np.bincount(matrix.round_indices, minlength=matrix.n_rounds)  # (n_rounds,)
+    sizes = matrix.participants.sum(axis=1)  # (n_rounds,)
+    short = np.flatnonzero(n_seen < 2.0**sizes)
+    if len(short):
+        t = int(short[0])
+        raise ValuationError(
+            f"round {t}: {n_seen[t]:,} of 2^{sizes[t]} coalitions were seen, those of ComFedSV's permutations; FedSV "
+            "needs some of its own: observe without --no-fedsv, or with a larger budget"
+        )
 
 
 def _exact_round(matrix: UtilityMatrix, round_index: int) -> NDArray[np.float64]:
