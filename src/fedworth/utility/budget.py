@@ -137,9 +137,10 @@ def _never(plan: Plan) -> int:
 def _mark(arrived: Indices, cells: Memberships, orders: Permutations, stages: Indices) -> None:
     """Lower `arrived` to the stage of the first order with that cell as a prefix, a few orders at a time.
 
-    Only as far as orders stay among the cells' clients: a round of few of them has the first clients of an order at most.
+    Only as far as orders stay among the cells' clients: small rounds have the first few clients of an order at most.
     """
-    inside = np.logical_and.accumulate(cells.any(axis=0)[orders], axis=1)  # (n_orders, n_joining)
+    present = np.asarray(cells.any(axis=0))  # (n_clients,)
+    inside = np.logical_and.accumulate(present[orders], axis=1)  # (n_orders, n_joining)
     orders = orders[:, : int(inside.sum(axis=1).max(initial=0))]
     n_clients, length = cells.shape[1], orders.shape[1] + 1
     step = max(1, AT_ONCE // max(length * n_clients, 1))
