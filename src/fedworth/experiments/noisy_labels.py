@@ -202,7 +202,8 @@ STUDY = Study(
         "round only, so ComFedSV rests on it. Where FedSV finds all noisy clients nothing can be ahead of it; "
         "`sensitivity` shows the study after ten rounds and with fewer flipped labels, where it does not. The "
         "convolutional models measure a hundred coalitions a second where a seed as in the paper takes two million: "
-        "they have fewer rounds, permutations and test samples, and what is near chance (.05, the dotted line) says "
-        "nothing of either method; `--scale paper` has them in full.",
+        "they have fewer rounds, permutations and test samples; `--scale paper` has them in full. Fewer permutations "
+        "cost ComFedSV more: its values rest on the same ones in every round, while FedSV draws anew. What is near "
+        "chance (.05, the dotted line) for every method says nothing of any.",
     ),
 )
