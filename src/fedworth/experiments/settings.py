@@ -152,7 +152,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
     },
     "page": {
         "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(10, 100), "mnist": Extent(10, 100), "cifar10-cnn": Extent(2, 50)},
+        "spectrum": {"synthetic": Extent(10, 100), "mnist": Extent(10, 100), "cifar10-cnn": Extent(3, 50)},
         "rank": {"mnist": Extent(10, 100)},
         "fairness": {
             "synthetic": Extent(50),
