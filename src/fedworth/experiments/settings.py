@@ -172,7 +172,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "synthetic-iid": Extent(3, 100, n_clients=100),
             "mnist": Extent(3, 100, n_clients=100),
             "fashion-mnist": Extent(2, 30, n_clients=100, n_permutations=20, test_limit=100),
-            "cifar10": Extent(2, 10, n_clients=100, n_permutations=10, test_limit=50),
+            "cifar10": Extent(2, 5, n_clients=100, n_permutations=20, test_limit=50),
         },
         "time": {"synthetic": Extent(2, 100, n_clients=100, client_step=30)},
         "models": {
