@@ -97,7 +97,7 @@ def read_accuracy(trial: Trial, bench: Bench) -> Reading:
     """The accuracy of the global model on the test set before every round and at the end."""
 
     def accuracies(ledger: Ledger) -> Reading:
-        task = task_of(ledger, data_folder=bench.data_folder)
+        task = task_of(ledger, data_folder=bench.data_folder).to(bench.device)
         models = [ledger.open_round(t).global_model for t in range(ledger.n_rounds)]
         return {"accuracy": [_accuracy(task, model) for model in [*models[1:], ledger.final_model()]]}
 
