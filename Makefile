@@ -14,9 +14,9 @@ demo: $(STAMP)
 
 # flwr and nvflare pin what others use, so each is tested in an environment of its own
 test: $(STAMP) .venv-flower/.installed .venv-nvflare/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/flower --ignore tests/nvflare
-	.venv-flower/bin/python -m pytest tests/flower --ignore tests/flower/test_live.py
-	.venv-nvflare/bin/python -m pytest tests/nvflare
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/federation/live/flower --ignore tests/federation/live/nvflare
+	.venv-flower/bin/python -m pytest tests/federation/live/flower --ignore tests/federation/live/flower/test_live.py
+	.venv-nvflare/bin/python -m pytest tests/federation/live/nvflare
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -29,7 +29,7 @@ format: $(STAMP)
 
 # a SuperLink and SuperNodes as processes of their own, one of them killed in a round: minutes
 live: .venv-flower/.installed
-	.venv-flower/bin/python -m pytest tests/flower/test_live.py
+	.venv-flower/bin/python -m pytest tests/federation/live/flower/test_live.py
 
 torture: $(STAMP)
 	$(BIN)/python tools/torture.py

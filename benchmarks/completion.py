@@ -32,13 +32,13 @@ from threadpoolctl import threadpool_limits
 
 from fedworth.completion.problem import Factors, Problem, problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty_of, solve
-from fedworth.federation.fedavg import simulate, task_of
-from fedworth.federation.ledger import open_ledger
-from fedworth.federation.settings import SimulationSettings
-from fedworth.utility.fast import FastOracle
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.ledger.ledger import open_ledger
+from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells, needed_columns
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
 
 RANK = 5
 RELATIVE_PENALTY = 0.01

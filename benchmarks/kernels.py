@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedworth.arrays import Indices, Memberships, Permutations
-from fedworth.utility.kernels import ReluHeads, hidden_relu_losses, softmax_losses
-from fedworth.utility.trie import Trie, coalition_trie, prefix_trie
+from fedworth.utility.fast.kernels.measures import ReluHeads, hidden_relu_losses, softmax_losses
+from fedworth.utility.fast.trie import Trie, coalition_trie, prefix_trie
 
 N_RUNS = 5
 State = dict[str, Tensor]

@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedworth.federation.ledger import open_ledger
-from fedworth.federation.models import ModelSpec, build_model, state_of
-from fedworth.federation.recorder import Answer, create_ledger
+from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
 from fedworth.federation.task import Task
-from fedworth.utility.fast import FastOracle
+from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle, Oracle
-from fedworth.utility.plan import Plan, plan_prefixes
+from fedworth.utility.planning.plan import Plan, plan_prefixes
 from fedworth.utility.weighting import mixtures
 
 HIDDEN = 252  # 784·252 + 252 + 252·10 + 10 = 200,350 parameters

@@ -22,13 +22,13 @@ from bars import Bars
 from numpy.typing import NDArray
 
 from fedworth.arrays import Utilities
-from fedworth.federation.fedavg import simulate, task_of
-from fedworth.federation.settings import SimulationSettings
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.utility.coalitions import default_permutations, draw_permutations, prefixes, subsets
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.plan import plan_subsets
-from fedworth.utility.strata import default_budget, draw_design
+from fedworth.utility.planning.design import default_budget, draw_design
+from fedworth.utility.planning.plan import plan_subsets
 from fedworth.valuation.shapley import permutation_values, shapley_values
 from fedworth.valuation.strata import strata_values
 from fedworth.valuation.surrogate import Floats, Kernel, quadratic, smooth

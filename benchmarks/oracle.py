@@ -30,11 +30,11 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from fedworth.arrays import Memberships
-from fedworth.federation.ledger import Model, Round
-from fedworth.federation.models import ModelSpec, build_model, state_of
+from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
 from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Model, Round
 from fedworth.utility.coalitions import draw_permutations, prefixes, subsets
-from fedworth.utility.fast import FastOracle
+from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import mix
 from fedworth.utility.weighting import Mixtures, mixtures
 

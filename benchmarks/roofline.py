@@ -19,17 +19,17 @@ import torch
 from oracle import CASES, federated, seconds
 from torch import nn
 
-from fedworth.federation.ledger import Round
 from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Round
 from fedworth.utility.coalitions import subsets
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.kernels import softmax_losses
-from fedworth.utility.kernels_first import first_layers
-from fedworth.utility.kernels_lanes import TILE
-from fedworth.utility.kernels_layers import pack_layers
-from fedworth.utility.routes import KERNEL_BATCH
-from fedworth.utility.tiles import Floats, tiled, tiles_in_block
-from fedworth.utility.trie import coalition_trie
+from fedworth.utility.fast.kernels.first import first_layers
+from fedworth.utility.fast.kernels.lanes import TILE
+from fedworth.utility.fast.kernels.layers import pack_layers
+from fedworth.utility.fast.kernels.measures import softmax_losses
+from fedworth.utility.fast.oracle import FastOracle
+from fedworth.utility.fast.routes import KERNEL_BATCH
+from fedworth.utility.fast.tiles import Floats, tiled, tiles_in_block
+from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.weighting import mixtures
 
 NAMES = ("logistic 784→10", "MLP 784-200-10", "MLP 784-200-200-10")

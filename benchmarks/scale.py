@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 
 from fedworth.completion.complete import complete
-from fedworth.federation.fedavg import simulate, task_of
-from fedworth.federation.ledger import open_ledger
-from fedworth.federation.settings import SimulationSettings
-from fedworth.utility.budget import arrivals, shortened
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.ledger.ledger import open_ledger
 from fedworth.utility.coalitions import default_permutations, subsets
-from fedworth.utility.fast import FastOracle
+from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.observe import observe_and_count, participation
-from fedworth.utility.plan import Plan, plan_prefixes
+from fedworth.utility.planning.budget import arrivals, shortened
+from fedworth.utility.planning.plan import Plan, plan_prefixes
 from fedworth.valuation.value import value
 
 MOST_CELLS = 200_000

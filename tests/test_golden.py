@@ -6,16 +6,16 @@ import pytest
 from fedworth.completion.als import Status
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.solver import collapse_penalty_of
+from fedworth.theory.fairness import completeness
 from fedworth.utility.coalitions import subsets
-from fedworth.utility.files import load_utilities
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
+from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.baselines import heard_round, truth
 from fedworth.valuation.comfedsv import comfedsv
-from fedworth.valuation.fairness import completeness
 from fedworth.valuation.fedsv import fedsv, rounds_of
 from fedworth.valuation.shapley import permutation_values, shapley_values
 from fedworth.valuation.value import value
-from tests.games import factors_completion, matrix_of
+from tests.support.games import factors_completion, matrix_of
 
 NAMES = ("a", "b", "c", "d")
 

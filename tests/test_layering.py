@@ -2,31 +2,37 @@
 
 import ast
 import graphlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import fedworth
 
 ROOT = Path(fedworth.__file__).parent
-GROUND = ("errors", "arrays", "storage")
+GROUND = ("errors", "arrays", "storage", "compile")
 WAY = (
     "",
+    "ledger",
     "federation",
     "utility",
     "completion",
     "valuation",
+    "theory",
     "report",
-    "run",
-    "watch",
-    "experiments",
+    "pipeline",
+    "studies",
     "cli",
     "__main__",
 )
+SUBROOM = "fedworth.utility.fast"
+"""The one folder with a door of its own: nobody outside imports from deeper in it."""
+
+LARGEST_ROOM, LONGEST_MODULE = 18, 300
 DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare"}
 PICKLERS = {"pickle", "cloudpickle", "joblib", "dill"}
 ROOMS = {
-    "flwr": ("fedworth.federation.flower", "fedworth.flower"),
-    "nvflare": ("fedworth.federation.nvflare", "fedworth.nvflare"),
+    "flwr": ("fedworth.federation.live.flower", "fedworth.flower"),
+    "nvflare": ("fedworth.federation.live.nvflare", "fedworth.nvflare"),
     "ray": ("fedworth.utility.ray_engine",),
 }
 
@@ -81,10 +87,23 @@ def test_nobody_inside_imports_from_a_door():
 
 
 def test_nothing_is_imported_through_a_package_and_no_package_passes_anything_on():
-    """A folder's `__init__` holds no imports, and naming the folder is no way to reach what is in it."""
-    inner = PACKAGES - {"fedworth"}
+    """A folder's `__init__` imports nothing, and naming the folder is no way to reach what is in it, but for a door."""
+    inner = PACKAGES - {"fedworth", SUBROOM}
     assert {name: own_imports(name) & inner for name in PATHS if own_imports(name) & inner} == {}
     assert {name: own_imports(name) for name in inner if own_imports(name)} == {}
+
+
+def test_the_fast_oracle_is_entered_by_its_door():
+    outside = [name for name in PATHS if not name.startswith(SUBROOM)]
+    past = {name: {found for found in own_imports(name) if found.startswith(f"{SUBROOM}.")} for name in outside}
+    assert {name: found for name, found in past.items() if found} == {}
+    inside = [name for name in PATHS if name.startswith(f"{SUBROOM}.")]
+    assert [name for name in inside if SUBROOM in own_imports(name)] == []
+
+
+def test_no_room_is_too_full():
+    rooms = Counter(path.parent for path in PATHS.values() if path.name != "__init__.py")
+    assert {str(room): n for room, n in rooms.items() if n > LARGEST_ROOM} == {}
 
 
 def test_what_is_imported_is_there():

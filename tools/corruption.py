@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from fedworth.errors import FedworthError
-from fedworth.federation.ledger import open_ledger, verify_ledger
-from fedworth.federation.recorder import Answer, create_ledger
+from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.writer import Answer, create_ledger
 
 
 def content(folder: Path) -> dict[str, bytes]:

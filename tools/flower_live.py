@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedworth.federation.ledger import Ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger, verify_ledger
 
 APP = Path(__file__).parents[1] / "examples" / "flower"
 N_CLIENTS = 3

@@ -28,13 +28,13 @@ from typing import Any
 import torch
 from corruption import content, corruptions, small_ledger
 
-import fedworth.watch  # noqa: F401 - children are forked with everything loaded
+import fedworth.pipeline.watch  # noqa: F401 - children are forked with everything loaded
 from fedworth.cli.main import main as fedworth_command
 from fedworth.errors import LedgerError
-from fedworth.federation.fedavg import simulate
-from fedworth.federation.ledger import HEADER, verify_ledger
-from fedworth.federation.recorder import Answer, create_ledger
-from fedworth.federation.settings import SimulationSettings
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate
+from fedworth.ledger.ledger import HEADER, verify_ledger
+from fedworth.ledger.writer import Answer, create_ledger
 
 SETTINGS = SimulationSettings(
     n_clients=4, copies=((3, 0),), n_participants=2, n_rounds=6, train_limit=120, test_limit=60, hidden=(8,)

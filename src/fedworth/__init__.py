@@ -18,77 +18,77 @@ if TYPE_CHECKING:
     from fedworth.completion.coverage import coverage as coverage
     from fedworth.completion.crossvalidation import choose as choose
     from fedworth.errors import FedworthError as FedworthError
-    from fedworth.federation.fedavg import simulate as simulate
-    from fedworth.federation.fedavg import task_of as task_of
-    from fedworth.federation.ledger import Ledger as Ledger
-    from fedworth.federation.ledger import open_ledger as open_ledger
-    from fedworth.federation.ledger import verify_ledger as verify_ledger
-    from fedworth.federation.recorder import Answer as Answer
-    from fedworth.federation.recorder import LedgerWriter as LedgerWriter
-    from fedworth.federation.recorder import create_ledger as create_ledger
-    from fedworth.federation.recorder import resume_ledger as resume_ledger
-    from fedworth.federation.settings import SimulationSettings as SimulationSettings
+    from fedworth.federation.simulation.settings import SimulationSettings as SimulationSettings
+    from fedworth.federation.simulation.simulate import simulate as simulate
+    from fedworth.federation.simulation.simulate import task_of as task_of
     from fedworth.federation.task import Task as Task
+    from fedworth.ledger.ledger import Ledger as Ledger
+    from fedworth.ledger.ledger import open_ledger as open_ledger
+    from fedworth.ledger.ledger import verify_ledger as verify_ledger
+    from fedworth.ledger.writer import Answer as Answer
+    from fedworth.ledger.writer import LedgerWriter as LedgerWriter
+    from fedworth.ledger.writer import create_ledger as create_ledger
+    from fedworth.ledger.writer import resume_ledger as resume_ledger
+    from fedworth.pipeline.run import RunSettings as RunSettings
+    from fedworth.pipeline.run import run as run
     from fedworth.report.files import write_report as write_report
     from fedworth.report.report import Report as Report
-    from fedworth.run import RunSettings as RunSettings
-    from fedworth.run import run as run
-    from fedworth.utility.budget import Budget as Budget
     from fedworth.utility.cache import utility_cache as utility_cache
     from fedworth.utility.fast import FastOracle as FastOracle
-    from fedworth.utility.files import load_utilities as load_utilities
-    from fedworth.utility.files import save_utilities as save_utilities
     from fedworth.utility.matrix import UtilityMatrix as UtilityMatrix
+    from fedworth.utility.matrix_file import load_utilities as load_utilities
+    from fedworth.utility.matrix_file import save_utilities as save_utilities
     from fedworth.utility.observe import observe as observe
     from fedworth.utility.observe import observe_and_count as observe_and_count
     from fedworth.utility.observe import participation as participation
     from fedworth.utility.oracle import LoopOracle as LoopOracle
-    from fedworth.utility.plan import plan_prefixes as plan_prefixes
-    from fedworth.utility.plan import plan_subsets as plan_subsets
+    from fedworth.utility.planning.budget import Budget as Budget
+    from fedworth.utility.planning.plan import plan_prefixes as plan_prefixes
+    from fedworth.utility.planning.plan import plan_subsets as plan_subsets
     from fedworth.utility.subset import stratified_subset as stratified_subset
     from fedworth.valuation.valuation import Valuation as Valuation
     from fedworth.valuation.value import value as value
 
 _HOMES = {
-    "stratified_subset": "utility.subset",
-    "verify_ledger": "federation.ledger",
-    "observe_and_count": "utility.observe",
-    "utility_cache": "utility.cache",
-    "Budget": "utility.budget",
-    "FastOracle": "utility.fast",
-    "FactorSettings": "completion.complete",
-    "complete": "completion.complete",
+    "Answer": "ledger.writer",
+    "Budget": "utility.planning.budget",
     "Completion": "completion.completion",
     "FactorCompletion": "completion.completion",
-    "load_completion": "completion.completion",
-    "save_completion": "completion.completion",
-    "coverage": "completion.coverage",
-    "choose": "completion.crossvalidation",
+    "FactorSettings": "completion.complete",
+    "FastOracle": "utility.fast",
     "FedworthError": "errors",
-    "simulate": "federation.fedavg",
-    "task_of": "federation.fedavg",
-    "Ledger": "federation.ledger",
-    "open_ledger": "federation.ledger",
-    "Answer": "federation.recorder",
-    "LedgerWriter": "federation.recorder",
-    "create_ledger": "federation.recorder",
-    "resume_ledger": "federation.recorder",
-    "SimulationSettings": "federation.settings",
-    "Task": "federation.task",
-    "write_report": "report.files",
-    "Report": "report.report",
-    "RunSettings": "run",
-    "run": "run",
-    "load_utilities": "utility.files",
-    "save_utilities": "utility.files",
-    "UtilityMatrix": "utility.matrix",
-    "observe": "utility.observe",
-    "participation": "utility.observe",
+    "Ledger": "ledger.ledger",
+    "LedgerWriter": "ledger.writer",
     "LoopOracle": "utility.oracle",
-    "plan_prefixes": "utility.plan",
-    "plan_subsets": "utility.plan",
+    "Report": "report.report",
+    "RunSettings": "pipeline.run",
+    "SimulationSettings": "federation.simulation.settings",
+    "Task": "federation.task",
+    "UtilityMatrix": "utility.matrix",
     "Valuation": "valuation.valuation",
+    "choose": "completion.crossvalidation",
+    "complete": "completion.complete",
+    "coverage": "completion.coverage",
+    "create_ledger": "ledger.writer",
+    "load_completion": "completion.completion",
+    "load_utilities": "utility.matrix_file",
+    "observe": "utility.observe",
+    "observe_and_count": "utility.observe",
+    "open_ledger": "ledger.ledger",
+    "participation": "utility.observe",
+    "plan_prefixes": "utility.planning.plan",
+    "plan_subsets": "utility.planning.plan",
+    "resume_ledger": "ledger.writer",
+    "run": "pipeline.run",
+    "save_completion": "completion.completion",
+    "save_utilities": "utility.matrix_file",
+    "simulate": "federation.simulation.simulate",
+    "stratified_subset": "utility.subset",
+    "task_of": "federation.simulation.simulate",
+    "utility_cache": "utility.cache",
     "value": "valuation.value",
+    "verify_ledger": "ledger.ledger",
+    "write_report": "report.files",
 }
 
 __all__ = sorted(_HOMES)

@@ -12,7 +12,7 @@ from fedworth.completion.coverage import coverage
 from fedworth.completion.crossvalidation import held_out_error
 from fedworth.report.tables import completion_table
 from fedworth.storage import refuse_existing
-from fedworth.utility.files import load_utilities
+from fedworth.utility.matrix_file import load_utilities
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

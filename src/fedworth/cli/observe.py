@@ -9,18 +9,18 @@ from fedworth.cli.options import add_data_option, add_permutations_option, add_s
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.errors import UsageError
 from fedworth.storage import refuse_existing
-from fedworth.utility.files import save_utilities
+from fedworth.utility.matrix_file import save_utilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedworth.federation.ledger import Ledger
-    from fedworth.utility.budget import Budget
+    from fedworth.ledger.ledger import Ledger
     from fedworth.utility.engines import Engine
     from fedworth.utility.matrix import UtilityMatrix
     from fedworth.utility.observe import Observed
     from fedworth.utility.oracle import Oracle
-    from fedworth.utility.plan import Plan
+    from fedworth.utility.planning.budget import Budget
+    from fedworth.utility.planning.plan import Plan
     from fedworth.valuation.stopping import Rule
 
 
@@ -75,12 +75,12 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Observe, and say how many cells were measured."""
-    from fedworth.federation.ledger import open_ledger
     from fedworth.federation.task_file import task_for
-    from fedworth.utility.budget import Budget
+    from fedworth.ledger.ledger import open_ledger
     from fedworth.utility.cache import utility_cache
     from fedworth.utility.choices import device_named, oracle_named
     from fedworth.utility.observe import observe_and_count
+    from fedworth.utility.planning.budget import Budget
     from fedworth.utility.subset import stratified_subset
 
     refuse_existing(args.out, "a file of utilities")
@@ -179,7 +179,7 @@ def _until(
 def _plan(args: argparse.Namespace, ledger: "Ledger", count: int | None) -> "Plan":
     """All coalitions, or the prefixes of so many permutations."""
     from fedworth.utility.observe import participation
-    from fedworth.utility.plan import plan_prefixes, plan_subsets
+    from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
 
     participants = participation(ledger)
     if args.permutations is None:

@@ -47,9 +47,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Run the studies, and show what they found."""
-    from fedworth.experiments.reproduce import Order, orders_for, reproduce
-    from fedworth.experiments.settings import checked_scale, seeds_from
-    from fedworth.experiments.trial import Bench
+    from fedworth.studies.reproduce import Order, orders_for, reproduce
+    from fedworth.studies.trials.settings import checked_scale, seeds_from
+    from fedworth.studies.trials.trial import Bench
     from fedworth.utility.choices import device_named
     from fedworth.utility.fast import n_processors
 

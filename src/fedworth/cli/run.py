@@ -46,7 +46,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Run all stages, and show the report."""
-    from fedworth.run import RunSettings, run
+    from fedworth.pipeline.run import RunSettings, run
 
     monte_carlo, count = permutations_of(args)
     settings = RunSettings(

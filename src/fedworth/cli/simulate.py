@@ -9,7 +9,7 @@ from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
-    from fedworth.federation.settings import SimulationSettings
+    from fedworth.federation.simulation.settings import SimulationSettings
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -86,7 +86,7 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
 
 def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
     """The settings that the options ask for."""
-    from fedworth.federation.settings import SimulationSettings
+    from fedworth.federation.simulation.settings import SimulationSettings
 
     return SimulationSettings(
         dataset=args.dataset,
@@ -123,8 +123,8 @@ def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
 
 def run(args: argparse.Namespace) -> None:
     """Simulate, and say what was written."""
-    from fedworth.federation.fedavg import simulate
-    from fedworth.run import UNHEARD
+    from fedworth.federation.simulation.simulate import simulate
+    from fedworth.pipeline.run import UNHEARD
 
     settings = simulation_settings(args)
     with progress_bars() as progress:

@@ -11,12 +11,9 @@ from fedworth.cli.show import show_json, show_table
 from fedworth.completion.completion import load_completion
 from fedworth.errors import UsageError
 from fedworth.report.tables import Table
-from fedworth.utility.files import load_utilities
-from fedworth.utility.matrix import UtilityMatrix, needed_columns
-from fedworth.valuation.fairness import completeness, fairness_bounds
-from fedworth.valuation.fedsv import seen_row
-from fedworth.valuation.observation1 import unfairness_bound, unfairness_chance
-from fedworth.valuation.rank_bounds import (
+from fedworth.theory.fairness import completeness, fairness_bounds
+from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
+from fedworth.theory.rank_bounds import (
     path_length,
     rank_bound_lipschitz,
     rank_bound_strongly_convex,
@@ -24,6 +21,9 @@ from fedworth.valuation.rank_bounds import (
     rank_upper_cover,
     rank_upper_svd,
 )
+from fedworth.utility.matrix import UtilityMatrix, needed_columns
+from fedworth.utility.matrix_file import load_utilities
+from fedworth.valuation.fedsv import seen_row
 from fedworth.valuation.value import value
 
 EXAMPLE = "fedworth theory observation-1 --clients 10 --participants 3 --rounds 10"
@@ -154,8 +154,8 @@ def _full(matrix: UtilityMatrix) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _measured(folder: Path) -> dict[str, Any]:
     """What Proposition 1 asks of a run: how far the global model moved, and the learning rates."""
-    from fedworth.federation.ledger import open_ledger
-    from fedworth.federation.settings import settings_from
+    from fedworth.federation.simulation.settings import settings_from
+    from fedworth.ledger.ledger import open_ledger
 
     ledger = open_ledger(folder)
     document = {key: item for key, item in ledger.settings.items() if key != "test_sha256"}

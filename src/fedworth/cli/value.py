@@ -10,7 +10,7 @@ from fedworth.completion.completion import load_completion
 from fedworth.errors import unknown_name
 from fedworth.report.report import Report
 from fedworth.report.tables import values_table
-from fedworth.utility.files import load_utilities
+from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.valuation import BASES
 from fedworth.valuation.value import METHODS, value
 

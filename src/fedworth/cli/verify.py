@@ -21,7 +21,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Verify, and say what is in the ledger."""
-    from fedworth.federation.ledger import verify_ledger
+    from fedworth.ledger.ledger import verify_ledger
 
     ledger = verify_ledger(args.ledger)
     found = {

@@ -21,7 +21,7 @@ from fedworth.cli.show import show_json, show_lines, show_table, warn
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
-    from fedworth.federation.ledger import Ledger
+    from fedworth.ledger.ledger import Ledger
     from fedworth.report.report import Report
 
 CLEAR = "\x1b[2J\x1b[H"
@@ -54,7 +54,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Watch until the ledger is closed."""
     from fedworth.federation.task_file import task_for
-    from fedworth.watch import WatchSettings, claim, update
+    from fedworth.pipeline.watch import WatchSettings, claim, update
 
     if is_auto(args):
         raise UsageError("--rank auto would choose anew after each round; give watch a rank")
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _growing(folder: Path, seconds: float, *, once: bool) -> Iterator["Ledger"]:
     """The ledger each time that it has grown, until it is closed."""
-    from fedworth.federation.ledger import HEADER, open_ledger
+    from fedworth.ledger.ledger import HEADER, open_ledger
 
     chain = None
     while True:

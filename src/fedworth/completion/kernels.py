@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices
-from fedworth.utility.kernels_compile import compiled
+from fedworth.compile import compiled
 
 LANES = 16
 """Rows whose systems are solved side by side."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 from fedworth.errors import FedworthError, UsageError
-from fedworth.federation.fedavg import task_of
-from fedworth.federation.ledger import Ledger
+from fedworth.federation.simulation.simulate import task_of
 from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Ledger
 
 
 def load_task(text: str) -> Task:

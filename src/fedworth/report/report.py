@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedworth.errors import ArtefactError
-from fedworth.valuation.fairness import relative_difference
+from fedworth.theory.fairness import relative_difference
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import BASES, Valuation, valuation_from
 

@@ -25,9 +25,9 @@ from torch.func import functional_call
 
 from fedworth.arrays import Memberships, Utilities
 from fedworth.errors import ArtefactError
-from fedworth.federation.ledger import Ledger, RoundEntry
-from fedworth.federation.models import state_of
+from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Ledger, RoundEntry
 from fedworth.storage import make_folder, read_npz, write_npz
 from fedworth.utility.engines import Batch
 from fedworth.utility.oracle import Oracle

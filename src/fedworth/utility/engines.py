@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Utilities
-from fedworth.federation.ledger import Round
+from fedworth.ledger.ledger import Round
 from fedworth.utility.oracle import Oracle
 from fedworth.utility.weighting import Mixtures, mixtures
 

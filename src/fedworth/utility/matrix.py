@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.errors import UtilityError
 from fedworth.utility.coalitions import are_distinct, are_within, distinct, locate, names, prefixes, subsets
-from fedworth.utility.strata import check_design
+from fedworth.utility.planning.design import check_design
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,25 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Utilities
 from fedworth.errors import LedgerError, UsageError, UtilityError
-from fedworth.federation.ledger import Ledger, Round
+from fedworth.ledger.ledger import Ledger, Round
 from fedworth.storage import Progress, silent
-from fedworth.utility.budget import FEWEST, Budget, Costs, Status, arrivals, costs, cut_note, n_stages, shortened
+from fedworth.utility.batches import Pace, RoundCells, batches, planned_cells, round_weights
 from fedworth.utility.cache import UtilityCache
 from fedworth.utility.engines import Batch, Engine, LocalEngine
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.utility.measuring import Pace, RoundCells, batches, planned_cells, round_weights
 from fedworth.utility.oracle import Oracle
-from fedworth.utility.plan import Plan
+from fedworth.utility.planning.budget import (
+    FEWEST,
+    Budget,
+    Costs,
+    Status,
+    arrivals,
+    costs,
+    cut_note,
+    n_stages,
+    shortened,
+)
+from fedworth.utility.planning.plan import Plan
 
 __all__ = ["Observed", "observe", "observe_and_count", "participation", "round_weights"]
 

@@ -16,11 +16,11 @@ from torch.func import functional_call
 
 from fedworth.arrays import Utilities
 from fedworth.errors import ModelError, unknown_name
-from fedworth.federation.fitting import fitted
-from fedworth.federation.ledger import Model, Round
-from fedworth.federation.models import state_of
+from fedworth.federation.simulation.models import state_of
+from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
-from fedworth.federation.threads import fitting_threads
+from fedworth.ledger.ledger import Model, Round
+from fedworth.utility.fitting import fitted
 from fedworth.utility.weighting import Mixtures
 
 MEASURES = ("loss", "accuracy")

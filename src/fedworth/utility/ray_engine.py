@@ -21,7 +21,7 @@ import torch
 
 from fedworth.arrays import Utilities
 from fedworth.errors import UsageError, UtilityError
-from fedworth.federation.ledger import Model, Round, RoundEntry
+from fedworth.ledger.ledger import Model, Round, RoundEntry
 from fedworth.utility.engines import Batch, OpenRound
 from fedworth.utility.fast import FastOracle, n_processors
 from fedworth.utility.oracle import Oracle

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.errors import UsageError
 from fedworth.utility.coalitions import locate
-from fedworth.utility.strata import grow_design, least_budget
+from fedworth.utility.planning.design import grow_design, least_budget
 from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.strata import strata_values
 

@@ -1,0 +1,152 @@
+"""Data sets by name.
+
+    synthetic      Synthetic(α, β) of Li et al., divided among clients as it is drawn
+    synthetic-iid  the same with one source for all clients
+    digits         1,797 scans of 8 × 8, shipped with scikit-learn: no download
+    mnist, fashion-mnist, cifar10  published files, found or fetched by `download`
+
+Images have the shape (n, channels, height, width) and features from 0 to 1. A limit keeps that many samples,
+drawn at random; the samples kept stay in their order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from fedworth.arrays import Indices
+from fedworth.errors import UsageError, unknown_name
+from fedworth.federation.data.dataset import Dataset, Samples
+from fedworth.federation.data.download import data_files
+from fedworth.federation.data.formats import Pixels, read_cifar, read_idx_pair
+from fedworth.federation.data.synthetic import synthetic, synthetic_iid
+
+N_DIGITS_TEST = 400
+N_CLASSES = 10
+ALPHA, BETA = 1.0, 1.0
+"""What the paper calls non-IID synthetic data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked of a data set."""
+
+    rng: np.random.Generator
+    n_clients: int
+    folder: Path | None
+    train_limit: int | None
+    test_limit: int | None
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        counts = {"n_clients": self.n_clients, "train_limit": self.train_limit, "test_limit": self.test_limit}
+        for what, found in counts.items():
+            if found is not None and found < 1:
+                raise UsageError(f"data set: {what} is {found}, expected 1 or more")
+
+
+def load_dataset(
+    name: str,
+    *,
+    rng: np.random.Generator,
+    n_clients: int,
+    data_folder: Path | None = None,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+) -> Dataset:
+    """The data set of this name.
+
+    `n_clients` counts the distinct clients, for the data sets that come divided. `alpha` and `beta` belong to
+    `synthetic` alone, and are 1 unless told. Without `data_folder`, files are looked for in `FEDWORTH_DATA`.
+    """
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS)
+    if name != "synthetic" and not (alpha is None and beta is None):
+        raise UsageError(f"data set {name!r}: found alpha or beta, which only 'synthetic' has; leave them out")
+    alpha, beta = ALPHA if alpha is None else alpha, BETA if beta is None else beta
+    return DATASETS[name](Order(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
+
+
+def _synthetic(order: Order) -> Dataset:
+    whole = synthetic(order.n_clients, alpha=order.alpha, beta=order.beta, rng=order.rng)
+    return _limited(whole, order)
+
+
+def _synthetic_iid(order: Order) -> Dataset:
+    return _limited(synthetic_iid(order.n_clients, rng=order.rng), order)
+
+
+def _digits(order: Order) -> Dataset:
+    pixels, classes = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
+    features = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    samples = Samples(features, classes.astype(np.int64))
+    shuffled = order.rng.permutation(len(samples))
+    test, train = samples.take(shuffled[:N_DIGITS_TEST]), samples.take(shuffled[N_DIGITS_TEST:])
+    return _limited(Dataset("digits", train, test, N_CLASSES), order)
+
+
+def _mnist(order: Order) -> Dataset:
+    return _idx("mnist", order)
+
+
+def _fashion_mnist(order: Order) -> Dataset:
+    return _idx("fashion-mnist", order)
+
+
+def _idx(name: str, order: Order) -> Dataset:
+    train_images, train_labels, test_images, test_labels = data_files(name, order.folder)
+    train, test = read_idx_pair(train_images, train_labels), read_idx_pair(test_images, test_labels)
+    return _images(name, train, test, order)
+
+
+def _cifar10(order: Order) -> Dataset:
+    *train, test = data_files("cifar10", order.folder)
+    return _images("cifar10", read_cifar(*train), read_cifar(test), order)
+
+
+DATASETS: MappingProxyType[str, Callable[[Order], Dataset]] = MappingProxyType(
+    {
+        "synthetic": _synthetic,
+        "synthetic-iid": _synthetic_iid,
+        "digits": _digits,
+        "mnist": _mnist,
+        "fashion-mnist": _fashion_mnist,
+        "cifar10": _cifar10,
+    }
+)
+
+
+def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], order: Order) -> Dataset:
+    """Bytes to features. The limit comes first: as floats, CIFAR-10 is four times as large."""
+    halves = []
+    for (pixels, classes), limit in ((train, order.train_limit), (test, order.test_limit)):
+        kept = _kept(len(classes), limit, order.rng)
+        features = pixels[kept].astype(np.float32)  # (n, channels, height, width)
+        features /= 255
+        halves.append(Samples(features, classes[kept].astype(np.int64)))
+    return Dataset(name, halves[0], halves[1], N_CLASSES)
+
+
+def _limited(dataset: Dataset, order: Order) -> Dataset:
+    """The data set with no more samples than asked for; each part keeps those of its samples that stay."""
+    kept = _kept(len(dataset.train), order.train_limit, order.rng)
+    test = dataset.test.take(_kept(len(dataset.test), order.test_limit, order.rng))
+    parts = dataset.parts and tuple(_renumbered(part, kept) for part in dataset.parts)
+    return replace(dataset, train=dataset.train.take(kept), test=test, parts=parts)
+
+
+def _kept(n: int, limit: int | None, rng: np.random.Generator) -> Indices:
+    if limit is None or limit >= n:
+        return np.arange(n)
+    return np.sort(rng.choice(n, limit, replace=False))
+
+
+def _renumbered(part: Indices, kept: Indices) -> Indices:
+    """Where a part's samples stand among those kept, which are in ascending order."""
+    return np.searchsorted(kept, part[np.isin(part, kept)]).astype(np.int64)

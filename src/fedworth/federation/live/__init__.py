@@ -1,0 +1,1 @@
+"""A federation trained elsewhere, recorded as it happens."""

@@ -1,0 +1,150 @@
+"""Record an NVFlare federation as it happens: a server component that listens, and changes nothing.
+
+    job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
+
+    BEFORE_TRAIN_TASK           a client fetches the task: it was asked, and w^t is what it is sent
+    AFTER_CONTRIBUTION_ACCEPT   its result came in: a model, a difference (w_k = w^t + difference), or an error
+    AFTER_AGGREGATION           the round is over; who was asked and did not come back was silent
+    END_RUN                     the final model is the last aggregate
+
+Results are aggregated one by one and not kept, so each goes to disk as it comes. Site names are stable: they are the
+clients' names. The weight is `NUM_STEPS_CURRENT_ROUND`, 1 where a site does not say it, as NVFlare's own averaging.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLMetaKey
+from nvflare.app_common.abstract.fl_model import ParamsType
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_common.workflows.fedavg import FedAvg
+
+from fedworth.errors import FedworthError
+from fedworth.federation.live.recorder import LiveRecorder, record_into
+
+
+class RoundRecorder(FLComponent):  # type: ignore[misc]
+    """Writes every training round of a job into a ledger."""
+
+    def __init__(
+        self, ledger: str, aggregation: str = "samples", task_name: str = "train", resume: bool = False
+    ) -> None:
+        super().__init__()
+        self.ledger, self.aggregation, self.task_name, self.resume = ledger, aggregation, task_name, resume
+        self._lock = threading.RLock()  # results arrive on threads of their own
+        self._recorder: LiveRecorder | None = None
+        self._number: int | None = None  # of the round that is open
+        self._model: dict[str, Any] = {}
+        self._asked: list[str] = []
+        self._after: dict[str, Any] | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Listen; whatever goes wrong here must not reach the training."""
+        actions = {
+            AppEventType.BEFORE_TRAIN_TASK: self._asked_one,
+            AppEventType.AFTER_CONTRIBUTION_ACCEPT: self._heard_one,
+            AppEventType.AFTER_AGGREGATION: self._aggregated,
+            EventType.END_RUN: self._ended,
+        }
+        with self._lock:
+            if event_type == EventType.START_RUN:
+                self._started(fl_ctx)
+            elif event_type in actions and self._recorder is not None:
+                try:
+                    actions[event_type](self._recorder, fl_ctx)
+                except Exception as error:
+                    self._lose(self._recorder, f"{type(error).__name__}: {error}")
+
+    def _started(self, fl_ctx: Any) -> None:
+        try:
+            settings = {"source": "nvflare"}
+            self._recorder = record_into(
+                Path(self.ledger), aggregation=self.aggregation, settings=settings, resume=self.resume
+            )
+        except FedworthError as error:  # before any training: better now than after it
+            self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
+
+    def _asked_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
+        name = _peer(fl_ctx)
+        if self._number != sent.current_round:
+            self._end(recorder)  # of a round that was given up
+            self._number, self._asked = sent.current_round, []
+            self._model = {key: _array(value) for key, value in sent.params.items()}
+            sites = [client.name for client in fl_ctx.get_engine().get_clients()]
+            recorder.start_round(self._model, asked=[*dict.fromkeys([*sites, name])], number=int(sent.current_round))
+        if name not in self._asked:
+            self._asked.append(name)
+
+    def _heard_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        name, result = _peer(fl_ctx), fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
+        if self._number is None or fl_ctx.get_prop(AppConstants.CURRENT_ROUND) != self._number:
+            return  # late, of a round that is over: nobody averages it
+        if result is None:
+            recorder.client_failed(name, "the site returned an error")
+            return
+        try:
+            answer = FLModelUtils.from_shareable(result)
+            model = _full(answer.params, answer.params_type, self._model)
+            n_samples = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+        except Exception as error:  # a result may hold anything
+            recorder.client_refused(name, f"its result cannot be read ({type(error).__name__}: {error})")
+            return
+        if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
+            recorder.client_model(name, model, n_samples)
+        else:
+            recorder.client_refused(name, "the server did not accept its result")
+
+    def _aggregated(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
+        before = self._model
+        self._end(recorder)
+        if result is not None and result.params:
+            self._after = {**before, **_full(result.params, result.params_type, before)}
+
+    def _ended(self, recorder: LiveRecorder, _fl_ctx: Any) -> None:
+        self._end(recorder)
+        if self._after is not None:
+            recorder.close(self._after)
+
+    def _end(self, recorder: LiveRecorder) -> None:
+        if self._number is not None:
+            recorder.end_round(asked=self._asked)
+            self._number = None
+
+    def _lose(self, recorder: LiveRecorder, reason: str) -> None:
+        number = recorder.writer.next_number if self._number is None else self._number
+        self._number = None
+        recorder.lose_round(int(number), reason)
+
+
+class EveryoneHeardFedAvg(FedAvg):  # type: ignore[misc]
+    """NVFlare's FedAvg, whose first round asks every site."""
+
+    def sample_clients(self, num_clients: int | None = None) -> Any:
+        """All sites in the first round, as many as asked for in the others."""
+        return super().sample_clients(None if self.current_round == self.start_round else num_clients)
+
+
+def _peer(fl_ctx: Any) -> str:
+    """Who is at the other end."""
+    return str(fl_ctx.get_peer_context().get_identity_name())
+
+
+def _full(params: Any, kind: Any, model: dict[str, Any]) -> dict[str, Any]:
+    """A client's model, whether it sent it or its difference from w^t."""
+    arrays = {key: _array(value) for key, value in params.items()}
+    if kind != ParamsType.DIFF:
+        return arrays
+    return {key: model[key] + value for key, value in arrays.items()}
+
+
+def _array(value: Any) -> Any:
+    """Numbers from a job's configuration come as lists."""
+    return np.asarray(value) if isinstance(value, list | int | float) else value

@@ -1,0 +1,167 @@
+"""Recording a federation that must not be stopped: what goes wrong is said, and training goes on.
+
+    recorder = record_into(Path("my.ledger"), aggregation="samples")
+    recorder.start_round(global_model, asked=chosen)
+    recorder.client_model("clinic-a", model, n_samples=120)
+    recorder.client_failed("clinic-b", "out of memory")
+    recorder.end_round()
+    recorder.close(global_model)
+
+The same verbs as the `LedgerWriter`'s, but none of them raises. An answer that cannot be averaged is refused and the
+others are kept; a round that cannot be recorded leaves a line in the ledger that says why. Models are state dicts of
+tensors, or of numpy arrays.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedworth.errors import LedgerError, ModelError
+from fedworth.ledger.ledger import HEADER
+from fedworth.ledger.manifest import check_names
+from fedworth.ledger.model import Model
+from fedworth.ledger.writer import LedgerWriter, create_ledger, resume_ledger
+
+log = logging.getLogger("fedworth")
+
+Arrays = Mapping[str, Any]
+"""A state dict: tensors or numpy arrays by name."""
+
+
+@dataclass
+class LiveRecorder:
+    """A ledger being written beside a training that it never stops."""
+
+    writer: LedgerWriter
+    number: int = 0
+    trouble: str | None = None  # why the current round cannot be recorded
+    notes: list[str] = field(default_factory=list)
+    unsaid: list[tuple[int, str]] = field(default_factory=list)  # missing rounds the ledger does not know of yet
+
+    def start_round(self, global_model: Arrays, *, asked: Sequence[str], number: int | None = None) -> None:
+        """Begin a round: the model that was sent, and to whom."""
+        self.number = self.writer.next_number if number is None else number
+        self.trouble, self.notes = None, []
+        self._say_missing()
+        names = [name for name in dict.fromkeys(asked) if self._is_usable(name)]
+        self._attempt(lambda: self.writer.start_round(model_of(global_model), asked=names, number=self.number))
+
+    def client_model(self, name: str, model: Arrays, n_samples: float) -> None:
+        """Put one client's answer on disk, or refuse it alone."""
+        self._attempt(lambda: self._client_model(name, model, n_samples), of_client=name)
+
+    def client_failed(self, name: str, reason: str) -> None:
+        """One client said that it could not do its part."""
+        self._attempt(lambda: self.writer.client_failed(name, reason), of_client=name)
+
+    def client_refused(self, name: str, reason: str) -> None:
+        """One client's answer is not to be used."""
+        self._attempt(lambda: self.writer.client_refused(name, reason), of_client=name)
+
+    def note(self, text: str) -> None:
+        """Something about the round that is of no client's doing."""
+        self.notes.append(text)
+
+    def end_round(self, *, asked: Sequence[str] | None = None) -> None:
+        """Commit the round, or say in the ledger that it is missing. `asked`: who was, of those announced."""
+        self._attempt(lambda: self.writer.end_round(asked=asked, notes=self.notes))
+        if self.trouble is not None:
+            self.unsaid.append((self.number, self.trouble))
+            self._say_missing()
+
+    def lose_round(self, number: int, reason: str) -> None:
+        """Give up a round, for a reason of the caller's."""
+        log.error("fedworth: round %s is not recorded: %s", number, reason)
+        self.writer.abort_round()
+        self.unsaid.append((number, reason))
+        self._say_missing()
+
+    def close(self, final_model: Arrays) -> None:
+        """Commit the model after the last round."""
+        self._say_missing()
+        self.trouble = None
+        self._attempt(lambda: self.writer.close(model_of(final_model)))
+
+    def _client_model(self, name: str, model: Arrays, n_samples: float) -> None:
+        try:
+            self.writer.client_model(name, model_of(model), float_of(n_samples))
+        except ModelError as error:
+            self.writer.client_refused(name, str(error))
+
+    def _is_usable(self, name: Any) -> bool:
+        try:
+            check_names([name], "asked")
+        except LedgerError as error:
+            self.note(f"{error}; it is left out")
+            return False
+        return True
+
+    def _attempt(self, action: Callable[[], None], *, of_client: str | None = None) -> None:
+        """Nothing that goes wrong in here reaches the training; the first trouble ends the recording of the round."""
+        if self.trouble is not None:
+            return
+        round_ = self.writer.current
+        if of_client is not None and round_ is not None and not round_.expects(of_client):
+            self.note(f"an answer as client {str(of_client)[:40]!r} is left out: not asked, or not its first")
+            return
+        try:
+            action()
+        except Exception as error:
+            self.trouble = str(error) or type(error).__name__
+            log.error("fedworth: round %s is not recorded: %s", self.number, self.trouble)
+            self.writer.abort_round()
+
+    def _say_missing(self) -> None:
+        """Put into the ledger what it does not know of yet; if even that fails, try again later."""
+        while self.unsaid:
+            try:
+                self.writer.missing_round(*self.unsaid[0])
+            except Exception as error:
+                log.error("fedworth: the ledger cannot say that round %s is missing: %s", self.unsaid[0][0], error)
+                return
+            self.unsaid.pop(0)
+
+
+def record_into(
+    folder: Path | str,
+    clients: Sequence[str] = (),
+    *,
+    aggregation: str = "samples",
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> LiveRecorder:
+    """A recorder for a new ledger, or (`resume`) for one that a stopped server left. This alone may raise."""
+    place = Path(folder)
+    if resume and (place / HEADER).is_file():
+        return LiveRecorder(resume_ledger(place, quarantine=True))
+    writer = create_ledger(place, clients, aggregation=aggregation, settings=settings, quarantine=True)
+    return LiveRecorder(writer)
+
+
+def model_of(arrays: Arrays) -> Model:
+    """A state dict of tensors or numpy arrays as a model; what is no array of numbers is refused."""
+    try:
+        return {str(name): _tensor(value) for name, value in arrays.items()}
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ModelError(f"not a state dict of arrays of numbers ({error})") from None
+
+
+def float_of(n_samples: Any) -> float:
+    """A number of samples as a client reports it: kept whole if it is."""
+    if isinstance(n_samples, bool) or not isinstance(n_samples, int | float):
+        raise ModelError(f"number of samples is a {type(n_samples).__name__}, expected a number")
+    return int(n_samples) if isinstance(n_samples, float) and n_samples.is_integer() else n_samples
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"found a {type(value).__name__}")
+    array = np.asarray(value, order="C")
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,1 @@
+"""A federation trained here, by federated averaging."""

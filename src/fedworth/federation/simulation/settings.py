@@ -1,0 +1,104 @@
+"""The settings of a simulated federation: everything that decides its bytes, in one checked object."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fedworth.errors import UsageError, unknown_name
+from fedworth.federation.simulation.partition import PARTITIONS
+from fedworth.federation.simulation.schedule import Schedule
+from fedworth.federation.simulation.training import LocalTraining
+
+AGGREGATIONS = ("uniform", "samples")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """A federation to simulate; the defaults are the demonstration's."""
+
+    dataset: str = "digits"
+    alpha: float = 1.0
+    beta: float = 1.0
+    train_limit: int | None = None
+    test_limit: int | None = None
+    partition: str = "two-class"
+    n_clients: int = 10
+    copies: tuple[tuple[int, int], ...] = ((9, 0),)
+    noise_shares: tuple[float, ...] = ()
+    noise_strength: float = 1.0
+    flip_shares: tuple[float, ...] = ()
+    model: str = "logistic"
+    hidden: tuple[int, ...] = ()
+    width_divisor: int = 1
+    dtype: str = "float32"
+    n_rounds: int = 10
+    n_participants: int = 3
+    everyone_heard: bool = True
+    n_steps: int | None = 5
+    n_epochs: int | None = None
+    batch_size: int | None = None
+    schedule: str = "constant"
+    rate: float = 0.5
+    decay: float = 0.0
+    convexity: float = 0.0
+    smoothness: float = 0.0
+    aggregation: str = "uniform"
+    with_truth: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.partition not in PARTITIONS:
+            raise unknown_name("partition", self.partition, PARTITIONS)
+        if self.aggregation not in AGGREGATIONS:
+            raise unknown_name("aggregation", self.aggregation, AGGREGATIONS)
+        if not 1 <= self.n_participants <= self.n_clients:
+            found = f"{self.n_participants} participants of {self.n_clients} clients"
+            raise UsageError(f"{found}: expected at least 1 and at most all")
+        if self.n_rounds < 1:
+            raise UsageError(f"{self.n_rounds} rounds: expected 1 or more")
+        self._check_copies()
+        for name, shares in (("noise", self.noise_shares), ("flip", self.flip_shares)):
+            if len(shares) not in (0, self.n_clients) or not all(0 <= share <= 1 for share in shares):
+                raise UsageError(f"{name} shares {shares}: expected {self.n_clients} numbers from 0 to 1, or none")
+            for copy, source in self.copies if shares else ():
+                if shares[copy] != shares[source]:
+                    found = f"{name} shares {shares[copy]} and {shares[source]}"
+                    raise UsageError(f"client {copy} is a copy of {source}, but they have {found}; expected equal ones")
+        self.learning_rate()
+        self.local_training()
+
+    def _check_copies(self) -> None:
+        if len(dict(self.copies)) != len(self.copies):
+            raise UsageError(f"copies {self.copies}: expected one source a copy")
+        sources = {source for _, source in self.copies}
+        for copy, source in self.copies:
+            if not (0 <= copy < self.n_clients and 0 <= source < self.n_clients) or copy in sources:
+                raise UsageError(
+                    f"client {copy} as a copy of {source}: expected two of {self.n_clients} clients, "
+                    "and a source that is itself no copy"
+                )
+
+    def learning_rate(self) -> Schedule:
+        """The learning rate of every round."""
+        return Schedule(self.schedule, self.rate, self.decay, self.convexity, self.smoothness)
+
+    def local_training(self) -> LocalTraining:
+        """How much each client trains in a round."""
+        return LocalTraining(self.n_steps, self.n_epochs, self.batch_size)
+
+    def document(self) -> dict[str, Any]:
+        """The settings as JSON."""
+        return asdict(self)
+
+
+def settings_from(document: dict[str, Any]) -> SimulationSettings:
+    """The settings that `document()` gave, or an error that names the odd field."""
+    known = {field.name for field in fields(SimulationSettings)}
+    for name in document:
+        if name not in known:
+            raise unknown_name("setting", name, known)
+    given: dict[str, Any] = {key: _frozen(value) for key, value in document.items()}
+    return SimulationSettings(**given)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""What a federation leaves on disk: its rounds, whole, chained and checked."""

@@ -1,0 +1,106 @@
+"""Import: a folder of state dicts in safetensors goes in, a ledger comes out.
+
+    models/
+      000/global.safetensors         the model that was sent in the first round
+      000/clinic-a.safetensors       what clinic-a sent back; the file's name is the client's
+      000/clinic-b.safetensors
+      001/…                          the rounds, in the order of their names; numbers are sorted as numbers
+      final.safetensors              the model after the last round, if there is one
+      samples.json                   {"clinic-a": 120, …}: sample counts; not needed with --aggregation uniform
+
+An answer that cannot be averaged is refused alone, as in a live recording. A round needs its global model.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedworth.errors import DataError, FedworthError, LedgerError
+from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.model import Model
+from fedworth.ledger.writer import LedgerWriter, create_ledger
+from fedworth.storage import Progress, read_json, silent
+
+GLOBAL, FINAL, SAMPLES, SUFFIX = "global", "final", "samples.json", ".safetensors"
+
+
+def import_folder(folder: Path, ledger: Path, *, aggregation: str = "samples", progress: Progress = silent) -> Ledger:
+    """Write the ledger of a folder of models."""
+    rounds = _round_folders(folder)
+    counts = _sample_counts(folder, aggregation)
+    writer = create_ledger(ledger, aggregation=aggregation, settings={"source": "import"}, quarantine=True)
+    for number, place in enumerate(rounds):
+        progress("importing rounds", number, len(rounds))
+        _import_round(writer, place, counts)
+    if (folder / (FINAL + SUFFIX)).is_file():
+        writer.close(_read(folder / (FINAL + SUFFIX)))
+    progress("importing rounds", len(rounds), len(rounds))
+    return open_ledger(ledger)
+
+
+def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]) -> None:
+    files = {path.stem: path for path in sorted(place.glob(f"*{SUFFIX}"), key=_in_order)}
+    start = files.pop(GLOBAL, None)
+    if start is None:
+        raise DataError(f"{place}: no {GLOBAL}{SUFFIX} in it, so what the clients started from is not known")
+    writer.start_round(_read(start), asked=list(files))
+    try:
+        for name, path in files.items():
+            _import_answer(writer, name, path, counts)
+        writer.end_round()
+    finally:
+        writer.abort_round()
+
+
+def _import_answer(writer: LedgerWriter, name: str, path: Path, counts: Mapping[str, float]) -> None:
+    try:
+        model = _read(path)
+    except DataError as error:
+        writer.client_refused(name, str(error))
+        return
+    if name not in counts and writer.aggregation == "samples":
+        found = f"{path}: no number of samples for client {name!r} in {SAMPLES}"
+        raise DataError(f"{found}; add it, or say --aggregation uniform if the server averaged so")
+    writer.client_model(name, model, counts.get(name, 1))
+
+
+def _read(path: Path) -> Model:
+    try:
+        model: Model = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{path}: not readable as safetensors ({error})") from error
+    return model
+
+
+def _round_folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    places = sorted((path for path in folder.iterdir() if path.is_dir()), key=_in_order)
+    if not places:
+        raise DataError(f"{folder}: no subfolders in it, expected one a round")
+    return places
+
+
+def _sample_counts(folder: Path, aggregation: str) -> dict[str, Any]:
+    path = folder / SAMPLES
+    if not path.is_file():
+        if aggregation == "samples":
+            raise DataError(f"{path}: missing; write the clients' sample counts there, or say --aggregation uniform")
+        return {}
+    try:
+        counts = read_json(path)
+    except FedworthError as error:
+        raise DataError(str(error)) from None
+    numbers = counts.values() if isinstance(counts, dict) else [None]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and n > 0 for n in numbers):
+        raise LedgerError(f"{path}: expected an object of clients and their sample counts, each above 0")
+    return dict(counts)
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """round-2 before round-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]

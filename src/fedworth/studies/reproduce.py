@@ -1,0 +1,172 @@
+"""Reproduce: a study's name goes in; its trials are run or found, and CSV, picture, section and verdict come out.
+
+FOLDER/trials/ utilities/ clock/    what can be resumed (see `trial`)
+FOLDER/figures/STUDY.csv            the numbers
+FOLDER/figures/STUDY.svg            the picture
+FOLDER/results.md                   the page, of all studies run so far
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from fedworth.errors import unknown_name
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.storage import make_folder, write_whole
+from fedworth.studies import (
+    fairness,
+    models,
+    noisy_data,
+    noisy_labels,
+    rank,
+    sensitivity,
+    spectrum,
+    time,
+    unfairness,
+)
+from fedworth.studies.results.outcome import Outcome
+from fedworth.studies.results.page import Account, section, write_page, write_section
+from fedworth.studies.results.pictures import draw
+from fedworth.studies.results.study import Study
+from fedworth.studies.trials.crew import run_side_by_side
+from fedworth.studies.trials.readings import READERS
+from fedworth.studies.trials.settings import Extent, extents_of, setup_of
+from fedworth.studies.trials.trial import Bench, Row, Trial, is_done, row_of, seconds_of
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        unfairness.STUDY,
+        fairness.STUDY,
+        spectrum.STUDY,
+        rank.STUDY,
+        noisy_data.STUDY,
+        noisy_labels.STUDY,
+        time.STUDY,
+        models.STUDY,
+        sensitivity.STUDY,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked of a study; no data sets and no seeds mean those of the scale."""
+
+    scale: str = "quick"
+    datasets: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+    def command(self, study: str) -> str:
+        """The command that asks for it."""
+        options = [f"--dataset {name}" for name in self.datasets]
+        options += [f"--seeds {','.join(map(str, self.seeds))}"] if self.seeds else []
+        return " ".join(["fedworth reproduce", study, *options, f"--scale {self.scale}"])
+
+
+def orders_for(name: str, order: Order) -> dict[str, Order]:
+    """What to run: one study, or for "all" every study, with those of the named data sets that it has."""
+    if name != "all":
+        return {name: order}
+    found = {}
+    for study in STUDIES:
+        known = tuple(dataset for dataset in order.datasets if dataset in extents_of(order.scale, study))
+        if known or not order.datasets:
+            found[study] = replace(order, datasets=known)
+    return found
+
+
+def reproduce(name: str, order: Order, bench: Bench) -> Outcome:
+    """Run a study as far as it has not been run, and write down what it found."""
+    if name not in STUDIES:
+        raise unknown_name("study", name, (*STUDIES, "all"))
+    study = STUDIES[name]
+    extents = extents_of(order.scale, name, order.datasets)
+    planned = {dataset: trials_of(study, order, dataset, extent) for dataset, extent in extents.items()}
+    rows = _run(study, planned, bench)
+    outcome = study.findings(rows)
+    _write(outcome, study, _account(name, order, planned, bench), bench.folder)
+    return outcome
+
+
+def trials_of(study: Study, order: Order, dataset: str, extent: Extent) -> list[Trial]:
+    """The trials of one data set: on the seeds asked for, or on those of the scale."""
+    seeds = order.seeds or tuple(range(study.first_seed, study.first_seed + extent.n_seeds))
+    return study.trials(setup_of(order.scale, dataset), extent, seeds)
+
+
+def _run(study: Study, planned: dict[str, list[Trial]], bench: Bench) -> dict[str, Sequence[Row]]:
+    """The rows of all trials: those that are not on disk are run, side by side if the bench has the hands for it."""
+    trials = [trial for found in planned.values() for trial in found]
+    n_left = sum(not is_done(trial, bench) for trial in trials)
+    steps = count(len(trials) - n_left)
+
+    def done() -> None:
+        bench.progress(f"{study.name}: trials", next(steps), len(trials))
+
+    done()
+    if bench.n_jobs > 1 and n_left > 1 and not study.is_timed:
+        run_side_by_side(trials, bench, done)
+    rows: dict[str, Sequence[Row]] = {}
+    for dataset, of_dataset in planned.items():
+        found = []
+        for trial in of_dataset:
+            is_new = not is_done(trial, bench)
+            found.append(row_of(trial, bench, READERS))
+            if is_new:
+                done()
+        rows[dataset] = found
+    return rows
+
+
+def _account(name: str, order: Order, planned: dict[str, list[Trial]], bench: Bench) -> Account:
+    trials = [trial for found in planned.values() for trial in found]
+    sentences = [extent_sentence(dataset, found) for dataset, found in planned.items()]
+    left = [dataset for dataset in extents_of(order.scale, name) if dataset not in planned]
+    if left:
+        sentences.append(f"Not run here, though part of this scale: {', '.join(left)}.")
+    return Account(order.command(name), order.scale, len(trials), seconds_of(trials, bench), tuple(sentences))
+
+
+def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> None:
+    make_folder(folder / "figures")
+    write_whole(folder / "figures" / f"{study.name}.csv", outcome.csv_text().encode())
+    draw(outcome.panels, folder / "figures" / f"{study.name}.svg")
+    write_section(folder, outcome, section(outcome, study.claim, study.remarks, account))
+    write_page(folder, tuple(STUDIES))
+
+
+def extent_sentence(dataset: str, trials: list[Trial]) -> str:
+    """What was run of a data set: model, training, size, samples, seeds; of what varies its range."""
+    runs, first = [trial.federation for trial in trials], trials[0].federation
+    widths = f" of widths {first.hidden}" if first.hidden else ""
+    widths = f" / {first.width_divisor}" if first.width_divisor > 1 else widths
+    training = f"rate {_span(run.rate for run in runs)}, {first.n_steps} steps of {first.batch_size}"
+    sizes = {"N": (r.n_clients for r in runs), "K": (r.n_participants for r in runs), "T": (r.n_rounds for r in runs)}
+    size = ", ".join(f"{letter} = {_span(numbers)}" for letter, numbers in sizes.items())
+    limits = {"training": (r.train_limit for r in runs), "test": (r.test_limit for r in runs)}
+    samples = ", ".join(_limit(what, set(found)) for what, found in limits.items())
+    most = max(trial.n_permutations or 0 for trial in trials)
+    orders = f", at most {most} permutations" if most else ""
+    return f"*{dataset}*: {first.model}{widths}, {training}, {size}, {samples}{orders}, {_seeds_and_truth(runs)}."
+
+
+def _span(numbers: Iterable[float]) -> str:
+    found = sorted(set(numbers))
+    return f"{found[0]:g}" if len(found) == 1 else f"{found[0]:g} to {found[-1]:g}"
+
+
+def _limit(what: str, limits: set[int | None]) -> str:
+    """How many samples; where some trials have fewer than others, from the fewest."""
+    fewest = min((limit for limit in limits if limit is not None), default=None)
+    if fewest is None:
+        return f"all {what} samples"
+    return f"{fewest:,} {what} samples" + ("" if len(limits) == 1 else " or more")
+
+
+def _seeds_and_truth(runs: Sequence[SimulationSettings]) -> str:
+    seeds = sorted({run.seed for run in runs})
+    span = f"seeds {seeds[0]}–{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    n_truth = len({run.seed for run in runs if run.with_truth})
+    return span + (", no truth" if n_truth == 0 else f", truth on {n_truth}" if n_truth < len(seeds) else "")

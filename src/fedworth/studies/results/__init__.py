@@ -1,0 +1,1 @@
+"""From rows to numbers, verdicts, pictures and the page."""

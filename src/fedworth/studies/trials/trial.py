@@ -1,0 +1,152 @@
+"""A trial: one seed of one setting, and what is read off it. Rows are on disk whole or not at all.
+
+    trials/KEY.json     the row; equal settings give equal bytes, whoever asks and however often a run was killed
+    utilities/KEY.npz   the measured utilities, which several readings share (enumerated ones; Monte Carlo is too large)
+    clock/KEY.json      what the trial cost, which is never twice the same and so stands apart
+
+KEY is a hash of all that decides the bytes, so a trial that serves several studies is run once. Other devices than the
+CPU round differently: what they measured has folders of its own (trials-cuda, utilities-cuda, clock-cuda).
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, TypeVar
+
+from fedworth.arrays import stream
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.ledger.ledger import Ledger
+from fedworth.storage import Progress, json_bytes, make_folder, read_json, silent, write_json
+from fedworth.studies.trials.methods import METHODS
+from fedworth.studies.trials.plans import plan_monte_carlo
+from fedworth.utility.choices import device_named
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.matrix_file import load_utilities, save_utilities
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.planning.plan import Plan, plan_subsets
+
+FORMAT = 1
+"""Raised when a reading changes its meaning, so that old rows are not taken for new ones."""
+
+Reading = dict[str, Any]
+Row = dict[str, Any]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One federation, how its utilities are measured, and what is read off it."""
+
+    federation: SimulationSettings
+    reading: str = "values"
+    monte_carlo: bool = False
+    n_permutations: int | None = None
+
+    def measured(self) -> dict[str, Any]:
+        """All that decides the utilities, as JSON."""
+        document = {"format": FORMAT, "federation": self.federation.document()}
+        return {**document, "monte_carlo": self.monte_carlo, "n_permutations": self.n_permutations}
+
+    @property
+    def key(self) -> str:
+        """The name of the row."""
+        methods = list(METHODS) if self.reading == "values" else []
+        return _hash({**self.measured(), "reading": self.reading, "methods": methods})
+
+    @property
+    def utilities_key(self) -> str:
+        """The name of the utilities."""
+        return _hash(self.measured())
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where trials are kept, where data sets lie, who watches, how many work (trials at a time, threads a trial), and
+    what device coalitions are evaluated on."""
+
+    folder: Path
+    data_folder: Path | None = None
+    progress: Progress = silent
+    n_jobs: int = 1
+    n_threads: int | None = None  # none given: one a processor
+    device: str = "cpu"
+
+    def place(self, kind: str) -> Path:
+        """The folder of `trials`, `utilities` or `clock`."""
+        of_device = self.device.partition(":")[0]
+        return self.folder / (kind if of_device == "cpu" else f"{kind}-{of_device}")
+
+
+Reader = Callable[[Trial, Bench], Reading]
+
+
+def is_done(trial: Trial, bench: Bench) -> bool:
+    """Whether the trial's row is on disk."""
+    return (bench.place("trials") / f"{trial.key}.json").is_file()
+
+
+def row_of(trial: Trial, bench: Bench, readers: Mapping[str, Reader]) -> Row:
+    """The row of a trial: from disk, or run now and written whole."""
+    path = bench.place("trials") / f"{trial.key}.json"
+    if not path.is_file():
+        for name in ("trials", "clock"):
+            make_folder(bench.place(name))
+        wall, cpu = time.perf_counter(), time.process_time()
+        reading = readers[trial.reading](trial, bench)
+        spent = {"wall_seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+        write_json(bench.place("clock") / path.name, spent)
+        write_json(path, {"seed": trial.federation.seed, **trial.measured(), "reading": reading})
+    row: Row = read_json(path)
+    return row
+
+
+def seconds_of(trials: list[Trial], bench: Bench) -> float:
+    """Processor seconds that these trials took, each counted once."""
+    paths = {bench.place("clock") / f"{trial.key}.json" for trial in trials}
+    spent = [read_json(path) for path in sorted(paths) if path.is_file()]
+    return sum((s["cpu_seconds"] for s in spent), start=0.0)
+
+
+def utilities_of(trial: Trial, bench: Bench) -> UtilityMatrix:
+    """The measured utilities of a trial: the truth where the federation has it, else what the server saw."""
+    path = bench.place("utilities") / f"{trial.utilities_key}.npz"
+    if path.is_file():
+        return load_utilities(path, is_truth=trial.federation.with_truth)
+    matrix = with_ledger(trial, bench, lambda ledger: _observed(trial, ledger, bench))
+    if trial.monte_carlo:
+        return matrix
+    make_folder(path.parent)
+    save_utilities(matrix, path)
+    return matrix
+
+
+def with_ledger(trial: Trial, bench: Bench, read: Callable[[Ledger], Result]) -> Result:
+    """What `read` makes of the trial's ledger, which is removed afterwards: models are large."""
+    folder = bench.folder / "work" / trial.utilities_key
+    ledger = simulate(trial.federation, folder, data_folder=bench.data_folder, resume=True)
+    result = read(ledger)
+    rmtree(folder)
+    return result
+
+
+def _observed(trial: Trial, ledger: Ledger, bench: Bench) -> UtilityMatrix:
+    task = task_of(ledger, data_folder=bench.data_folder).to(device_named(bench.device))
+    return observe(ledger, FastOracle(task, n_threads=bench.n_threads), plan_of(trial, ledger))
+
+
+def plan_of(trial: Trial, ledger: Ledger) -> Plan:
+    """The cells that a trial measures."""
+    participants = participation(ledger)
+    if not trial.monte_carlo:
+        return plan_subsets(participants, with_truth=trial.federation.with_truth)
+    rng = stream(trial.federation.seed, "permutations")
+    return plan_monte_carlo(participants, n_permutations=trial.n_permutations, rng=rng)
+
+
+def _hash(document: Any) -> str:
+    return hashlib.sha256(json_bytes(document)).hexdigest()[:20]

@@ -1,0 +1,1 @@
+"""The paper's statements in numbers, corrected where the print is wrong."""

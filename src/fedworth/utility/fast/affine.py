@@ -1,0 +1,251 @@
+"""Staged evaluation: what coalitions' models make of the test set, each stage run no oftener than it must.
+
+Comes in: the stages of a module, a round's models, coefficients (n_coalitions, n_clients). Goes out: for each
+coalition Σ over samples of minus the loss, or of correct predictions. With z an affine value and Σ c + g = 1,
+
+    z_S = z + Σ_k c_{S,k} (z_k − z),
+
+so clients' prefixes are made once, differences taken, and a few coalitions' prefixes made together. What follows runs
+coalition by coalition on a CPU (measured: vmap is slower), always as many together elsewhere. Every product has a shape
+that the module and the batches of samples decide, never the number of models or coalitions, since a BLAS rounds
+differently for other shapes; and batches are added up one after the other. So a coalition's quality depends neither on
+what else is measured nor on the number of threads.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import fx
+
+from fedworth.ledger.ledger import Model
+from fedworth.utility.fast.graph import Exported, operation
+from fedworth.utility.fast.mixing import RoundModels, combined, stacked
+from fedworth.utility.fast.stages import Stage, Stages, numbers
+
+PREFIX_BYTES = 256 << 20
+"""What the clients' prefixes may take together; beyond, the test set is gone through in parts."""
+
+FEW_CLASSES = 32
+
+Values = Mapping[fx.Node, torch.Tensor]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some of the test samples, and what the constant stage made of them."""
+
+    values: Values
+    labels: torch.Tensor
+    tiles: tuple[NDArray[np.float32], ...] = ()  # a first layer's inputs as the kernels want them, block by block
+
+    @property
+    def n_bytes(self) -> int:
+        """What was made of the samples, and is worth keeping."""
+        return sum(t.numel() * t.element_size() for t in self.values.values()) + sum(t.nbytes for t in self.tiles)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What is cut at, in one batch: the global model's value, and the clients' differences from it."""
+
+    origin: torch.Tensor
+    differences: torch.Tensor  # (n_clients, *shape)
+
+
+class Prefix:
+    """The affine stage, for several models at once.
+
+    A linear layer of the samples is a product for each model, (n_hidden, n_inputs) times (n_inputs, n_samples): samples
+    come out innermost.
+    """
+
+    def __init__(self, stages: Stages, models: Sequence[Model], *, images: bool) -> None:
+        assert stages.prefix is not None
+        self.stage = stages.prefix
+        self.exported = stages.exported
+        self.models = models
+        self.images = images
+        self.layer = only_layer(stages)
+
+    def of(self, batch: Batch) -> list[torch.Tensor]:
+        """For each value cut at, all models' values: (n_models, *shape), in any order of memory."""
+        if self.layer is not None:
+            inputs = batch.values[self.layer[0]]
+            return [torch.stack([self._product(model, inputs.t()) for model in self.models]).transpose(1, 2)]
+        made = [run(self.stage, model, self.exported, batch.values) for model in self.models]
+        return [stacked(values, images=self.images) for values in zip(*made, strict=True)]
+
+    def _product(self, model: Model, inputs: torch.Tensor) -> torch.Tensor:
+        """The layer's outputs of one model, (n_hidden, n_samples)."""
+        assert self.layer is not None
+        weight = tensor_of(self.layer[1], model, self.exported)
+        if self.layer[2] is None:
+            return weight @ inputs
+        return torch.addmm(tensor_of(self.layer[2], model, self.exported)[:, None], weight, inputs)
+
+    def shared(self, batch: Batch) -> list[Shared]:
+        """The same as differences from the first model."""
+        return [Shared(values[0], values[1:] - values[:1]) for values in self.of(batch)]
+
+
+def only_layer(stages: Stages) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:
+    """Inputs, weight and bias, if the prefix is one linear layer of rows of samples."""
+    stage, exported = stages.prefix, stages.exported
+    if stage is None:
+        return None
+    made = [node for node in stage.graph_module.graph.nodes if node.op == "call_function"]
+    if len(made) != 1 or operation(made[0]) != "linear" or stage.gives[0].meta["val"].ndim != 2:
+        return None
+    inputs, weight, bias = [*stage.gives[0].args, None][:3]
+    if not isinstance(inputs, fx.Node) or weight not in exported.tensor_names:
+        return None
+    if not isinstance(weight, fx.Node) or not (bias is None or isinstance(bias, fx.Node)):
+        return None
+    return inputs, weight, bias
+
+
+def tensor_of(node: fx.Node, model: Model, exported: Exported) -> torch.Tensor:
+    """What a placeholder holds for a model."""
+    name = exported.tensor_names.get(node, "")
+    return model[name] if name in model else exported.constants[node]
+
+
+def run(stage: Stage, model: Model, exported: Exported, values: Values) -> tuple[torch.Tensor, ...]:
+    """What a stage gives for a model, from what earlier stages gave."""
+    reads = [values[node] if node in values else tensor_of(node, model, exported) for node in stage.reads]
+    given: tuple[torch.Tensor, ...] = stage.graph_module(*reads)
+    return given
+
+
+def batches(stages: Stages, origin: Model, inputs: torch.Tensor, labels: torch.Tensor, size: int) -> list[Batch]:
+    """The test set in batches, each with its constants, which any model of the round gives alike."""
+    made = []
+    for start in range(0, len(labels), size):
+        values = {stages.exported.samples: inputs[start : start + size]}
+        if stages.constants is not None:
+            given = run(stages.constants, origin, stages.exported, values)
+            values |= zip(stages.constants.gives, given, strict=True)
+        made.append(Batch(values, labels[start : start + size]))
+    return made
+
+
+def qualities(
+    stages: Stages,
+    models: RoundModels,
+    coefficients: NDArray[np.float64],
+    samples: Sequence[Batch],
+    *,
+    measure: str,
+    n_threads: int,
+) -> NDArray[np.float64]:
+    """Each coalition's quality, summed over all samples: (n_coalitions,)."""
+    prefix = None if stages.prefix is None else Prefix(stages, models.everybody, images=models.images)
+    chunks = np.split(coefficients, range(models.together, len(coefficients), models.together))
+    total = np.zeros(len(coefficients))
+    for part in _parts(stages, samples, len(models.clients)):
+        shared = [[] for _ in part] if prefix is None else in_order(prefix.shared, part, n_threads)
+        of_chunk = partial(_chunk_qualities, stages, models, part, shared, measure)
+        for of_batch in np.concatenate(in_order(of_chunk, chunks, n_threads), axis=1):
+            total += of_batch
+    return total
+
+
+def _chunk_qualities(
+    stages: Stages,
+    models: RoundModels,
+    part: Sequence[Batch],
+    shared: Sequence[Sequence[Shared]],
+    measure: str,
+    coefficients: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """(n_batches, n_coalitions): the same for a few coalitions, batch by batch."""
+    rows = coefficients
+    if part[0].labels.device.type != "cpu":  # all together, so always as many
+        rows = np.pad(rows, ((0, models.together - len(rows)), (0, 0)))
+    mixed = {} if stages.rest is None else models.mixed(rows)
+    qualities = np.empty((len(part), len(coefficients)))
+    for b, (batch, values) in enumerate(zip(part, shared, strict=True)):
+        prefixes = [combined(rows, value.origin, value.differences) for value in values]
+        found = islice(logits(stages, models.origin, mixed, batch, prefixes), len(coefficients))
+        qualities[b] = [quality(of_coalition, batch.labels, measure) for of_coalition in found]
+    return qualities
+
+
+def logits(
+    stages: Stages, origin: Model, mixed: Model, batch: Batch, shared: Sequence[torch.Tensor]
+) -> Iterator[torch.Tensor]:
+    """Several coalitions' logits for a batch, from their mixed tensors and mixed prefixes (n_coalitions, …)."""
+    if stages.rest is None:
+        yield from shared[0]
+        return
+    rest, front = stages.rest, () if stages.prefix is None else stages.prefix.gives
+
+    def of_coalition(tensors: Model, prefixes: list[torch.Tensor]) -> torch.Tensor:
+        own = dict(zip(front, prefixes, strict=True))
+        return run(rest, {**origin, **tensors}, stages.exported, {**batch.values, **own})[0]
+
+    if batch.labels.device.type != "cpu":
+        yield from torch.func.vmap(of_coalition)(mixed, list(shared))
+        return
+    for i in range(len(next(iter((*mixed.values(), *shared))))):
+        yield of_coalition({name: t[i] for name, t in mixed.items()}, [t[i] for t in shared])
+
+
+def _parts(stages: Stages, samples: Sequence[Batch], n_clients: int) -> Iterator[Sequence[Batch]]:
+    """The batches, as many at a time as the clients' prefixes leave room for."""
+    size = 0 if stages.prefix is None else sum(numbers(node) for node in stages.prefix.gives)
+    rows = PREFIX_BYTES // max(1, 8 * n_clients * size)
+    together = max(1, rows // max(1, len(samples[0].labels)))
+    for start in range(0, len(samples), together):
+        yield samples[start : start + together]
+
+
+def quality(logits: torch.Tensor, labels: torch.Tensor, measure: str) -> float:
+    """Σ over samples of minus the loss, or of correct predictions.
+
+    For few classes the log-sum-exp with samples innermost is several times faster than the stock one.
+    """
+    if measure == "accuracy":
+        return float((logits.argmax(dim=1) == labels).sum())
+    if logits.shape[1] > FEW_CLASSES:
+        return -float(F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64))
+    by_class = logits.t().contiguous()  # (n_classes, n_samples)
+    largest = by_class.amax(0)  # (n_samples,)
+    of_label = by_class.gather(0, labels[None])[0]  # (n_samples,)
+    losses = (by_class - largest).exp_().sum(0).log_().add_(largest).sub_(of_label)
+    return -float(losses.sum(dtype=torch.float64))
+
+
+def in_order(function: Callable[[Item], Result], items: Sequence[Item], n_threads: int) -> list[Result]:
+    """function(item) for each, on several threads; torch releases the lock while it works."""
+
+    def of(item: Item) -> Result:
+        with torch.inference_mode():  # a mode belongs to a thread
+            return function(item)
+
+    if n_threads == 1 or len(items) == 1:
+        return [of(item) for item in items]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(of, items))
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Threads of our own, not OpenMP's: beside a busy process those cost fifteen times the work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,129 @@
+"""Averages as sums of integers: what makes a coalition's utility independent of what is measured beside it.
+
+A running sum of floats depends on the order of its terms, and along a trie that order depends on the other coalitions.
+Sums of integers do not. So each client's numbers are rounded once to whole units, a_k z_k = q_k · unit, and
+
+    Σ_{k∈S} a_k z_k  =  unit · Σ_{k∈S} q_k        in int32, exact in any order,
+
+becomes a float only where a coalition is measured. The unit is a power of two, as small as the coalition itself allows:
+with 2^e above its members' numbers in this block of samples, and 2^h ≥ |S| + 2, it is 2^(e + h − 31), so that a sum
+stays below 2^31. Both e and h go in steps, so that most coalitions share a unit; e from that of the model sums start
+from, if they do. Up to 62 members leave 22 to 25 bits to the largest number, as many as float32 has, and beyond
+that averaging makes up for the loss. A client with huge weights costs precision only to coalitions it is in: the
+others have a unit of their own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices
+from fedworth.compile import compiled
+from fedworth.errors import UtilityError
+from fedworth.utility.fast.trie import Trie
+
+COARSE = 3
+"""Binary orders of magnitude between one unit and the next."""
+
+HEADROOM = (6, 3)
+"""For how many members, in binary orders of magnitude, there is room at least, and the steps beyond."""
+
+LOWEST_EXPONENT = -40
+"""Numbers below 2^-40 are as good as nothing."""
+
+Floats = NDArray[np.float32]
+Exponents = NDArray[np.int64]
+Number = TypeVar("Number", np.int64, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Averages:
+    """How running sums along a trie become averages: sums of a_k z_k, times a share for each step."""
+
+    trie: Trie
+    client_weights: NDArray[np.float64]  # (n_clients,)
+    shares: Floats  # (n_steps,) 1/Σ a_k, or 1 if sums start from a global model
+    convex: NDArray[np.bool_]  # (n_steps,) whether no average can leave the range of its models
+    headrooms: Exponents  # (n_steps,)
+    known: dict[bytes, tuple["Group", ...]]  # groups found so far, by the clients' exponents: most blocks have the same
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Steps whose coalitions share their units, and the steps on the way to them, as a trie."""
+
+    trie: Trie
+    members: Indices  # who joins in it
+    places: Indices  # (n_steps,) where in the whole trie
+    units: NDArray[np.float64]  # (n_parts,)
+
+
+def averages(trie: Trie, n_clients: int, client_weights: NDArray[np.float64] | None, *, from_global: bool) -> Averages:
+    """The averages of a trie's coalitions, from the models alone or from a global model."""
+    if trie.n_clients > n_clients:
+        raise UtilityError(f"the trie names {trie.n_clients} clients, but {n_clients} models were given")
+    if client_weights is None and from_global:
+        raise UtilityError("averages from a global model need client_weights: each client's share in the whole")
+    if trie.asks_for_empty and not from_global:
+        raise UtilityError("the empty coalition has no average: its utility is 0, leave it out")
+    weights = np.array(np.ones(n_clients) if client_weights is None else client_weights, np.float64)
+    if weights.shape != (n_clients,) or not (np.isfinite(weights).all() and (weights > 0).all()):
+        raise UtilityError(f"client_weights are {weights}, expected {n_clients} positive numbers")
+    totals, sizes = trie.totals(weights), trie.sizes()
+    headrooms = _stepped(np.ceil(np.log2(sizes + 2)).astype(np.int64), *HEADROOM)  # (n_steps,)
+    if from_global:
+        return Averages(trie, weights, np.ones(trie.n_steps, np.float32), totals <= 1 + 1e-9, headrooms, {})
+    shares, convex = (1 / totals).astype(np.float32), np.ones(trie.n_steps, np.bool_)
+    return Averages(trie, weights, shares, convex, headrooms, {})
+
+
+def groups(sums: Averages, parts: Sequence[tuple[NDArray[np.float64], float]]) -> tuple[Group, ...]:
+    """The trie in groups of steps that share their units.
+
+    `parts` are the numbers that are summed in units of their own: no client's weighted numbers exceed the first, in
+    size, and those sums start from not the second; 0 if they start from nothing.
+    """
+    exponents = np.stack([_exponents(bounds, start) for bounds, start in parts])  # (n_parts, n_clients)
+    key = exponents.tobytes()
+    if key not in sums.known:
+        walks = [running_maxima(sums.trie.clients, sums.trie.parents, e) for e in exponents]
+        sums.known[key] = tuple(_grouped(sums.trie, sums.headrooms + np.stack(walks)))
+    return sums.known[key]
+
+
+def _grouped(trie: Trie, levels: Exponents) -> Iterator[Group]:
+    """Steps by their levels (n_parts, n_steps): the powers of two that no sum on the way there exceeds."""
+    keys = np.zeros(trie.n_steps, np.int64)
+    for row in levels:
+        if len(row) and (row != row[0]).any():
+            keys = np.unique(keys * (1 << 12) + row, return_inverse=True)[1]
+    for key in np.unique(keys[trie.wanted]):
+        chosen = trie.wanted & (keys == key)
+        some, places = (trie, np.arange(trie.n_steps)) if chosen.sum() == trie.wanted.sum() else trie.only(chosen)
+        yield Group(some, some.members(), places, np.ldexp(1.0, levels[:, np.argmax(chosen)] - 31))
+
+
+def _exponents(bounds: NDArray[np.float64], start: float) -> Exponents:
+    """(n_clients,): powers of two above the bounds, raised to the next step from that of `start`."""
+    anchor = int(np.frexp(start)[1]) if start > 0 else LOWEST_EXPONENT
+    return _stepped(np.frexp(bounds)[1].astype(np.int64), max(anchor, LOWEST_EXPONENT), COARSE)
+
+
+def _stepped(exponents: Exponents, least: int, step: int) -> Exponents:
+    """Each raised to the next of least, least + step, least + 2 step, …"""
+    return np.asarray(least + step * np.maximum(0, -((least - exponents) // step)), np.int64)
+
+
+@compiled
+def running_maxima(
+    clients: NDArray[np.int32], parents: NDArray[np.int32], of_clients: NDArray[Number]
+) -> NDArray[Number]:
+    """(n_steps,): the largest number of a step's members."""
+    found = np.empty(len(clients), of_clients.dtype)
+    for step in range(len(clients)):
+        own = of_clients[clients[step]]
+        found[step] = max(found[parents[step]], own) if parents[step] >= 0 else own
+    return found

@@ -1,0 +1,268 @@
+"""Heads the kernels know: logits that are affine in the models, and ReLU layers up to the logits.
+
+Comes in: a module's stages and a round's models. Goes out: each coalition's loss, summed over the samples. Recognised
+by the graph alone: after the cut there may be nothing, or relu, linear, relu, linear, …, linear with rows of samples
+between them. Kernels sum along a trie, so coefficients must come from one weight a client,
+
+    c_{S,k} = a_k / Σ_{j∈S} a_j,  g_S = 0      or      c_{S,k} = a_k,  g_S = 1 − Σ_{j∈S} a_j,
+
+which they do in every weighting. Mixtures say their weights; where they do not, these are found again from the
+coefficients.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import fx
+
+from fedworth.arrays import Memberships
+from fedworth.ledger.ledger import Model
+from fedworth.utility.fast.affine import Batch, Prefix, only_layer, tensor_of
+from fedworth.utility.fast.averages import Averages, averages
+from fedworth.utility.fast.graph import Exported, operation, shape_of
+from fedworth.utility.fast.kernels.first import first_layers
+from fedworth.utility.fast.kernels.hidden import hidden_sums
+from fedworth.utility.fast.kernels.lanes import TILE
+from fedworth.utility.fast.kernels.layers import PackedLayers, pack_layers, packed_layers
+from fedworth.utility.fast.kernels.measures import refuse_infinite, refuse_overflow
+from fedworth.utility.fast.kernels.softmax import softmax_sums
+from fedworth.utility.fast.mixing import RoundModels
+from fedworth.utility.fast.stages import Stages, numbers
+from fedworth.utility.fast.threads import meanwhile, sum_over_blocks
+from fedworth.utility.fast.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
+from fedworth.utility.fast.trie import coalition_trie
+
+CLOSE = 1e-12
+"""Coefficients are ratios of float64, exact but for roundings."""
+
+MOST_WEIGHTS = 1 << 22
+"""Weights after the first relu; running sums of them are kept for every thread, a dozen at a time."""
+
+Layer = tuple[fx.Node, fx.Node | None]
+"""Weight and bias of a linear layer."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The linear layers that follow the cut, a relu before each; none if the cut is at the logits."""
+
+    layers: tuple[Layer, ...]
+
+
+def head_of(stages: Stages) -> Head | None:
+    """The head the kernels can take over, if there is one."""
+    if stages.prefix is None or len(stages.prefix.gives) != 1:
+        return None
+    layers: list[Layer] = []
+    node, is_rectified = stages.prefix.gives[0], False
+    while node is not stages.exported.output:
+        if len(node.users) != 1:
+            return None
+        (user,) = node.users
+        layer = _layer(node, user, stages.exported)
+        if operation(user) == "linear" and layer is not None and is_rectified:
+            layers.append(layer)
+            is_rectified = False
+        elif operation(user) == "relu":
+            is_rectified = True
+        elif not _keeps_rows(user):
+            return None
+        node = user
+    n_weights = sum(numbers(weight) for weight, _ in layers)
+    return None if is_rectified or n_weights > MOST_WEIGHTS else Head(tuple(layers))
+
+
+def _layer(inputs: fx.Node, node: fx.Node, exported: Exported) -> Layer | None:
+    """Weight and bias, if both are tensors of the model and rows of samples come in."""
+    if operation(node) != "linear" or len(shape_of(inputs)) != 2:
+        return None
+    weight, bias = [*node.args[1:], None][:2]
+    if not isinstance(weight, fx.Node) or weight not in exported.tensor_names:
+        return None
+    if bias is not None and (not isinstance(bias, fx.Node) or bias not in exported.tensor_names):
+        return None
+    return weight, bias
+
+
+def _keeps_rows(node: fx.Node) -> bool:
+    """Whether a node hands its samples on as they are, or lays each out as a row."""
+    if operation(node) in ("clone", "alias", "detach"):
+        return True
+    shape = shape_of(node)
+    is_view = operation(node) in ("view", "reshape", "flatten", "_unsafe_view")
+    return is_view and len(shape) == 2 and not isinstance(shape[0], int) and isinstance(shape[1], int)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Coalitions whose coefficients come from one weight a client."""
+
+    memberships: Memberships  # (n_coalitions, n_clients)
+    weights: NDArray[np.float64]  # (n_clients,)
+    from_global: bool
+    client_numbers: tuple[int, ...] = ()  # what clients are called in errors, if not by their places
+
+    def only(self, rows: NDArray[np.bool_], clients: NDArray[np.bool_]) -> "Shares":
+        """Some of the coalitions, of some of the clients."""
+        numbers = tuple(np.array(self.client_numbers)[clients].tolist()) if self.client_numbers else ()
+        return Shares(self.memberships[np.ix_(rows, clients)], self.weights[clients], self.from_global, numbers)
+
+    def interchanged(self, twins: Sequence[Sequence[int]]) -> "Shares":
+        """The same coalitions, the first of equal clients of equal weight standing for whichever of them is in."""
+        if not twins:
+            return self
+        members = self.memberships.copy()  # (n_coalitions, n_clients)
+        for group in twins:
+            for weight in np.unique(self.weights[list(group)]):
+                alike = [k for k in group if self.weights[k] == weight]
+                n_present = self.memberships[:, alike].sum(axis=1, keepdims=True)  # (n_coalitions, 1)
+                members[:, alike] = np.arange(len(alike)) < n_present
+        return replace(self, memberships=members)
+
+
+def shares_of(coefficients: NDArray[np.float64], of_global: NDArray[np.float64]) -> Shares | None:
+    """The weights behind the coefficients of coalitions, none of them empty; None if there are no such weights."""
+    members = coefficients != 0  # (n_coalitions, n_clients)
+    fixed = np.where(members.any(axis=0), coefficients.max(axis=0, initial=0), 1.0)  # (n_clients,)
+    if np.abs(coefficients - members * fixed).max(initial=0) <= CLOSE and (fixed > 0).all():
+        return Shares(members, fixed, True)
+    weights = _relative_weights(coefficients, members)
+    parts = members * weights  # (n_coalitions, n_clients)
+    error = np.abs(coefficients - parts / parts.sum(axis=1, keepdims=True)).max(initial=0)
+    if error <= CLOSE and np.abs(of_global).max(initial=0) <= CLOSE and (weights > 0).all():
+        return Shares(members, weights, False)
+    return None
+
+
+def _relative_weights(coefficients: NDArray[np.float64], members: Memberships) -> NDArray[np.float64]:
+    """Weights in the ratios of the coefficients; clients who never meet, not even by way of others, are free."""
+    n_clients = coefficients.shape[1]
+    weights, known = np.ones(n_clients), np.zeros(n_clients, dtype=bool)
+    while True:
+        is_new = members & ~known  # (n_coalitions, n_clients)
+        n_new, meets = is_new.sum(axis=1), (members & known).any(axis=1)  # (n_coalitions,)
+        if not n_new.any():
+            return weights
+        best = int(np.where(n_new > 0, n_new + n_clients * meets, 0).argmax())
+        row, new = coefficients[best], is_new[best]
+        anchors = np.flatnonzero(members[best] & known)
+        weights[new] = row[new] * (weights[anchors[0]] / row[anchors[0]] if len(anchors) else 1.0)
+        known |= new
+
+
+def tiled_batches(stages: Stages, samples: Sequence[Batch]) -> list[Batch]:
+    """The batches with a first layer's inputs packed for the kernels, if the prefix is a first layer."""
+    layer = only_layer(stages)
+    if layer is None:
+        return list(samples)
+    n_tiles = tiles_in_block(_n_outputs(stages))
+    return [replace(batch, tiles=_tiles(batch.values[layer[0]], n_tiles)) for batch in samples]
+
+
+def _tiles(inputs: torch.Tensor, n_tiles: int) -> tuple[Floats, ...]:
+    """Rows of samples as blocks of tiles, each (n_tiles, n_inputs, TILE)."""
+    rows = inputs.numpy()[None]
+    return tuple(tiled(rows, first, n_tiles)[0] for first in range(0, len(inputs), n_tiles * TILE))
+
+
+def _n_outputs(stages: Stages) -> int:
+    assert stages.prefix is not None
+    return numbers(stages.prefix.gives[0])
+
+
+def head_losses(
+    stages: Stages, head: Head, models: RoundModels, shares: Shares, samples: Sequence[Batch], *, n_threads: int
+) -> NDArray[np.float64]:
+    """Σ loss over the samples of each coalition's model, and last of the global one: (n_coalitions + 1,).
+
+    The global model is one client more, in a coalition of its own: what it adds to itself is nothing.
+    """
+    n_coalitions, n_clients = shares.memberships.shape
+    members = np.zeros((n_coalitions + 1, n_clients + 1), dtype=np.bool_)
+    members[:-1, 1:], members[-1, 0] = shares.memberships, True
+    weights = np.append(1.0, shares.weights)
+
+    def order() -> Averages:
+        return averages(coalition_trie(members), n_clients + 1, weights, from_global=shares.from_global)
+
+    later = meanwhile(order, n_threads)  # the first layer does not need it
+    outputs = _Outputs(stages, models, shares.client_numbers, starts=shares.from_global)
+    layers = [_everybodys(layer, models.everybody, stages.exported) for layer in head.layers]
+    packed = _packed(layers, weights, starts=shares.from_global)
+
+    def of_batch(index: int) -> NDArray[np.float64]:
+        found = [
+            softmax_sums(block, later(), counts_correct=False)[0]
+            if packed is None
+            else hidden_sums(block, later(), packed)[0]
+            for block in outputs.blocks(samples[index])
+        ]
+        return found[0] if len(found) == 1 else np.asarray(sum(found))
+
+    losses = np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[later().trie.coalition_steps])
+    refuse_overflow(losses)
+    return losses
+
+
+def _packed(
+    layers: Sequence[tuple[Floats, Floats]], client_weights: NDArray[np.float64], *, starts: bool
+) -> PackedLayers | None:
+    """Everybody's layers after the first relu, if there are any; sums start from the first model or from nothing."""
+    if not layers:
+        return None
+    weights, biases = zip(*layers, strict=True)
+    start = ([each[:1] for each in weights], [each[:1] for each in biases]) if starts else None
+    return packed_layers(weights, biases, start, client_weights)
+
+
+def _everybodys(layer: Layer, models: Sequence[Model], exported: Exported) -> tuple[Floats, Floats]:
+    """All models' weights (n_models, n_outputs, n_inputs) and biases (n_models, n_outputs) of a layer."""
+    weight, bias = layer
+    weights = torch.stack([tensor_of(weight, model, exported) for model in models])
+    if bias is None:
+        return weights.numpy(), np.zeros(weights.shape[:2], dtype=np.float32)
+    return weights.numpy(), torch.stack([tensor_of(bias, model, exported) for model in models]).numpy()
+
+
+class _Outputs:
+    """What everybody's prefix makes of the samples, block by block."""
+
+    def __init__(self, stages: Stages, models: RoundModels, client_numbers: Sequence[int], *, starts: bool) -> None:
+        self.client_numbers = client_numbers
+        self.n_outputs, self.n_start = _n_outputs(stages), int(starts)
+        self.n_tiles = tiles_in_block(self.n_outputs)
+        self.prefix = Prefix(stages, models.everybody, images=models.images)
+        self.first_layer: Floats | None = None
+        if self.prefix.layer is not None:
+            self.inputs, weight, bias = self.prefix.layer
+            weights = [tensor_of(weight, model, stages.exported).numpy() for model in models.everybody]
+            nothing = np.zeros(len(weights[0]), np.float32)
+            biases = [
+                nothing if bias is None else tensor_of(bias, model, stages.exported).numpy()
+                for model in models.everybody
+            ]
+            self.first_layer = pack_layers((weights,), (biases,))
+
+    def blocks(self, batch: Batch) -> Iterator[Block]:
+        """Everybody's outputs, refused if one is not finite, in blocks."""
+        labels = batch.labels.numpy()
+        for block, (tiles, extremes) in enumerate(self._tiles(batch)):
+            if np.isnan(extremes).any():
+                refuse_infinite("outputs", tiles[1:], tiles[:1], self.client_numbers)
+            here = tiled_labels(labels, block * self.n_tiles * TILE, self.n_tiles)
+            yield Block(tiles, extremes, tiles[: self.n_start], here)
+
+    def _tiles(self, batch: Batch) -> Iterator[tuple[Floats, Floats]]:
+        """Everybody's outputs as tiles, and their extremes."""
+        if self.first_layer is not None:
+            for inputs in batch.tiles or _tiles(batch.values[self.inputs], self.n_tiles):
+                yield first_layers(inputs, self.first_layer, self.n_outputs)
+            return
+        with torch.inference_mode():
+            outputs = self.prefix.of(batch)[0].flatten(2).numpy()  # (n_models, n_samples, n_outputs)
+        for first in range(0, outputs.shape[1], self.n_tiles * TILE):
+            tiles = tiled(outputs, first, self.n_tiles)
+            yield tiles, extremes_of(tiles)

@@ -1,0 +1,204 @@
+"""Cross-entropy of averaged logits: what a coalition's softmax regression would lose.
+
+With y the label and d_c = z_c − z_y the margin by which class c beats it, a sample loses
+
+    −log softmax(z)_y = log(1 + Σ_{c≠y} exp d_c).
+
+Margins are linear in the logits, and logits in the model, so the margins of an averaged model are the averaged
+margins of its clients: the label costs nothing after packing, and one class of exponentials is saved.
+
+No margin of an average exceeds the largest of its clients. If that is at most LARGEST_MARGIN the exponentials
+cannot overflow; otherwise, and to count correct predictions, a step takes out m = max(0, max_c d_c) first. A prediction
+is correct if no class beats the label.
+
+Packed, a block of samples is (n_vectors, n_classes − 1, LANES) for each client, in the whole units of `averages`:
+running sums are of integers, and a margin becomes a float where it is measured. Samples that fill up the last tile are
+PADDING below: they lose exactly 0 and count as correct.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.compile import compiled, intrinsic
+from fedworth.utility.fast.averages import Averages, groups, running_maxima
+from fedworth.utility.fast.kernels.lanes import DOUBLES, I64, INTS, LANES, LOG2E, MEASURES, Lanes, LogSum
+from fedworth.utility.fast.kernels.products import add
+from fedworth.utility.fast.tiles import Block, Floats, Labels
+
+LARGEST_MARGIN = 80.0
+PADDING = 1e4
+
+Integers = NDArray[np.int32]
+
+
+def _step_code(careful: bool) -> Any:
+    """What writes: sum = source + client in integers, target = sum, measure the softmax of scale · sum."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lanes, b = Lanes(context, builder), builder
+        sums, source_at, target_at, keeps, packed, client_at, *rest = lanes.operands(signature, args)
+        padding, scratch, n_vectors, n_others, scale = rest
+        source, target, client = lanes.at(sums, source_at), lanes.at(sums, target_at), lanes.at(packed, client_at)
+        scales, log2e = lanes.everywhere(scale), lanes.constant(LOG2E)
+        powers = b.fmul(scales, log2e)
+        logs = LogSum(lanes)
+        linear, n_correct = (lanes.variable(lanes.constant(0.0, DOUBLES)) for _ in range(2))
+        s, largest = lanes.variable(lanes.constant(1.0)), lanes.variable(lanes.constant(0.0))
+        with lanes.times(n_vectors) as v:
+            first = b.mul(v, n_others)
+            b.store(lanes.constant(1.0), s)
+            b.store(lanes.constant(0.0), largest)
+            beyond = lanes.load(padding, b.mul(v, I64(LANES)))
+            with lanes.times(n_others) as c:
+                offset = b.mul(b.add(first, c), I64(LANES))
+                total = b.add(lanes.load(source, offset, INTS), lanes.load(client, offset, INTS))
+                lanes.store(total, target, b.mul(offset, keeps))
+                margin = lanes.floats(total)
+                if careful:
+                    margin = lanes.multiply_add(margin, scales, beyond)
+                    lanes.store(margin, scratch, b.mul(c, I64(LANES)))
+                    b.store(lanes.at_least(margin, b.load(largest)), largest)
+                else:
+                    lanes.add_to(s, lanes.exp2(lanes.multiply_add(margin, powers, beyond)))
+            if careful:
+                m = b.load(largest)
+                b.store(lanes.exp2(b.fmul(b.fneg(m), log2e)), s)
+                with lanes.times(n_others) as c:
+                    below = b.fsub(lanes.load(scratch, b.mul(c, I64(LANES))), m)
+                    lanes.add_to(s, lanes.exp2(b.fmul(below, log2e)))
+                lanes.add_to(linear, b.fpext(m, DOUBLES))
+                hits = b.fcmp_ordered("<=", m, lanes.constant(0.0))
+                lanes.add_to(n_correct, b.uitofp(hits, DOUBLES))
+            logs.add(b.load(s))
+        return logs.measures(linear, n_correct)
+
+    return codegen
+
+
+@intrinsic
+def _quick_step(typing: Any, operands: Any) -> Any:  # noqa: ARG001
+    return MEASURES(operands), _step_code(careful=False)
+
+
+@intrinsic
+def _careful_step(typing: Any, operands: Any) -> Any:  # noqa: ARG001
+    return MEASURES(operands), _step_code(careful=True)
+
+
+def softmax_sums(block: Block, averages: Averages, *, counts_correct: bool) -> NDArray[np.float64]:
+    """Σ loss over a block's samples after each wanted step, and how many were correct if counted: (2, n_steps).
+
+    If sums start from a model, the clients' margins are relative to it.
+    """
+    relative, of_start = (_widths(extremes) for extremes in block.relative_extremes())  # (n_clients,), (1 or 0,)
+    ranges, start_range = np.maximum(_widths(block.extremes), of_start.max(initial=0)), of_start.max(initial=0)
+    trie = averages.trie
+    careful = ~averages.convex | counts_correct  # (n_steps,)
+    if (ranges > LARGEST_MARGIN).any():
+        careful |= running_maxima(trie.clients, trie.parents, ranges) > LARGEST_MARGIN
+    found = np.zeros((2, trie.n_steps))
+    for group in groups(averages, [(relative * averages.client_weights, float(start_range))]):
+        steps = group.trie
+        measure_margins(
+            block.tiles, block.start, block.labels, averages.client_weights, group.members, float(group.units[0]),
+            steps.clients, steps.sources, steps.targets, steps.wanted, steps.n_slots, group.places,
+            averages.shares, careful, found,
+        )  # fmt: skip
+    return found
+
+
+def _widths(extremes: Floats) -> NDArray[np.float64]:
+    """(n_models,): no margin between numbers of these extremes is larger, in size."""
+    return np.asarray(extremes[:, 1].astype(np.float64) - extremes[:, 0])
+
+
+@compiled
+def _margins(model: Floats, labels: Labels, margins: NDArray[np.float64]) -> None:
+    """A model's margins, (n_vectors, n_classes − 1, LANES): class after class, the label's left out."""
+    n_tiles, n_classes, width = model.shape
+    n_others = n_classes - 1
+    for vector in range(n_tiles * width // LANES):
+        tile, lane = model[vector * LANES // width], vector * LANES % width
+        here = labels[vector * LANES : (vector + 1) * LANES]
+        own = np.empty(LANES)
+        for i in range(LANES):
+            own[i] = tile[max(here[i], 0), lane + i]
+        for c in range(n_others):
+            at = (vector * n_others + c) * LANES
+            for i in range(LANES):
+                other = tile[c, lane + i] if c < here[i] else tile[c + 1, lane + i]
+                margins[at + i] = np.float64(other) - own[i]
+
+
+@compiled
+def _pack_margins(
+    tiles: Floats,
+    start: Floats,
+    labels: Labels,
+    client_weights: NDArray[np.float64],
+    members: NDArray[np.int64],
+    unit: float,
+) -> tuple[Integers, Integers]:
+    """The weighted margins of some clients, in whole units, and those that sums start from; others' are left open."""
+    n_clients, n_tiles, n_classes, width = tiles.shape
+    size = n_tiles * (n_classes - 1) * width
+    packed, packed_start = np.empty((n_clients, size), np.int32), np.zeros(size, np.int32)
+    margins, origin = np.empty(size), np.zeros(size)
+    for k in range(len(start)):
+        _margins(start[k], labels, origin)
+        packed_start[:] = np.rint(origin * (1 / unit)).astype(np.int32)
+    for k in members:
+        _margins(tiles[k], labels, margins)
+        factor = client_weights[k] / unit
+        for at in range(size):
+            packed[k, at] = np.int32(np.rint((margins[at] - origin[at]) * factor))
+    return packed, packed_start
+
+
+@compiled
+def measure_margins(
+    tiles: Floats,
+    start: Floats,
+    labels: Labels,
+    client_weights: NDArray[np.float64],
+    members: NDArray[np.int64],
+    unit: float,
+    clients: NDArray[np.int32],
+    sources: NDArray[np.int32],
+    targets: NDArray[np.int32],
+    wanted: NDArray[np.bool_],
+    n_slots: int,
+    places: NDArray[np.int64],
+    shares: Floats,
+    careful: NDArray[np.bool_],
+    found: NDArray[np.float64],
+) -> None:
+    """Σ loss over the block's samples after each wanted step, and how many were correct where careful: into `found`,
+    which has a place for every step of the whole trie, as `shares` and `careful` have.
+
+    One call for all of a block's work: threads that come back to the interpreter wait for each other there."""
+    packed, packed_start = _pack_margins(tiles, start, labels, client_weights, members, unit)
+    padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
+    n_filled_up = (labels < 0).sum()  # samples that only fill up a tile
+    size, n_vectors = packed.shape[1], len(padding) // LANES
+    n_others = size // (n_vectors * LANES)
+    sums = np.empty(n_slots * size + LANES, np.int32)  # the slots, and a place for sums nobody continues
+    scratch = np.empty(max(n_others, 1) * LANES, np.float32)
+    sums[:size] = packed_start
+    for step in range(len(clients)):
+        keeps = np.int64(targets[step] >= 0)
+        source = np.int64(sources[step]) * size
+        target = np.int64(targets[step] if keeps else n_slots) * size
+        client = np.int64(clients[step]) * size
+        if not wanted[step]:
+            add((sums, source, target, packed, client, size))
+            continue
+        place = places[step]
+        scale = shares[place] * np.float32(unit)
+        operands = (sums, source, target, keeps, packed, client, padding, scratch, n_vectors, n_others, scale)
+        measures = _careful_step(operands) if careful[place] else _quick_step(operands)
+        found[0, place] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
+        found[1, place] = measures[3] - n_filled_up

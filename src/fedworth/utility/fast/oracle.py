@@ -1,0 +1,164 @@
+"""The fast oracle: the same utilities as the plain loop's, for a small part of its work.
+
+Comes in: a task, then round after round its models and the coalitions' mixtures. Goes out: one utility a mixture. The
+module decides the route (`routes`), the round which tensors vary: those equal in all models count as constants, and
+what the test samples alone make of them is kept from round to round. `describe` says which routes were taken and why.
+
+A utility is the same to the last bit whatever else is measured with it, in whatever order, on however many threads, as
+long as mixtures say their weights (those of `weighting.mixtures` do): the way it is measured, and every sum, depends on
+the coalition's own members, the global model and the test set alone. Torch's own threads are kept out of it; only the
+plain route leaves them to convolutions, whose last bits may then depend on how many there are.
+"""
+
+import copy
+import os
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedworth.arrays import Utilities
+from fedworth.errors import UsageError, unknown_name
+from fedworth.federation.simulation.models import state_of
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Model, Round
+from fedworth.utility.fast.affine import Batch, batches, in_order, one_torch_thread, qualities, quality
+from fedworth.utility.fast.heads import head_losses, tiled_batches
+from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
+from fedworth.utility.fast.routes import Kind, Route, Routes
+from fedworth.utility.fast.selfcheck import plain_logits
+from fedworth.utility.fast.stages import constant_tensors
+from fedworth.utility.fast.wanted import Coefficients, Part, wanted_parts
+from fedworth.utility.fitting import fitted
+from fedworth.utility.oracle import MEASURES, LoopOracle
+from fedworth.utility.weighting import Mixtures
+
+KEPT_BYTES = 1 << 30
+"""What constants of the test set may take from one round to the next."""
+
+NOTHING_YET = "nothing measured yet"
+
+
+class FastOracle:
+    """Measures utilities by the fastest way that agrees with the plain loop; by default a thread a processor."""
+
+    def __init__(self, task: Task, measure: str = "loss", n_threads: int | None = None) -> None:
+        if measure not in MEASURES:
+            raise unknown_name("measure", measure, MEASURES)
+        if n_threads is not None and n_threads < 1:
+            raise UsageError(f"n_threads is {n_threads}, expected 1 or more")
+        self.task = task
+        self.measure = measure
+        self.n_threads = n_threads or n_processors()
+        self._routes = Routes(task)
+        self._kept: _Kept | None = None
+
+    def __reduce__(self) -> tuple[type["FastOracle"], tuple[Task, str, int]]:
+        """What another process needs; it finds its routes for itself."""
+        return FastOracle, (self.task, self.measure, self.n_threads)
+
+    def describe(self) -> str:
+        """The routes taken so far and why, one a line."""
+        lines = dict.fromkeys(f"{route.kind}: {route.why}" for route in self._routes.taken())
+        return "\n".join(lines) or NOTHING_YET
+
+    def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
+        """One utility a mixture, in the order given."""
+        round_ = fitted(round_, state_of(self.task.module))
+        utilities = np.zeros(len(mixtures.of_global))  # a coalition that leaves w^t as it is has exactly 0
+        for part in wanted_parts(round_, mixtures, self.task.inputs.device):
+            to_kernel = self.measure == "loss" and part.shares is not None
+            pays = part.sizes <= self._routes.largest_sharing(part.varying)  # (n_part,)
+            route = self._route(part, to_kernel, bool(pays.any()))
+            if route.kind is Kind.PLAIN:
+                return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
+            with one_torch_thread(), torch.inference_mode():
+                if route.kind is Kind.KERNEL:
+                    utilities[part.places] = self._by_kernel(route, part)
+                    continue
+                for shares_prefix in np.unique(pays).tolist():
+                    some = part.only(pays == shares_prefix)
+                    route = self._route(part, to_kernel, shares_prefix)
+                    utilities[some.places] = self._by_coalition(route, some)
+        return np.asarray(utilities / len(self.task.labels))
+
+    def _route(self, part: Part, to_kernel: bool, pays: bool) -> Route:
+        return self._routes.route(part.origin, part.clients, part.varying, to_kernel=to_kernel, pays=pays)
+
+    def _by_kernel(self, route: Route, part: Part) -> Utilities:
+        """Σ over samples of loss before minus loss after, along a trie."""
+        assert route.stages is not None
+        assert route.head is not None
+        assert part.shares is not None
+        models = RoundModels(part.origin, tuple(part.clients), {}, (), route.images)
+        samples = self._samples(route, part.origin)
+        losses = head_losses(route.stages, route.head, models, part.shares, samples, n_threads=self.n_threads)
+        return np.asarray(losses[-1] - losses[:-1])
+
+    def _by_coalition(self, route: Route, part: Part) -> Utilities:
+        """Σ over samples of quality after minus quality before; equal mixtures are evaluated once."""
+        rows, places = np.unique(part.coefficients, axis=0, return_inverse=True)  # (n_rows, n_clients)
+        rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the global model itself
+        models = round_models(part.origin, part.clients, part.varying, images=route.images)
+        if route.stages is not None:
+            samples = self._samples(route, models.origin)
+            found = qualities(route.stages, models, rows, samples, measure=self.measure, n_threads=self.n_threads)
+        else:
+            found = self._by_loop(route, models, rows)
+        return np.asarray((found[:-1] - found[-1])[places.ravel()])
+
+    def _by_loop(self, route: Route, models: RoundModels, rows: Coefficients) -> Utilities:
+        """The module itself, coalition by coalition; it is a thread's own, as loading a model changes it."""
+        own, inputs = threading.local(), self._inputs(route)
+        chunks = np.split(rows, range(models.together, len(rows), models.together))
+
+        def of_chunk(chunk: Coefficients) -> list[float]:
+            if not hasattr(own, "module"):
+                own.module = copy.deepcopy(self._routes.module)
+            mixed = models.mixed(chunk)
+            tensors = [{**models.origin, **{name: t[i] for name, t in mixed.items()}} for i in range(len(chunk))]
+            return [self._quality(own.module, model, inputs, route.batch_size) for model in tensors]
+
+        return np.concatenate(in_order(of_chunk, chunks, self.n_threads))
+
+    def _quality(self, module: nn.Module, model: Model, inputs: torch.Tensor, size: int) -> float:
+        pairs = zip(torch.split(inputs, size), torch.split(self.task.labels, size), strict=True)
+        return sum(quality(plain_logits(module, model, x), y, self.measure) for x, y in pairs)
+
+    def _inputs(self, route: Route) -> torch.Tensor:
+        return channels_last(self.task.inputs) if route.images else self.task.inputs
+
+    def _samples(self, route: Route, origin: Model) -> list[Batch]:
+        """The test set in batches with their constants, made again only if the tensors behind them have changed."""
+        assert route.stages is not None
+        if self._kept is None or not self._kept.serves(route, origin):
+            made = batches(route.stages, origin, self._inputs(route), self.task.labels, route.batch_size)
+            made = tiled_batches(route.stages, made) if route.kind is Kind.KERNEL else made
+            names = constant_tensors(route.stages)
+            kept = _Kept(route, {name: origin[name].clone() for name in names}, made)
+            self._kept = kept if kept.n_bytes <= KEPT_BYTES else None
+            return made
+        return self._kept.samples
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Batches with their constants, and the tensors these were made from."""
+
+    route: Route
+    tensors: Model
+    samples: list[Batch]
+
+    def serves(self, route: Route, origin: Model) -> bool:
+        return route is self.route and all(torch.equal(origin[name], t) for name, t in self.tensors.items())
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(batch.n_bytes for batch in self.samples)
+
+
+def n_processors() -> int:
+    """How many processors this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,182 @@
+"""Routes: the ways to evaluate a module, the fastest first, each checked against the plain loop before it is used.
+
+    kernel   float32 on a CPU, and after the cut nothing but relu and linear layers: fused kernels along a trie
+    staged   the affine prefix once a client, the rest once a coalition, if averaging costs less than it saves
+    graph    the whole graph once a coalition, from the constants on; batch norm folded, images channels-last
+    loop     the module itself once a coalition: torch.export refuses it, or its graph cannot be cut
+    plain    the plain loop's own batches: samples influence each other, or half precision rounds differently
+
+A module is exported once and cut once for each set of tensors found to vary. A route that cannot be run is passed
+over, and the next one says so; a route that runs and disagrees is an error.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+
+from fedworth.errors import FedworthError
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Model
+from fedworth.utility.fast.affine import one_torch_thread
+from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
+from fedworth.utility.fast.heads import Head, head_of
+from fedworth.utility.fast.selfcheck import (
+    N_SAMPLES,
+    check_head,
+    check_loop,
+    check_stages,
+    plain_logits,
+    rows_are_alone,
+)
+from fedworth.utility.fast.stages import Stages, cut, largest_sharing
+from fedworth.utility.oracle import refuse_other_classes
+
+KERNEL_BATCH = 256
+"""Samples that a thread takes at once to the kernels."""
+
+LOOP_BATCH, LOOP_IMAGES = 512, 64
+
+
+class Kind(StrEnum):
+    """How a coalition's model is evaluated."""
+
+    KERNEL = "kernel"
+    STAGED = "staged"
+    GRAPH = "graph"
+    LOOP = "loop"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way to evaluate a module, and why it was taken. `images`: four-dimensional tensors are channels-last."""
+
+    kind: Kind
+    why: str
+    batch_size: int
+    images: bool
+    stages: Stages | None = None
+    head: Head | None = None
+
+
+class Routes:
+    """The routes of one task; what was exported, cut and checked is remembered."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.module = copy.deepcopy(task.module).eval()
+        self._exported: Exported | str | None = None
+        self._cuts: dict[frozenset[str], Stages] = {}
+        self._found: dict[tuple[frozenset[str], bool, bool], Route] = {}
+
+    def taken(self) -> list[Route]:
+        """The routes taken so far."""
+        return list(self._found.values())
+
+    def largest_sharing(self, varying: frozenset[str]) -> float:
+        """The most members for which a coalition is worth measuring by the prefixes of its members."""
+        stages = self._cut(varying)
+        return largest_sharing(stages) if isinstance(stages, Stages) else 0.0
+
+    def route(
+        self, origin: Model, clients: Sequence[Model], varying: frozenset[str], *, to_kernel: bool, pays: bool
+    ) -> Route:
+        """The route for models that differ in the `varying` tensors.
+
+        `to_kernel` if mixtures and measure allow it, `pays` if prefixes are worth sharing otherwise. Nothing else
+        decides: neither how many clients there are, nor how many coalitions.
+        """
+        key = (varying, to_kernel, pays)
+        if key not in self._found:
+            with one_torch_thread(), torch.inference_mode():
+                self._found[key] = self._checked(origin, clients, self._candidates(origin, *key))
+        return self._found[key]
+
+    def _cut(self, varying: frozenset[str]) -> Stages | str:
+        """The module cut for these tensors, or why it cannot be."""
+        if self._exported is None:
+            try:
+                self._exported = export(self.module, self.task.inputs)
+            except NotExportable as error:
+                self._exported = str(error)
+        if isinstance(self._exported, str):
+            return self._exported
+        if varying not in self._cuts:
+            self._cuts[varying] = cut(self._exported, varying)
+        return self._cuts[varying]
+
+    def _candidates(self, origin: Model, varying: frozenset[str], to_kernel: bool, pays: bool) -> Iterator[Route]:
+        images = self.task.inputs.ndim == 4 and any(t.ndim == 4 for t in origin.values())
+        plain = self._must_be_plain(origin)
+        stages = self._cut(varying)
+        if plain:
+            yield Route(Kind.PLAIN, plain, 0, False)
+        elif isinstance(stages, str):
+            yield from _loops(stages, images)
+        else:
+            if to_kernel and (head := self._head(stages)):
+                yield Route(Kind.KERNEL, _cut_at(stages), KERNEL_BATCH, images, stages, head)
+            if pays:
+                yield Route(Kind.STAGED, _cut_at(stages), stages.batch_size, images, stages)
+            whole = cut(stages.exported, varying, shares_prefix=False)
+            why = "no affine prefix" if stages.prefix is None else "its affine prefix costs less than averaging it"
+            yield Route(Kind.GRAPH, why, whole.batch_size, images, whole)
+            yield from _loops("its graph cannot be run in stages", images)
+
+    def _must_be_plain(self, origin: Model) -> str:
+        """Why only the plain loop will do, or nothing."""
+        if any(t.is_floating_point() and t.dtype not in (torch.float32, torch.float64) for t in origin.values()):
+            return "half precision rounds each model differently"
+        refuse_other_classes(plain_logits(self.module, origin, self.task.inputs[:N_SAMPLES]), self.task.labels)
+        if not rows_are_alone(self.module, origin, self.task.inputs[:N_SAMPLES]):
+            return "a sample's logits depend on the batch it is in"
+        return ""
+
+    def _head(self, stages: Stages) -> Head | None:
+        tensors = [t for n, t in stages.exported.constants.items() if n in stages.exported.tensor_names]
+        is_single = all(t.dtype == torch.float32 for t in tensors if t.is_floating_point())
+        on_cpu = self.task.inputs.device.type == "cpu" and self.task.inputs.dtype == torch.float32
+        return head_of(stages) if is_single and on_cpu else None
+
+    def _checked(self, origin: Model, clients: Sequence[Model], candidates: Iterator[Route]) -> Route:
+        """The first candidate that can be run, once it agrees with the plain loop."""
+        passed_over = ""
+        for route in candidates:
+            try:
+                self._check(route, origin, clients)
+                return replace(route, why=route.why + passed_over)
+            except FedworthError:
+                raise
+            except Exception as error:  # whatever torch raises where a graph cannot be run
+                reason = str(error).strip().partition("\n")[0][:120]
+                passed_over += f"; not {route.kind}, which fails ({type(error).__name__}: {reason})"
+        raise AssertionError("the last loop does what the plain loop does")
+
+    def _check(self, route: Route, origin: Model, clients: Sequence[Model]) -> None:
+        inputs, labels = self.task.inputs[:N_SAMPLES], self.task.labels[:N_SAMPLES]
+        if route.kind is Kind.PLAIN:
+            return
+        if route.stages is None:
+            varying = frozenset(origin)
+            check_loop(self.module, origin, clients, varying, inputs, images=route.images)
+            return
+        check_stages(route.stages, self.module, origin, clients, inputs, images=route.images)
+        if route.head is not None:
+            check_head(route.stages, route.head, self.module, origin, clients, inputs, labels)
+
+
+def _loops(why: str, images: bool) -> Iterator[Route]:
+    """The module itself; without channels-last if it cannot bear it."""
+    if images:
+        yield Route(Kind.LOOP, why, LOOP_IMAGES, True)
+    yield Route(Kind.LOOP, why, LOOP_BATCH, False)
+
+
+def _cut_at(stages: Stages) -> str:
+    gives = () if stages.prefix is None else stages.prefix.gives
+    names = ", ".join(f"{node.name} {shape_of(node)[1:]}" for node in gives)
+    n_tensors = len(stages.exported.tensor_names)
+    return f"{len(stages.varying)} of {n_tensors} tensors vary, cut at {names}"

@@ -1,0 +1,194 @@
+"""The self-check: a way of evaluating is compared with the plain loop before it is used.
+
+Comes in: stages, a round's models. Goes out: nothing, or an error. Real clients differ so little that a wrong cut can
+pass on them (with a rule that calls relu affine, errors of a twentieth of the spread went unseen), so logits are
+compared first on random clients whose differences are as large as the weights, then on the round's own clients; in
+float64, where only a wrong cut can differ by more than roundings. A module that insists on float32 within is compared
+in float32, with the tolerance that takes.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import functional_call
+
+from fedworth.errors import ModelError
+from fedworth.ledger.ledger import Model
+from fedworth.utility.fast.affine import Prefix, batches, logits, quality
+from fedworth.utility.fast.heads import Head, head_losses, shares_of
+from fedworth.utility.fast.mixing import channels_last, combined, round_models
+from fedworth.utility.fast.stages import Stages
+from fedworth.utility.oracle import mix
+
+Key = TypeVar("Key")
+
+N_SAMPLES = 32
+COEFFICIENTS = np.array([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.2, 0.3], [0.0, 0.0, 1.0]])  # g = 0, 0, 0.4, 0
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""Of the largest logit."""
+
+HEAD_TOLERANCE = 1e-5
+
+
+def plain_logits(module: nn.Module, model: Model, inputs: torch.Tensor) -> torch.Tensor:
+    """What the plain loop gives; tied tensors are in a model under each of their names."""
+    found: torch.Tensor = functional_call(module, model, (inputs,), tie_weights=False)
+    return found
+
+
+def check_stages(
+    stages: Stages, module: nn.Module, origin: Model, clients: Sequence[Model], inputs: torch.Tensor, *, images: bool
+) -> None:
+    """Refuse stages whose logits are not the plain loop's, on amplified clients and on those of the round."""
+    wide = replace(stages, exported=replace(stages.exported, constants=_widened(stages.exported.constants)))
+    wide_module = copy.deepcopy(module).double()
+    for kind, models in checked_models(module, origin, clients, stages.varying).items():
+        try:
+            wide_models = [_widened(model) for model in models]
+            wide_inputs = inputs.double() if inputs.is_floating_point() else inputs
+            _compare(wide, wide_module, wide_models, wide_inputs, torch.float64, kind, images=images)
+        except (RuntimeError, ValueError):  # a type that is written into the graph does not go with float64
+            _compare(stages, module, models, inputs, torch.float32, kind, images=images)
+
+
+def checked_models(
+    module: nn.Module, origin: Model, clients: Sequence[Model], varying: frozenset[str]
+) -> dict[str, list[Model]]:
+    """The global model and three clients, amplified and real."""
+    three = [clients[k % len(clients)] for k in range(3)]
+    amplified = [amplify(model, module, varying, seed) for seed, model in enumerate([origin, *three])]
+    return {"amplified random clients": amplified, "the round's clients": [origin, *three]}
+
+
+def amplify(model: Model, module: nn.Module, varying: frozenset[str], seed: int) -> Model:
+    """The model with noise as large as its weights; positive tensors (variances) stay positive, tied ones tied."""
+    generator = torch.Generator().manual_seed(seed)
+    first: dict[int, str] = {}
+    tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    noisy: Model = {}
+    for name, tensor in model.items():
+        twin = first.setdefault(id(tensors.get(name, tensor)), name)
+        if twin != name:
+            noisy[name] = noisy[twin]
+        elif name in varying and tensor.is_floating_point():
+            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
+            positive = bool((tensor > 0).all())
+            noisy[name] = tensor * noise.exp() if positive else tensor + noise * tensor.abs().mean().clamp(min=0.01)
+        else:
+            noisy[name] = tensor
+    return noisy
+
+
+def _widened(tensors: dict[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+    return {key: t.double() if t.is_floating_point() else t for key, t in tensors.items()}
+
+
+def _compare(
+    stages: Stages,
+    module: nn.Module,
+    models: list[Model],
+    inputs: torch.Tensor,
+    dtype: torch.dtype,
+    kind: str,
+    *,
+    images: bool,
+) -> None:
+    found = staged_logits(stages, models, COEFFICIENTS, inputs, images=images)
+    for row, of_coalition in zip(COEFFICIENTS, found, strict=True):
+        model = mix(models[0], dict(enumerate(models[1:])), row, 1 - float(row.sum()))
+        refuse_difference(of_coalition, plain_logits(module, model, inputs), TOLERANCES[dtype], kind)
+
+
+def staged_logits(
+    stages: Stages, models: list[Model], coefficients: NDArray[np.float64], inputs: torch.Tensor, *, images: bool
+) -> list[torch.Tensor]:
+    """The logits of mixtures of a few models, the global one first, by way of the stages."""
+    mixed = round_models(models[0], models[1:], stages.varying, images=images)
+    (batch,) = batches(stages, mixed.origin, inputs, inputs.new_zeros(len(inputs), dtype=torch.int64), len(inputs))
+    shared = [] if stages.prefix is None else Prefix(stages, mixed.everybody, images=images).shared(batch)
+    prefixes = [combined(coefficients, value.origin, value.differences) for value in shared]
+    return [t.clone() for t in logits(stages, mixed.origin, mixed.mixed(coefficients), batch, prefixes)]
+
+
+def refuse_difference(found: torch.Tensor, expected: torch.Tensor, tolerance: float, kind: str) -> None:
+    """Raise if two sets of logits differ by more than the tolerance, as a share of the largest."""
+    is_finite = expected.isfinite()
+    if not bool(is_finite.any()):
+        raise RuntimeError(f"on {kind} the plain loop itself overflows")
+    scale = max(1.0, float(expected[is_finite].abs().max()))
+    error = float((found - expected)[is_finite].abs().max()) / scale
+    if not error <= tolerance:
+        raise ModelError(
+            f"self-check on {kind}: logits differ from the plain loop's by {error:.1e} of the largest, expected at "
+            f"most {tolerance:.0e}; a step of this module was misjudged, so use the plain loop for it, and report it"
+        )
+
+
+def rows_are_alone(module: nn.Module, model: Model, inputs: torch.Tensor) -> bool:
+    """Whether a sample's logits are the same whatever other samples are in its batch."""
+    half = len(inputs) // 2
+    if half == 0:
+        return True
+    together = plain_logits(module, model, inputs)
+    apart = torch.cat([plain_logits(module, model, part) for part in (inputs[:half], inputs[half:])])
+    scale = max(1.0, float(together.abs().max()))
+    return bool((together - apart).abs().max() <= 1e-4 * scale)
+
+
+def check_loop(
+    module: nn.Module,
+    origin: Model,
+    clients: Sequence[Model],
+    varying: frozenset[str],
+    inputs: torch.Tensor,
+    *,
+    images: bool,
+) -> None:
+    """Refuse a loop whose own way of mixing, or order of channels, gives other logits than the plain one."""
+    for kind, models in checked_models(module, origin, clients, varying).items():
+        mixed = round_models(models[0], models[1:], varying, images=images)
+        tensors = mixed.mixed(COEFFICIENTS)
+        for i, row in enumerate(COEFFICIENTS):
+            model = mix(models[0], dict(enumerate(models[1:])), row, 1 - float(row.sum()))
+            own = {**mixed.origin, **{name: t[i] for name, t in tensors.items()}}
+            found = plain_logits(module, own, channels_last(inputs) if images else inputs)
+            refuse_difference(found, plain_logits(module, model, inputs), TOLERANCES[torch.float32], kind)
+
+
+def check_head(
+    stages: Stages,
+    head: Head,
+    module: nn.Module,
+    origin: Model,
+    clients: Sequence[Model],
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+) -> None:
+    """Refuse kernels whose losses are not the plain loop's in float64, with and without the global model in them."""
+    wide_module = copy.deepcopy(module).double()
+    for kind, models in checked_models(module, origin, clients, stages.varying).items():
+        mixed = round_models(models[0], models[1:], stages.varying, images=False)
+        samples = batches(stages, models[0], inputs, labels, len(labels))
+        for rows in (COEFFICIENTS[[0, 1, 3]], np.array([[0.1, 0.2, 0.0], [0.1, 0.2, 0.3]])):
+            shares = shares_of(rows, 1 - rows.sum(axis=1))
+            assert shares is not None
+            found = head_losses(stages, head, mixed, shares, samples, n_threads=1) / len(labels)
+            for row, loss in zip((*rows, np.zeros(3)), found, strict=True):
+                model = mix(_widened(models[0]), {k: _widened(m) for k, m in enumerate(models[1:])}, row, 1 - row.sum())
+                logits = plain_logits(wide_module, model, inputs.double())
+                _refuse_loss(float(loss), -quality(logits, labels, "loss") / len(labels), logits, kind)
+
+
+def _refuse_loss(found: float, expected: float, logits: torch.Tensor, kind: str) -> None:
+    scale = max(1.0, float(logits.abs().max()))
+    if not abs(found - expected) <= HEAD_TOLERANCE * scale:
+        raise ModelError(
+            f"self-check on {kind}: a kernel's loss is {found:.9g}, expected {expected:.9g} as the plain loop gives; "
+            "this module was taken for another, so use the plain loop for it, and report it"
+        )

@@ -1,0 +1,190 @@
+"""The cut: a module's graph in three stages, each run as seldom as its dependence on the models allows.
+
+    constants   once for a test set:      CONST values of the samples (a frozen backbone)
+    prefix      once for a client:        AFFINE values that something nonlinear reads; a coalition's are the mean
+    rest        once for a coalition:     all that follows, from averaged prefixes and averaged tensors
+
+Only values of the samples are cut at: what depends on tensors alone is cheap, and made again from averaged tensors.
+The prefix is worth sharing if making it costs more than averaging the members' prefixes for a coalition S,
+
+    flops(prefix) > (PRODUCT_COST · |S| + WRITING_COST) · |prefix|;
+
+that of each client is made once, which is little beside many coalitions. It is a matter of the coalition alone, so the
+way it is measured does not depend on what is measured with it. A first convolution of few channels is not worth it
+(measured: 25 weights an output, 5 to 10 clients, a loss).
+"""
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from torch import fx
+
+from fedworth.utility.fast.graph import Dependence, Dependences, Exported, dependences, operation, shape_of
+from fedworth.utility.fast.mixing import MOST_TOGETHER
+from fedworth.utility.fast.tuning import tune
+
+PRODUCT_COST, WRITING_COST = 6.0, 100.0
+"""Time an averaged number takes for each client and for itself, in operations of a large matrix product."""
+
+CACHE_BYTES = 12 << 20
+SMALLEST_BATCH, LARGEST_BATCH = 32, 1024
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Part of a graph: what it reads, by node, and what it gives, in the order asked for."""
+
+    graph_module: fx.GraphModule
+    reads: tuple[fx.Node, ...]
+    gives: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A module, cut. A stage with nothing to do is None; without a rest, the prefix is the logits."""
+
+    exported: Exported
+    varying: frozenset[str]
+    constants: Stage | None
+    prefix: Stage | None
+    rest: Stage | None
+    batch_size: int
+
+
+def cut(exported: Exported, varying: Set[str], *, shares_prefix: bool = True) -> Stages:
+    """The stages for models whose `varying` tensors differ; without `shares_prefix` all of them is rest."""
+    found = dependences(exported, varying)
+    of_samples = _of_samples(exported)
+    front = _front(exported, found, of_samples) if shares_prefix else ()
+    wanted = (exported.output,) if found[exported.output] != Dependence.CONST else ()
+    kept = _kept(exported, (*front, *wanted), found, of_samples)
+    is_whole = front == (exported.output,)
+    rest = None if is_whole else _stage(exported, (exported.output,), (*kept, *front), overwrites=front)
+    return Stages(
+        exported,
+        frozenset(varying),
+        _stage(exported, kept, ()) if kept else None,
+        _stage(exported, front, kept) if front else None,
+        rest,
+        _batch_size(rest, front),
+    )
+
+
+def constant_tensors(stages: Stages) -> list[str]:
+    """The names of the tensors that the constants are made from."""
+    reads = () if stages.constants is None else stages.constants.reads
+    return [stages.exported.tensor_names[node] for node in reads if node in stages.exported.tensor_names]
+
+
+def largest_sharing(stages: Stages) -> float:
+    """The most members for which averaging the prefix costs less than making it again."""
+    if stages.prefix is None:
+        return 0.0
+    making = sum(flops(node) for node in stages.prefix.graph_module.graph.nodes)
+    n_numbers = sum(numbers(node) for node in stages.prefix.gives)
+    return (making / max(1, n_numbers) - WRITING_COST) / PRODUCT_COST
+
+
+def flops(node: fx.Node) -> int:
+    """Floating point operations of a node for one sample; 2 a weight and output, where there are weights."""
+    if node.op != "call_function":
+        return 0
+    name = operation(node)
+    if name == "linear" or (name.startswith("conv") and "transpose" not in name):
+        weight = node.args[1]
+        assert isinstance(weight, fx.Node)
+        return 2 * numbers(node) * math.prod(int(n) for n in shape_of(weight)[1:])
+    return numbers(node)
+
+
+def numbers(node: fx.Node) -> int:
+    """How many numbers a value has for one sample."""
+    return math.prod(n if isinstance(n, int) else 1 for n in shape_of(node))
+
+
+def _of_samples(exported: Exported) -> set[fx.Node]:
+    """The nodes whose values depend on the samples themselves, not only on how many there are."""
+    found = {exported.samples}
+    for node in exported.graph_module.graph.nodes:
+        is_size = node.op == "call_function" and operation(node).startswith("sym_")
+        if not is_size and any(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _front(exported: Exported, found: Dependences, of_samples: set[fx.Node]) -> tuple[fx.Node, ...]:
+    """Affine values of the samples that something nonlinear reads, or else the logits."""
+    if found[exported.output] == Dependence.AFFINE:
+        return (exported.output,)
+    return tuple(
+        node
+        for node in exported.graph_module.graph.nodes
+        if found[node] == Dependence.AFFINE
+        and node in of_samples
+        and shape_of(node)
+        and any(found[user] == Dependence.NONLINEAR for user in node.users)
+    )
+
+
+def _kept(
+    exported: Exported, wanted: Sequence[fx.Node], found: Dependences, of_samples: set[fx.Node]
+) -> tuple[fx.Node, ...]:
+    """The last constant values of the samples on every way to `wanted`, if one row is one sample."""
+    kept: dict[fx.Node, None] = {}
+    seen: set[fx.Node] = set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node not in of_samples or node is exported.samples:
+            continue
+        seen.add(node)
+        if found[node] == Dependence.CONST and _has_rows(node):
+            kept[node] = None
+        else:
+            waiting += node.all_input_nodes
+    return tuple(sorted(kept, key=lambda node: node.name))
+
+
+def _has_rows(node: fx.Node) -> bool:
+    shape = shape_of(node)
+    return bool(shape) and not isinstance(shape[0], int) and all(isinstance(n, int) for n in shape[1:])
+
+
+def _stage(
+    exported: Exported, wanted: Sequence[fx.Node], given: Sequence[fx.Node], overwrites: Sequence[fx.Node] = ()
+) -> Stage:
+    """The graph that makes `wanted` from placeholders and what is `given`."""
+    needed = _needed(wanted, given)
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in exported.graph_module.graph.nodes:
+        if node in needed and (node in given or node.op == "placeholder"):
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = node.meta
+    for node in exported.graph_module.graph.nodes:
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    graph.output(tuple(copies[node] for node in wanted))
+    reads = tuple(node for node in copies if copies[node].op == "placeholder")
+    tune(graph, {copies[node] for node in overwrites if node in copies})
+    return Stage(fx.GraphModule(exported.graph_module, graph), reads, tuple(wanted))
+
+
+def _needed(wanted: Sequence[fx.Node], given: Sequence[fx.Node]) -> set[fx.Node]:
+    needed: set[fx.Node] = set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += [] if node in given else node.all_input_nodes
+    return needed
+
+
+def _batch_size(rest: Stage | None, front: Sequence[fx.Node]) -> int:
+    """As many samples as keep the largest value of the rest in the cache, a power of two."""
+    nodes = () if rest is None else tuple(rest.graph_module.graph.nodes)
+    made = [node for node in nodes if node.op == "call_function"]
+    sizes = [numbers(node) for node in made] + [MOST_TOGETHER * numbers(node) for node in front]
+    fits = CACHE_BYTES // (4 * max((1, *sizes)))
+    return min(max(SMALLEST_BATCH, 1 << max(0, fits.bit_length() - 1)), LARGEST_BATCH)

@@ -1,0 +1,1 @@
+"""Which cells of the utility matrix to measure, before any is measured."""

@@ -1,0 +1,151 @@
+"""Budgets: how much may be measured, and what the plan becomes when that is not enough for all of it.
+
+Work comes in stages. Stage n is the n-th permutation, whole and in all rounds alike, with the same share of each
+round's own orders, so that what was measured is a valid smaller plan. FedSV's designs are whole or worthless: they are
+a last stage of their own, after all permutations. A cell *arrives* with the first stage that needs it; cells that no
+stage needs (of leave-one-out, beside orders) arrive with none, and are always measured. An exact plan has no smaller
+one: all its coalitions, or nothing.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from fedworth.arrays import Indices, Memberships, Permutations
+from fedworth.errors import UsageError
+from fedworth.utility.coalitions import locate, prefixes
+from fedworth.utility.planning.plan import Plan, all_but_one
+
+FEWEST = 2
+"""Permutations below which no standard error can be given."""
+
+GROWTH = 4
+CAUTION = 0.8
+AT_ONCE = 1 << 24
+
+
+class Status(StrEnum):
+    """Why measuring stopped."""
+
+    COMPLETE = "all planned cells are measured"
+    EVALUATIONS = "stopped at the budget of evaluations; run again to go on, or raise it"
+    SECONDS = "stopped at the time limit; run again to go on, or raise it"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most utilities to measure, and the most seconds to spend on it; what is known already costs nothing."""
+
+    evaluations: int | None = None
+    seconds: float | None = None
+    clock: Callable[[], float] = field(default=time.monotonic, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.evaluations is not None and self.evaluations < 1:
+            raise UsageError(f"a budget of {self.evaluations} evaluations: expected 1 or more")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise UsageError(f"a budget of {self.seconds} seconds: expected more than 0")
+
+    def after(self, evaluations: int, seconds: float) -> "Budget":
+        """What is left of it after so much; at least one evaluation and a moment, since a budget of nothing is none."""
+        left = None if self.evaluations is None else max(1, self.evaluations - evaluations)
+        return replace(
+            self, evaluations=left, seconds=None if self.seconds is None else max(1e-6, self.seconds - seconds)
+        )
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the first n stages of a plan cost: `evaluations[n]` for n = 0 … n_stages."""
+
+    evaluations: Indices  # (n_stages + 1,)
+
+    @property
+    def n_stages(self) -> int:
+        return len(self.evaluations) - 1
+
+    def affordable(self, n_evaluations: float) -> int:
+        """The most stages for so many evaluations, −1 if not even the cells that are always measured."""
+        return int(np.searchsorted(self.evaluations, n_evaluations, side="right")) - 1
+
+    def next_goal(self, n: int, seconds_spent: float, seconds_left: float) -> int:
+        """How many stages to have measured next, n of them being done: at most GROWTH times as many, and no more than
+        the time left is likely to allow at the speed so far."""
+        spent = int(self.evaluations[n] - self.evaluations[0])
+        speed = int(self.evaluations[n]) / seconds_spent if spent and seconds_spent > 0 else math.inf
+        within_time = self.affordable(int(self.evaluations[n]) + CAUTION * seconds_left * speed)
+        return min(GROWTH * max(n, 1), within_time, self.n_stages)
+
+
+def n_stages(plan: Plan) -> int:
+    """How many stages a plan has: its permutations, and the designs if there are any."""
+    return (0 if plan.permutations is None else len(plan.permutations)) + (plan.round_designs is not None)
+
+
+def costs(n_stages: int, arrived: Sequence[Indices]) -> Costs:
+    """What each number of stages costs, given when each cell arrives that must be measured."""
+    counts = [np.bincount(of_round, minlength=n_stages + 1) for of_round in arrived]
+    return Costs(np.cumsum(np.sum(counts, axis=0)))
+
+
+def arrivals(plan: Plan, round_index: int) -> Indices:
+    """(n_cells,): how many stages a plan must have for this round to need each cell; 0 if it always does."""
+    cells = plan.cells[round_index]
+    arrived = np.full(len(cells), _never(plan))
+    if plan.permutations is not None:
+        _mark(arrived, cells, plan.permutations, np.arange(1, len(plan.permutations) + 1))
+    if plan.permutations is not None and plan.round_permutations is not None:
+        orders = plan.round_permutations[round_index]
+        shares = np.arange(len(orders)) * len(plan.permutations) // max(len(orders), 1) + 1
+        _mark(arrived, cells, orders, shares)
+        row = np.isin(np.arange(cells.shape[1]), orders[:1])
+        found = locate(all_but_one(row), cells)
+        arrived[found[found >= 0]] = 0
+    if plan.round_designs is not None:
+        return arrived  # what no permutation needs is of the designs, the stage after the last permutation
+    return np.where(arrived == _never(plan), 0, arrived)
+
+
+def shortened(plan: Plan, arrived: Sequence[Indices], n: int) -> Plan:
+    """The plan of the first n stages, given when each cell of each round arrives."""
+    if plan.permutations is None or n >= n_stages(plan):
+        return plan
+    kept = tuple(cells[stage <= n] for cells, stage in zip(plan.cells, arrived, strict=True))
+    n_all = len(plan.permutations)
+    orders = plan.round_permutations and tuple(o[: -(-n * len(o) // n_all)] for o in plan.round_permutations)
+    permutations = plan.permutations[:n]
+    return replace(plan, cells=kept, permutations=permutations, round_permutations=orders, round_designs=None)
+
+
+def cut_note(plan: Plan, n: int, status: Status) -> str:
+    """What is there of a plan of which n stages were measured, and why no more."""
+    assert plan.permutations is not None
+    n_all = len(plan.permutations)
+    done = f"{n:,} of {n_all:,} planned permutations were measured" if n < n_all else f"all {n_all:,} permutations were"
+    without = "" if plan.round_designs is None else ", but not what FedSV and leave-one-out need"
+    return f"{done}{without}: {status}"
+
+
+def _never(plan: Plan) -> int:
+    return 1 if plan.permutations is None else len(plan.permutations) + 1
+
+
+def _mark(arrived: Indices, cells: Memberships, orders: Permutations, stages: Indices) -> None:
+    """Lower `arrived` to the stage of the first order with that cell as a prefix, a few orders at a time.
+
+    Only as far as orders stay among the cells' clients: small rounds have the first few clients of an order at most.
+    """
+    present = np.asarray(cells.any(axis=0))  # (n_clients,)
+    inside = np.logical_and.accumulate(present[orders], axis=1)  # (n_orders, n_joining)
+    orders = orders[:, : int(inside.sum(axis=1).max(initial=0))]
+    n_clients, length = cells.shape[1], orders.shape[1] + 1
+    step = max(1, AT_ONCE // max(length * n_clients, 1))
+    for start in range(0, len(orders), step):
+        part = slice(start, start + step)
+        found = locate(prefixes(orders[part], n_clients), cells)
+        stage = np.repeat(stages[part], length)
+        np.minimum.at(arrived, found[found >= 0], stage[found >= 0])

@@ -1,0 +1,115 @@
+"""Plans: which cells to measure, before any is measured.
+
+`plan_subsets`: all coalitions of the participants (S ⊆ I_t). `plan_prefixes`: the prefixes of M random
+permutations that lie within I_t (Algorithm 1), and what FedSV's own Monte Carlo estimate needs: prefixes of
+permutations of I_t, or a stratified design. Equal prefixes are one cell. For the truth, everyone counts as a
+participant of every round.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Memberships, Permutations
+from fedworth.errors import UsageError, unknown_name
+from fedworth.utility.coalitions import (
+    default_permutations,
+    distinct,
+    draw_permutations,
+    prefixes,
+    prefixes_within,
+    subsets,
+)
+from fedworth.utility.planning.design import default_budget, draw_design
+
+SAMPLERS = ("stratified", "permutations")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Each round's coalitions to measure (the empty one is known), and the permutations they serve."""
+
+    cells: tuple[Memberships, ...]
+    permutations: Permutations | None = None
+    round_permutations: tuple[Permutations, ...] | None = None
+    is_truth: bool = False
+    round_designs: tuple[Memberships, ...] | None = None
+
+    @property
+    def n_evaluations(self) -> int:
+        """How many utilities it takes: the budget of this plan."""
+        return sum(int(np.count_nonzero(coalitions.any(axis=1))) for coalitions in self.cells)
+
+
+def plan_subsets(participants: NDArray[np.bool_], *, with_truth: bool = False) -> Plan:
+    """All coalitions of each round's participants; with the truth, of all clients that were ever heard."""
+    n_clients = participants.shape[1]
+    within = np.broadcast_to(participants.any(axis=0), participants.shape) if with_truth else participants
+    cells = tuple(subsets(np.flatnonzero(row), n_clients) for row in within)
+    return Plan(cells, is_truth=with_truth)
+
+
+def plan_prefixes(
+    participants: NDArray[np.bool_],
+    *,
+    n_permutations: int | None = None,
+    with_fedsv: bool = True,
+    with_truth: bool = False,
+    sampler: str = "permutations",
+    is_antithetic: bool = False,
+    rng: np.random.Generator,
+) -> Plan:
+    """The prefixes of `n_permutations` (default ⌈N ln N⌉) orders of all heard clients, as far as they lie within the
+    participants; and for FedSV the prefixes of ⌈K ln K⌉ orders of each round's K participants, or (`sampler`
+    stratified) a design of theirs with as many evaluations. `is_antithetic`: every other order of all clients is the
+    one before it backwards."""
+    if sampler not in SAMPLERS:
+        raise unknown_name("sampler", sampler, SAMPLERS)
+    n_clients = participants.shape[1]
+    heard = np.flatnonzero(participants.any(axis=0))
+    count = default_permutations(len(heard)) if n_permutations is None else n_permutations
+    if count < 1:
+        raise UsageError(f"plan: {count} permutations, expected 1 or more")
+    own_rng = rng.spawn(1)[0]  # so that a longer plan begins with the permutations of a shorter one
+    with_orders = with_fedsv and sampler == "permutations"
+    n_drawn = max(count, default_permutations(len(heard)) if with_orders else 0)
+    drawn = draw_permutations(heard, n_drawn, is_antithetic=is_antithetic, rng=rng)
+    permutations, orders = drawn[:count], _round_orders(participants, drawn, own_rng) if with_orders else None
+    designs = _round_designs(participants, own_rng) if with_fedsv and not with_orders else None
+    empty = np.zeros((1, n_clients), dtype=bool)
+    everywhere = distinct(prefixes(permutations, n_clients))[0] if with_truth else None
+    cells = []
+    for round_index, row in enumerate(participants):
+        wanted = [empty, prefixes_within(permutations, row)] if everywhere is None else [everywhere]
+        if orders is not None:
+            wanted += [prefixes_within(orders[round_index], row), all_but_one(row)]
+        if designs is not None:
+            wanted += [designs[round_index], all_but_one(row)]
+        cells.append(distinct(np.concatenate(wanted))[0])
+    return Plan(tuple(cells), permutations, orders, with_truth, designs)
+
+
+def _round_orders(
+    participants: NDArray[np.bool_], everyones: Permutations, rng: np.random.Generator
+) -> tuple[Permutations, ...]:
+    """⌈K ln K⌉ orders of each round's K participants; a round that hears everyone takes its orders from everyone's,
+    whose prefixes are measured there anyway."""
+    members = [np.flatnonzero(row) for row in participants]
+    counts = [default_permutations(len(m)) for m in members]
+    drawn = [draw_permutations(m, n, rng=rng) for m, n in zip(members, counts, strict=True)]
+    hears_all = [len(m) == everyones.shape[1] for m in members]
+    return tuple(everyones[:n] if h else o for h, n, o in zip(hears_all, counts, drawn, strict=True))
+
+
+def _round_designs(participants: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Memberships, ...]:
+    """A stratified design of each round's participants, as dear as ⌈K ln K⌉ of their orders."""
+    members = [np.flatnonzero(row) for row in participants]
+    return tuple(draw_design(m, participants.shape[1], default_budget(len(m)), rng=rng) for m in members)
+
+
+def all_but_one(row: NDArray[np.bool_]) -> Memberships:
+    """The participants without each of them in turn, for leave-one-out."""
+    coalitions = np.tile(row, (int(row.sum()), 1))
+    coalitions[np.arange(len(coalitions)), np.flatnonzero(row)] = False
+    return coalitions

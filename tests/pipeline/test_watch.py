@@ -1,0 +1,174 @@
+"""Watching a federation that still trains: a new round costs its own cells, and the end is what anyone computes."""
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedworth.cli.main import main
+from fedworth.completion.complete import complete
+from fedworth.errors import ArtefactError
+from fedworth.federation.simulation.simulate import simulate
+from fedworth.ledger.ledger import open_ledger
+from fedworth.pipeline import watch
+from fedworth.pipeline.watch import WatchSettings, claim, update
+from fedworth.utility.fast import graph, routes
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.planning.plan import plan_subsets
+from fedworth.valuation.value import value
+
+
+def first_rounds(ledger, folder: Path, n_rounds: int) -> Path:
+    """The ledger as it was after some of its rounds."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ledger.folder, folder, ignore=shutil.ignore_patterns("utilities"))
+    lines = (folder / "manifest.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "manifest.jsonl").write_bytes(b"".join(lines[:n_rounds]))
+    (folder / "final.safetensors").unlink()
+    for t in range(n_rounds, ledger.n_rounds):
+        for kind in ("rounds", "apart"):
+            (folder / kind / f"{t:06d}.safetensors").unlink(missing_ok=True)
+    return folder
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many utilities were asked of the oracle."""
+    counts: list[int] = []
+    measured = LoopOracle.utilities
+
+    def count(self, round_, mixtures):
+        counts.append(len(mixtures.of_global))
+        return measured(self, round_, mixtures)
+
+    monkeypatch.setattr(LoopOracle, "utilities", count)
+    return counts
+
+
+def test_each_round_costs_its_own_cells_only(tiny_ledger, tiny_task, tmp_path, counted):
+    settings, place = WatchSettings(oracle="loop"), tmp_path / "w"
+    claim(place, settings, tiny_task)
+    kept = tmp_path / "l" / "utilities"
+    costs = []
+    for n_rounds in (1, 2, 3):
+        if kept.exists():
+            kept.rename(tmp_path / "kept")
+        first_rounds(tiny_ledger, tmp_path / "l", n_rounds)
+        if (tmp_path / "kept").exists():
+            (tmp_path / "kept").rename(kept)
+        counted.clear()
+        report = update(open_ledger(tmp_path / "l"), tiny_task, settings, place)
+        costs.append(sum(counted))
+        assert report.valuation("fedsv") is not None
+    assert costs == [2**5 - 1, 3, 3]
+
+
+def test_a_module_is_exported_once_for_all_rounds_of_a_task(tiny_ledger, tiny_task, tmp_path, monkeypatch):
+    exported = []
+
+    def counted_export(*args):
+        exported.append(args)
+        return graph.export(*args)
+
+    monkeypatch.setattr(routes, "export", counted_export)
+    watch._oracle.cache_clear()
+    other = replace(tiny_task, labels=(tiny_task.labels + 1) % 10)
+    for task, n_exports in ((tiny_task, 1), (other, 2)):
+        for n_rounds in (1, 2):
+            ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
+            update(ledger, task, WatchSettings(), _made(tmp_path / "w"))
+        assert len(exported) == n_exports
+
+
+def test_the_end_of_watching_is_what_the_stages_give(tiny_ledger, tiny_task, tmp_path):
+    settings = WatchSettings(oracle="loop")
+    for n_rounds in (2, 3):
+        ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
+        update(ledger, tiny_task, settings, _made(tmp_path / "w"))
+    shutil.rmtree(tmp_path / "l")
+    shutil.copytree(tiny_ledger.folder, tmp_path / "l")
+    ledger = open_ledger(tmp_path / "l")
+    found = update(ledger, tiny_task, settings, tmp_path / "w").valuation("comfedsv")
+    matrix = observe(ledger, LoopOracle(tiny_task), plan_subsets(participation(ledger)))
+    assert found is not None
+    assert (found.values == value(matrix, "comfedsv").values).all()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def test_a_warm_start_reaches_the_same_optimum(tiny_ledger, tiny_task):
+    matrix = observe(tiny_ledger, LoopOracle(tiny_task), plan_subsets(participation(tiny_ledger)))
+    cold = complete(matrix)
+    start = cold.round_factors.copy()
+    start[-1] = 0
+    warm = complete(matrix, start=start)
+    assert warm.status == cold.status
+    np.testing.assert_allclose(warm.objective, cold.objective, rtol=1e-9)
+    np.testing.assert_allclose(warm.estimates(matrix.coalitions), cold.estimates(matrix.coalitions), atol=1e-7)
+
+
+def test_a_folder_of_another_task_or_settings_is_refused(tiny_task, tmp_path):
+    claim(tmp_path / "w", WatchSettings(), tiny_task)
+    claim(tmp_path / "w", WatchSettings(), tiny_task)
+    with pytest.raises(ArtefactError, match="another task or other settings"):
+        claim(tmp_path / "w", WatchSettings(measure="accuracy"), tiny_task)
+    with pytest.raises(ArtefactError, match="another task or other settings"):
+        claim(tmp_path / "w", WatchSettings(), replace(tiny_task, labels=(tiny_task.labels + 1) % 10))
+
+
+def test_the_command_follows_a_ledger_that_grows_until_it_is_closed(
+    tiny_ledger, tiny_settings, tmp_path, monkeypatch, capsys
+):
+    rounds = iter([1, 2, 3])
+
+    def while_waiting(_seconds: float) -> None:
+        """What happens between two looks: nothing yet, then a round more each time, then the end."""
+        n_rounds = next(rounds, None)
+        if n_rounds is not None:
+            first_rounds(tiny_ledger, tmp_path / "l", n_rounds)
+        else:
+            simulate(tiny_settings, tmp_path / "l", resume=True)
+
+    monkeypatch.setattr(time, "sleep", while_waiting)
+    assert main(["watch", str(tmp_path / "l")]) == 0
+    shown = capsys.readouterr().out
+    assert [f"after {n} rounds" in shown for n in (1, 2, 3)] == [True, True, True]
+    assert "after 3 rounds, closed" in shown
+    assert (tmp_path / "l.watch" / "report.json").is_file()
+
+
+def test_the_command_values_what_is_there_once(tiny_ledger, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "w"), "--once"]
+    assert main(["watch", str(tiny_ledger.folder), *out, "--permutations", "20", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clients"] == ["0", "1", "2", "3", "4"]
+    assert main(["watch", str(tiny_ledger.folder), *out]) == 12
+    assert main(["watch", str(tmp_path / "nowhere"), "--once"]) == 4
+    assert main(["watch", str(tiny_ledger.folder), "--rank", "auto"]) == 2
+
+
+def test_what_cannot_be_valued_yet_is_said_and_watching_goes_on(tiny_settings, tiny_task, tmp_path):
+    settings = replace(tiny_settings, everyone_heard=False, with_truth=False)
+    ledger = simulate(settings, tmp_path / "l")
+    report = update(ledger, tiny_task, WatchSettings(), _made(tmp_path / "w"))
+    assert report.valuation("fedsv") is not None
+    assert [method for method, _ in report.refusals] == ["comfedsv"]
+
+
+def test_verify_says_what_is_there_and_names_the_first_bad_round(tiny_ledger, tmp_path, capsys):
+    assert main(["verify", str(tiny_ledger.folder)]) == 0
+    assert "3 rounds of 5 clients, closed; every byte as written" in capsys.readouterr().out
+    assert main(["verify", str(tiny_ledger.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chain"] == tiny_ledger.chain
+    folder = shutil.copytree(tiny_ledger.folder, tmp_path / "bad")
+    path = folder / "rounds" / "000001.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert main(["verify", str(folder)]) == 4
+    assert "round 1" in capsys.readouterr().err

@@ -1,0 +1,232 @@
+"""The studies end to end at a tiny scale: what they write, that a killed one goes on, that they use public names."""
+
+import ast
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedworth.studies.reproduce as reproducing
+from fedworth.cli.main import main
+from fedworth.errors import DataError, UsageError
+from fedworth.studies.reproduce import STUDIES, Order, orders_for, reproduce, trials_of
+from fedworth.studies.trials.methods import METHODS
+from fedworth.studies.trials.readings import READERS
+from fedworth.studies.trials.settings import EXTENTS, SCALES, SETUPS, extents_of, seeds_from
+from fedworth.studies.trials.trial import Bench, Trial, row_of
+
+pytest.importorskip("matplotlib")
+
+TINY = Order("tiny")
+FOLDER = Path(reproducing.__file__).parent
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All studies, run once."""
+    folder = tmp_path_factory.mktemp("studies")
+    for name in STUDIES:
+        reproduce(name, TINY, Bench(folder))
+    return folder
+
+
+def lines_of(folder: Path, study: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "figures" / f"{study}.csv").read_text().splitlines()))
+
+
+def trials_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "trials").iterdir())}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_leaves_numbers_a_picture_and_a_section(done, name):
+    assert lines_of(done, name)
+    assert (done / "figures" / f"{name}.svg").read_text().startswith("<?xml")
+    section = json.loads((done / "sections" / f"{name}.json").read_text())["text"]
+    assert f"fedworth reproduce {name} --scale tiny" in section
+    assert section in (done / "results.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["fairness", "noisy-data", "noisy-labels", "sensitivity"])
+def test_every_method_is_in_every_study_of_values(done, name):
+    found = {line["method"] for line in lines_of(done, name)}
+    assert found == set(METHODS) - ({"truth"} if name == "noisy-labels" else set())
+
+
+def test_sensitivity_varies_what_the_paper_leaves_open(done):
+    found = {(line["what"], float(line["setting"])) for line in lines_of(done, "sensitivity")}
+    assert {what for what, _ in found} == {"rate", "relative penalty", "rank", "noise strength", "flipped labels"}
+    assert {setting for what, setting in found if what == "rank"} == {1, 3, 5, 10}
+
+
+def test_slow_models_are_tried_by_accuracy_alone():
+    extent = extents_of("quick", "sensitivity")["cifar10"]
+    trials = trials_of(STUDIES["sensitivity"], Order("quick"), "cifar10", extent)
+    assert {trial.reading for trial in trials} == {"accuracy"}
+    assert {trial.federation.rate for trial in trials} >= {SETUPS["quick"]["cifar10"].rate}
+
+
+def test_studies_share_trials():
+    """Unfairness and fairness look at the same federations of the same data."""
+    keys = {}
+    for name in ("unfairness", "fairness"):
+        extent = extents_of("tiny", "unfairness")["digits"]
+        keys[name] = [trial.key for trial in trials_of(STUDIES[name], TINY, "digits", extent)]
+    assert keys["unfairness"] == keys["fairness"]
+
+
+def test_a_second_run_runs_no_trial_again(done, monkeypatch):
+    monkeypatch.setattr(reproducing, "READERS", {})
+    before = trials_in(done)
+    reproduce("fairness", TINY, Bench(done))
+    assert trials_in(done) == before
+
+
+def test_killed_and_resumed_gives_equal_bytes(done, tmp_path):
+    """Killed before the second, the third and the fifth of its trials."""
+    names = ("figures/fairness.csv", "figures/fairness.svg")
+    for n_trials in (1, 2, 4):
+        with pytest.raises(Killed):
+            reproduce("fairness", TINY, Bench(tmp_path, progress=_killer(n_trials)))
+    reproduce("fairness", TINY, Bench(tmp_path))
+    assert {name: (tmp_path / name).read_bytes() for name in names} == {n: (done / n).read_bytes() for n in names}
+    assert trials_in(tmp_path).items() <= trials_in(done).items()
+
+
+def test_side_by_side_gives_equal_bytes(done, tmp_path):
+    reproduce("fairness", TINY, Bench(tmp_path, n_jobs=2))
+    assert {name: found for name, found in trials_in(done).items() if name in trials_in(tmp_path)} == trials_in(
+        tmp_path
+    )
+    assert (tmp_path / "figures" / "fairness.csv").read_bytes() == (done / "figures" / "fairness.csv").read_bytes()
+
+
+def test_an_error_side_by_side_is_the_same_error(tmp_path):
+    arguments = ["reproduce", "fairness", "--dataset", "mnist", "--seeds", "0-1", "--data", str(tmp_path / "nowhere")]
+    for jobs in ("1", "2"):
+        assert main([*arguments, "--out", str(tmp_path), "--jobs", jobs]) == DataError.exit_code
+    assert main([*arguments, "--out", str(tmp_path), "--jobs", "0"]) == UsageError.exit_code
+
+
+def test_a_trial_killed_between_training_and_observing_goes_on(done, tmp_path, monkeypatch):
+    trial = _first_trial()
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedworth.studies.trials.trial.FastOracle", killed)
+        with pytest.raises(Killed):
+            row_of(trial, Bench(tmp_path), READERS)
+    assert list((tmp_path / "work").iterdir()) != []
+    row_of(trial, Bench(tmp_path), READERS)
+    assert list((tmp_path / "work").iterdir()) == []
+    assert trials_in(tmp_path).items() <= trials_in(done).items()
+
+
+def test_a_trial_killed_while_it_is_read_leaves_no_row(tmp_path):
+    trial = _first_trial()
+
+    def read(*_: object) -> dict[str, object]:
+        raise Killed
+
+    with pytest.raises(Killed):
+        row_of(trial, Bench(tmp_path), {"values": read})
+    assert list((tmp_path / "trials").iterdir()) == []
+
+
+def test_costs_are_timed_on_one_thread(tmp_path, monkeypatch):
+    asked = []
+
+    def oracle(_: object, **settings: object) -> None:
+        asked.append(settings)
+        raise Killed
+
+    monkeypatch.setattr("fedworth.studies.trials.readings.FastOracle", oracle)
+    extent = extents_of("tiny", "time")["synthetic"]
+    with pytest.raises(Killed):
+        row_of(trials_of(STUDIES["time"], TINY, "synthetic", extent)[0], Bench(tmp_path), READERS)
+    assert asked == [{"n_threads": 1}]
+
+
+def test_another_setting_is_another_trial():
+    trial = _first_trial()
+    others = [Trial(trial.federation, reading="spectrum"), Trial(trial.federation, monte_carlo=True)]
+    assert len({trial.key, *(other.key for other in others)}) == 3
+    assert others[0].utilities_key == trial.utilities_key != others[1].utilities_key
+
+
+def test_the_command_prints_the_verdict(done, capsys):
+    assert main(["reproduce", "unfairness", "--scale", "tiny", "--out", str(done)]) == 0
+    assert "unfairness: holds in part" in capsys.readouterr().out
+    assert main(["reproduce", "models", "--scale", "tiny", "--out", str(done), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["study"] == "models"
+
+
+def test_unknown_names_are_refused(tmp_path):
+    for arguments in (["fairnes"], ["fairness", "--dataset", "minst"], ["fairness", "--scale", "huge"]):
+        assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == UsageError.exit_code
+
+
+def test_all_takes_the_studies_that_have_the_data():
+    found = orders_for("all", Order("quick", ("fashion-mnist", "cifar10")))
+    assert set(found) == {"fairness", "noisy-data", "noisy-labels", "models", "sensitivity"}
+    assert set(orders_for("all", TINY)) == set(STUDIES)
+    assert orders_for("rank", TINY) == {"rank": TINY}
+
+
+def test_seeds_come_as_ranges_or_lists():
+    assert seeds_from("0-3") == (0, 1, 2, 3)
+    assert seeds_from("3,7-8") == (3, 7, 8)
+    for text in ("", "a", "3-1", "1,1"):
+        with pytest.raises(UsageError):
+            seeds_from(text)
+
+
+def test_every_scale_has_every_study_and_a_setup_for_its_data():
+    for scale in SCALES:
+        assert set(EXTENTS[scale]) == set(STUDIES)
+        assert {name for study in EXTENTS[scale].values() for name in study} <= set(SETUPS[scale])
+
+
+def test_settings_were_chosen_on_other_seeds_than_those_reported():
+    for scale in ("quick", "page", "paper"):
+        for name, study in STUDIES.items():
+            for dataset, extent in extents_of(scale, name).items():
+                seeds = {trial.federation.seed for trial in trials_of(study, Order(scale), dataset, extent)}
+                assert all((seed >= 1000) == (name == "sensitivity") for seed in seeds)
+
+
+def test_experiments_use_public_names_only_and_plot_in_one_room():
+    for path in sorted(FOLDER.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            private = [name for module, name in _imported(node) if module.startswith("fedworth") and name[:1] == "_"]
+            assert private == [], path.name
+            plots = [module for module, _ in _imported(node) if module.startswith("matplotlib")]
+            assert not plots or path.name == "pictures.py", path.name
+
+
+def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.ImportFrom):
+        yield from ((node.module or "", alias.name) for alias in node.names)
+    elif isinstance(node, ast.Import):
+        yield from ((alias.name, "") for alias in node.names)
+
+
+def _first_trial() -> Trial:
+    extent = extents_of("tiny", "fairness")["digits"]
+    return trials_of(STUDIES["fairness"], TINY, "digits", extent)[0]
+
+
+def _killer(n_trials: int):
+    def progress(what: str, n_done: int, n_all: int) -> None:
+        if n_done == n_trials:
+            raise Killed(f"{what}: {n_done} of {n_all}")
+
+    return progress

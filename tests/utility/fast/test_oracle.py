@@ -1,0 +1,337 @@
+"""The fast oracle against the plain loop in float64, over modules of every kind."""
+
+import pickle
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import nn
+
+from fedworth.errors import ModelError, UsageError, UtilityError
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Round
+from fedworth.utility.fast import affine, graph, heads, stages
+from fedworth.utility.fast import oracle as fast
+from fedworth.utility.fast.oracle import FastOracle
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.weighting import WEIGHTINGS, Mixtures, mixtures
+from tests.support.zoo import (
+    GREY,
+    IMAGES,
+    N_CLASSES,
+    ROWS,
+    ZOO,
+    Residual,
+    all_mixtures,
+    exact_utilities,
+    round_of,
+    task_of,
+)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_utilities_are_the_plain_loops_for_every_kind_of_module(name):
+    make, shape, kind = ZOO[name]
+    task = task_of(make, shape)
+    oracle, round_ = FastOracle(task, n_threads=1), round_of(task.module)
+    for weighting in WEIGHTINGS:
+        wanted = all_mixtures(weighting)
+        expected = exact_utilities(task, round_, wanted)
+        assert np.ptp(expected) > 1e-3
+        np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    assert oracle.describe().startswith(f"{kind}: ")
+
+
+def _layers_for_rows(draw, width):
+    """Layers that keep or change the width of rows."""
+    new = draw(st.integers(1, 9))
+    choices = {
+        "linear": (nn.Linear(width, new, bias=draw(st.booleans())), new),
+        "relu": (nn.ReLU(), width),
+        "tanh": (nn.Tanh(), width),
+        "dropout": (nn.Dropout(0.5), width),
+        "batch norm": (nn.BatchNorm1d(width), width),
+        "layer norm": (nn.LayerNorm(width), width),
+        "residual": (Residual(lambda: nn.Linear(width, width)), width),
+    }
+    return choices[draw(st.sampled_from(sorted(choices)))]
+
+
+def _layers_for_images(draw, channels, side):
+    new = draw(st.integers(1, 4))
+    choices = {
+        "convolution": (nn.Conv2d(channels, new, 3, padding=1, bias=draw(st.booleans())), new, side),
+        "relu": (nn.ReLU(inplace=draw(st.booleans())), channels, side),
+        "batch norm": (nn.BatchNorm2d(channels), channels, side),
+        "max pool": (nn.MaxPool2d(2, ceil_mode=True), channels, (side + 1) // 2),
+        "mean pool": (nn.AvgPool2d(2, ceil_mode=True), channels, (side + 1) // 2),
+        "residual": (Residual(lambda: nn.Conv2d(channels, channels, 3, padding=1)), channels, side),
+    }
+    return choices[draw(st.sampled_from(sorted(choices)))]
+
+
+@st.composite
+def architectures(draw):
+    """Random stacks of layers for rows or images, what is frozen in them, and their precision."""
+    shape = draw(st.sampled_from([ROWS, GREY, IMAGES]))
+    layers, width = [], shape[0]
+    if shape != ROWS:
+        channels, side = shape[0], shape[1]
+        for _ in range(draw(st.integers(1, 4))):
+            layer, channels, side = _layers_for_images(draw, channels, side)
+            layers.append(layer)
+        layers.append(nn.Flatten())
+        width = channels * side * side
+    for _ in range(draw(st.integers(0, 4))):
+        layer, width = _layers_for_rows(draw, width)
+        layers.append(layer)
+    layers.append(nn.Linear(width, N_CLASSES))
+    n_frozen = draw(st.integers(0, len(layers) - 1)) if draw(st.booleans()) else 0
+    frozen = tuple(f"{i}." for i in range(n_frozen))
+    return nn.Sequential(*layers), shape, frozen, draw(st.sampled_from([torch.float32, torch.float64]))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(architectures(), st.sampled_from(WEIGHTINGS), st.integers(1, 3), st.integers(0, 2**31))
+def test_utilities_are_the_plain_loops_for_random_architectures(architecture, weighting, n_threads, seed):
+    module, shape, frozen, dtype = architecture
+    task = task_of(lambda: module, shape, dtype, seed)
+    round_ = round_of(task.module, frozen=frozen)
+    every = all_mixtures(weighting)
+    chosen = np.random.default_rng(seed).permutation(32)[:9]
+    wanted = Mixtures(every.of_clients[chosen], every.of_global[chosen])
+    found = FastOracle(task, n_threads=n_threads).utilities(round_, wanted)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-10
+    np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), rtol=0, atol=tolerance)
+
+
+def _tanh_task(dtype=torch.float32):
+    return task_of(lambda: nn.Sequential(nn.Linear(300, 5), nn.Tanh(), nn.Linear(5, 4)), (300,), dtype)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Linear(300, 4)), lambda: _tanh_task().module])
+def test_accuracies_are_the_plain_loops(make):
+    task = task_of(make, (300,))
+    oracle, round_ = FastOracle(task, "accuracy", n_threads=1), round_of(task.module)
+    wanted = all_mixtures("fixed")
+    expected = LoopOracle(task, "accuracy").utilities(round_, wanted)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-12)
+    assert oracle.describe().startswith("staged: ")
+
+
+def test_float64_models_stay_float64_in_stages():
+    task = _tanh_task(torch.float64)
+    oracle, round_ = FastOracle(task, n_threads=1), round_of(task.module)
+    wanted = all_mixtures("samples")
+    found = oracle.utilities(round_, wanted)
+    np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), rtol=0, atol=1e-12)
+    assert oracle.describe().startswith("staged: ")
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "branching", "tanh"])
+def test_bytes_do_not_depend_on_threads_or_on_what_was_measured_before(name):
+    make, shape, _ = ZOO[name]
+    task = task_of(make, shape) if name != "tanh" else _tanh_task()
+    round_, wanted = round_of(task.module), all_mixtures("samples")
+    oracle = FastOracle(task, n_threads=1)
+    first = oracle.utilities(round_, wanted).tobytes()
+    oracle.utilities(round_of(task.module, size=0.1), all_mixtures("fixed"))
+    assert oracle.utilities(round_, wanted).tobytes() == first
+    oracle.n_threads = 3
+    assert oracle.utilities(round_, wanted).tobytes() == first
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "branching"])
+def test_a_client_who_sends_back_the_global_model_is_a_null_player_under_fixed_weights(name):
+    make, shape, _ = ZOO[name]
+    task = task_of(make, shape)
+    round_ = round_of(task.module)
+    models = {**round_.client_models, 2: round_.global_model}
+    round_ = Round(round_.entry, round_.global_model, models, {})
+    utilities = FastOracle(task, n_threads=2).utilities(round_, all_mixtures("fixed"))
+    has_it = (np.arange(32) >> 2 & 1).astype(bool)
+    np.testing.assert_array_equal(utilities[has_it], utilities[~has_it])
+    assert np.ptp(utilities) > 1e-3
+    assert utilities[0] == 0
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "branching"])
+def test_clients_who_sent_the_same_model_are_interchangeable_to_the_last_bit(name):
+    task = task_of(*ZOO[name][:2])
+    round_ = round_of(task.module)
+    round_ = Round(round_.entry, round_.global_model, {**round_.client_models, 3: round_.client_models[1]}, {})
+    oracle = FastOracle(task, n_threads=1)
+    coalitions = np.arange(32)
+    swapped = coalitions & 0b10101 | (coalitions >> 1 & 1) << 3 | (coalitions >> 3 & 1) << 1
+    for weighting in WEIGHTINGS:  # both report one sample
+        utilities = oracle.utilities(round_, all_mixtures(weighting))
+        np.testing.assert_array_equal(utilities, utilities[swapped])
+        expected = exact_utilities(task, round_, all_mixtures(weighting))
+        np.testing.assert_allclose(utilities, expected, rtol=0, atol=1e-6)
+
+
+def test_a_round_in_which_nobody_moved_needs_no_evaluation():
+    task = task_of(*ZOO["mlp"][:2])
+    oracle, round_ = FastOracle(task), round_of(task.module, size=0.0)
+    assert not oracle.utilities(round_, all_mixtures("uniform")).any()
+    assert oracle.describe() == "nothing measured yet"
+
+
+def test_a_frozen_backbone_is_evaluated_once_for_all_rounds(monkeypatch):
+    task = task_of(*ZOO["cnn"][:2])
+    n_passes = 0
+
+    def counted(*args):
+        nonlocal n_passes
+        n_passes += 1
+        return affine.batches(*args)
+
+    monkeypatch.setattr(fast, "batches", counted)
+    oracle, wanted = FastOracle(task, n_threads=1), all_mixtures("samples")
+    for size in (0.1, 0.2, 0.3):
+        round_ = round_of(task.module, size=size, frozen=("0.",))
+        expected = exact_utilities(task, round_, wanted)
+        np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    assert n_passes == 1
+    assert oracle.describe().startswith("kernel: 2 of 4 tensors vary")
+
+
+def test_a_backbone_that_is_frozen_within_each_round_only_is_evaluated_in_each():
+    task = task_of(*ZOO["cnn"][:2])
+    oracle, wanted = FastOracle(task, n_threads=1), all_mixtures("uniform")
+    for seed in (0, 1):
+        module = task_of(*ZOO["cnn"][:2], seed=seed).module
+        round_ = round_of(module, frozen=("0.",))
+        expected = exact_utilities(task, round_, wanted)
+        np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("operation", "layer"), [("relu", nn.ReLU), ("tanh", nn.Tanh), ("max_pool2d", None)])
+def test_a_wrong_rule_is_caught_by_the_self_check_however_little_clients_differ(monkeypatch, operation, layer):
+    make = ZOO["cnn"][0] if layer is None else lambda: nn.Sequential(nn.Linear(300, 5), layer(), nn.Linear(5, 4))
+    task = task_of(make, GREY if layer is None else (300,))
+    monkeypatch.setitem(graph.RULES, operation, lambda _, at: at == {0})
+    monkeypatch.setitem(graph.RULES, "relu", lambda _, at: at == {0})
+    monkeypatch.setattr(stages, "WRITING_COST", 0.0)
+    with pytest.raises(ModelError, match="self-check on amplified random clients: logits differ"):
+        FastOracle(task).utilities(round_of(task.module, size=1e-5), all_mixtures("uniform"))
+
+
+def test_a_head_taken_for_another_is_caught_by_the_self_check(monkeypatch):
+    task = task_of(*ZOO["mlp"][:2])
+
+    def without_bias(_inputs, node, _exported):
+        return (node.args[1], None) if graph.operation(node) == "linear" else None
+
+    monkeypatch.setattr(heads, "_layer", without_bias)
+    with pytest.raises(ModelError, match="self-check on amplified random clients: a kernel's loss"):
+        FastOracle(task).utilities(round_of(task.module, size=1e-5), all_mixtures("uniform"))
+
+
+def test_a_route_that_cannot_be_run_is_passed_over_and_named(monkeypatch):
+    task = task_of(*ZOO["cnn"][:2])
+
+    def broken(*_, **__):
+        raise RuntimeError("no such stride")
+
+    monkeypatch.setattr("fedworth.utility.fast.routes.check_stages", broken)
+    oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
+    expected = exact_utilities(task, round_, wanted)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    assert oracle.describe().startswith("loop: ")
+    assert "not graph, which fails (RuntimeError: no such stride)" in oracle.describe()
+
+
+def test_half_precision_is_left_to_the_plain_loop():
+    task = task_of(*ZOO["mlp"][:2], dtype=torch.bfloat16)
+    oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
+    np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
+    assert oracle.describe() == "plain: half precision rounds each model differently"
+
+
+def test_mixtures_of_no_weighting_are_measured_in_stages():
+    task = task_of(*ZOO["mlp"][:2])
+    rng = np.random.default_rng(0)
+    rows = rng.dirichlet(np.ones(6), 12)
+    wanted = Mixtures(rows[:, :5], rows[:, 5])
+    oracle, round_ = FastOracle(task), round_of(task.module)
+    expected = exact_utilities(task, round_, wanted)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    assert oracle.describe().startswith("graph: ")
+
+
+def test_clients_without_samples_and_absent_clients_are_left_out_of_mixtures():
+    task = task_of(*ZOO["logistic"][:2])
+    round_ = round_of(task.module)
+    models = round_.client_models
+    without = Round(round_.entry, round_.global_model, {k: models[k] for k in (0, 3)}, {4: models[4]})
+    every = all_mixtures("samples")
+    inside = ~every.of_clients[:, [1, 2]].any(axis=1)
+    wanted = Mixtures(every.of_clients[inside], every.of_global[inside])
+    expected = exact_utilities(task, round_, wanted)
+    np.testing.assert_allclose(FastOracle(task).utilities(without, wanted), expected, rtol=0, atol=1e-6)
+    with pytest.raises(ModelError, match=r"clients \[1, 2\] have no model in this round"):
+        FastOracle(task).utilities(without, every)
+
+
+def test_mixtures_that_do_not_sum_to_one_are_refused():
+    task = task_of(*ZOO["logistic"][:2])
+    with pytest.raises(UtilityError, match=r"mixture 1: coefficients sum to 0\.5, expected 1"):
+        FastOracle(task).utilities(round_of(task.module, 1), Mixtures(np.array([[1.0], [0.5]]), np.zeros(2)))
+
+
+@pytest.mark.parametrize("name", ["logistic", "cnn"])
+def test_labels_without_a_logit_are_refused(name):
+    task = task_of(*ZOO[name][:2])
+    task = Task(task.module, task.inputs, task.labels + 3)
+    with pytest.raises(ModelError, match="labels up to 6; expected one row a sample and one logit a class"):
+        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform"))
+
+
+def test_unknown_measures_and_no_threads_are_refused():
+    task = task_of(*ZOO["logistic"][:2])
+    with pytest.raises(UsageError, match="unknown measure 'los'"):
+        FastOracle(task, "los")
+    with pytest.raises(UsageError, match="n_threads is 0"):
+        FastOracle(task, n_threads=0)
+
+
+def test_an_oracle_travels_to_another_process_and_measures_the_same_there():
+    task = task_of(*ZOO["logistic"][:2])
+    oracle, round_, wanted = FastOracle(task, n_threads=2), round_of(task.module), all_mixtures("fixed")
+    here = oracle.utilities(round_, wanted)
+    there: FastOracle = pickle.loads(pickle.dumps(oracle))
+    assert there.n_threads == 2
+    assert there.utilities(round_, wanted).tobytes() == here.tobytes()
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("n_clients", [300, 1000])
+def test_coalitions_of_hundreds_of_clients_keep_the_bar(n_clients, weighting):
+    """Weights from 1 to 1,000 samples if they count; the bar is that of few clients, 1e-6 against float64."""
+    rng, generator = np.random.default_rng(n_clients), torch.Generator().manual_seed(n_clients)
+    module = task_of(lambda: nn.Sequential(nn.Linear(784, 10)), (784,)).module
+    inputs = torch.rand(2000, 784, generator=generator)
+    task = Task(module, inputs, torch.randint(0, 10, (2000,), generator=generator))
+    sizes = np.array([51, 64, 127, n_clients // 2, n_clients - 1, n_clients])
+    coalitions = rng.permuted(np.arange(n_clients) < sizes[:, None], axis=1)  # (n_coalitions, n_clients)
+    counts = np.geomspace(1, 1000, n_clients) if weighting == "samples" else np.ones(n_clients)
+    wanted = mixtures(coalitions, counts, weighting)
+    oracle, round_ = FastOracle(task, n_threads=1), round_of(module, n_clients)
+    expected = exact_utilities(task, round_, wanted)
+    assert np.ptp(expected) > 1e-3
+    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    assert oracle.describe().startswith("kernel: ")
+
+
+def test_torchs_own_threads_are_as_before():
+    task = task_of(*ZOO["logistic"][:2])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform"))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,88 @@
+"""Dtypes that drift: what a server averages or a client sends in other dtypes is evaluated in the module's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedworth.errors import ModelError
+from fedworth.federation.live.recorder import record_into
+from fedworth.federation.simulation.models import state_of
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import open_ledger
+from fedworth.utility.fast.oracle import FastOracle
+from fedworth.utility.fitting import fitted
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.planning.plan import plan_subsets
+
+
+def a_task() -> Task:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    return Task(module, torch.randn(20, 4), torch.arange(20) % 3)
+
+
+def moved(model, seed):
+    """A model some way off, its counter at `seed`."""
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        name: tensor + torch.randn(tensor.shape, generator=rng).abs() if tensor.is_floating_point() else tensor + seed
+        for name, tensor in model.items()
+    }
+
+
+def drifted(model):
+    """As Flower gives it back: integers as float64; and everything else, as a careless client sends it."""
+    return {name: tensor.to(torch.float64) for name, tensor in model.items()}
+
+
+def recorded(folder, *, change):
+    task = a_task()
+    start = state_of(task.module)
+    recorder = record_into(folder, aggregation="uniform")
+    recorder.start_round(change(start), asked=["a", "b"])
+    recorder.client_model("a", change(moved(start, 1)), 1)
+    recorder.client_model("b", moved(start, 2), 1)
+    recorder.end_round()
+    return open_ledger(folder)
+
+
+@pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])
+def test_utilities_do_not_depend_on_the_dtypes_that_models_arrive_in(tmp_path, oracle):
+    found = []
+    for name, change in (("plain", dict), ("drifted", drifted)):
+        ledger = recorded(tmp_path / name, change=change)
+        found.append(observe(ledger, oracle(a_task()), plan_subsets(participation(ledger))).utilities)
+    assert found[0] == pytest.approx(found[1], rel=1e-5, abs=1e-6)
+    assert found[0].any()
+
+
+def test_counters_come_back_as_whole_numbers(tmp_path):
+    ledger = recorded(tmp_path / "l", change=drifted)
+    like = state_of(a_task().module)
+    round_ = fitted(ledger.open_round(0), like)
+    assert {name: tensor.dtype for name, tensor in round_.client_models[0].items()} == {
+        name: tensor.dtype for name, tensor in like.items()
+    }
+    assert int(round_.client_models[0]["1.num_batches_tracked"]) == 1
+
+
+def test_bfloat16_models_are_averaged_and_evaluated(tmp_path):
+    task = a_task()
+    module = task.module.to(torch.bfloat16)
+    task = Task(module, task.inputs.to(torch.bfloat16), task.labels)
+    recorder = record_into(tmp_path / "l", aggregation="uniform")
+    recorder.start_round(state_of(module), asked=["a", "b"])
+    for k, name in enumerate(["a", "b"]):
+        sent = {n: t.to(module.state_dict()[n].dtype) for n, t in moved(state_of(module), k + 1).items()}
+        recorder.client_model(name, sent, 1)
+    recorder.end_round()
+    ledger = open_ledger(tmp_path / "l")
+    assert ledger.entries[0].answered == (0, 1)
+    assert observe(ledger, LoopOracle(task), plan_subsets(participation(ledger))).utilities.any()
+
+
+def test_a_global_model_of_another_module_is_refused(tmp_path):
+    ledger = recorded(tmp_path / "l", change=dict)
+    with pytest.raises(ModelError, match="against the task's module"):
+        fitted(ledger.open_round(0), {"w": torch.zeros(1)})

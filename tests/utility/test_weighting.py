@@ -1,0 +1,136 @@
+"""How much each member counts in a coalition's model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedworth.errors import UsageError, UtilityError
+from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.utility.coalitions import subsets
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.weighting import WEIGHTINGS, client_weights, mixtures
+
+COUNTS: dict[int, float] = {0: 10, 1: 30, 2: 60}
+ALL = subsets(np.arange(3), 3)  # (8, 3)
+
+
+def mixed(weighting, aggregation="samples", coalitions=ALL, counts=COUNTS):
+    weights = client_weights(counts, 3, weighting=weighting, aggregation=aggregation)
+    return mixtures(coalitions, weights, weighting)
+
+
+def test_uniform_members_count_alike():
+    found = mixed("uniform")
+    assert found.of_clients[0b101].tolist() == [0.5, 0, 0.5]
+    assert found.of_global.tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_members_weighted_by_samples_count_as_flower_counts_them():
+    """flwr aggregate(): Σ n_k w_k / Σ n_k over those that answered."""
+    models = np.array([[1.0, 2.0], [-3.0, 5.0], [0.5, 0.25]])  # (n_clients, n_parameters)
+    found = mixed("samples")
+    for coalition, row in zip(ALL[1:], found.of_clients[1:], strict=True):
+        members = np.flatnonzero(coalition).tolist()
+        total = sum(COUNTS[k] for k in members)
+        by_flower = np.sum([COUNTS[k] * models[k] for k in members], axis=0) / total
+        np.testing.assert_allclose(row @ models, by_flower, rtol=1e-15)
+
+
+def test_fixed_members_keep_their_weight_and_the_global_model_fills_up():
+    found = mixed("fixed")
+    assert found.of_clients[0b011].tolist() == [0.1, 0.3, 0]
+    assert found.of_global[0b011] == pytest.approx(0.6)
+    assert found.of_global[0] == 1.0
+    uniform = mixed("fixed", aggregation="uniform")
+    assert uniform.of_clients[0b001].tolist() == [1 / 3, 0, 0]
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_the_empty_coalition_is_the_global_model(weighting):
+    found = mixed(weighting)
+    assert not found.of_clients[0].any()
+    assert found.of_global[0] == 1
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=3, max_size=3), st.sampled_from(WEIGHTINGS))
+def test_weights_sum_to_one_and_only_members_count(counts, weighting):
+    found = mixed(weighting, counts=dict(enumerate(counts)))
+    np.testing.assert_allclose(found.of_clients.sum(axis=1) + found.of_global, 1, rtol=1e-15)
+    assert ((found.of_clients != 0) == ALL).all()
+
+
+def test_a_client_that_was_never_heard_has_no_weight():
+    for weighting in WEIGHTINGS:
+        weights = client_weights({0: 10, 2: 30}, 3, weighting=weighting, aggregation="samples")
+        assert weights[1] == 0
+        assert weights[0] > 0
+
+
+def test_members_without_samples_cannot_be_averaged_by_samples():
+    with pytest.raises(UtilityError, match="report 0 samples in all"):
+        mixed("samples", counts={0: 0, 1: 5, 2: 5})
+
+
+def test_a_federation_without_samples_has_no_fixed_weights():
+    with pytest.raises(UtilityError, match="no samples at all"):
+        mixed("fixed", counts={0: 0, 1: 0, 2: 0})
+
+
+def test_an_unknown_weighting_is_refused_with_the_nearest_name():
+    with pytest.raises(UsageError, match=r"unknown weighting 'sampels': did you mean 'samples'\?"):
+        client_weights(COUNTS, 3, weighting="sampels", aggregation="uniform")
+
+
+def ledger_with_a_null_client(folder: Path, dtype: str) -> tuple[Ledger, Task]:
+    """One round of four clients; client 2 sends back the global model as it came."""
+    generator = torch.Generator().manual_seed(0)
+    module = build_model(ModelSpec("mlp", (6,), 3, (5,), dtype=dtype))
+    start = state_of(module)
+
+    def trained(k: int) -> dict[str, torch.Tensor]:
+        step = 0.0 if k == 2 else 0.3
+        return {
+            name: tensor + step * torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+            for name, tensor in start.items()
+        }
+
+    answers = {str(k): Answer(trained(k), 10 * (k + 1)) for k in range(4)}
+    writer = create_ledger(folder, list(answers), aggregation="samples")
+    writer.record_round(start, answers)
+    inputs = torch.randn(40, 6, generator=generator).to(next(iter(start.values())).dtype)
+    return open_ledger(folder), Task(module, inputs, torch.arange(40) % 3)
+
+
+def marginals_of_client_2(ledger: Ledger, task: Task, weighting: str) -> np.ndarray:
+    plan = plan_subsets(participation(ledger))
+    matrix = observe(ledger, LoopOracle(task), plan, weighting=weighting)
+    without = subsets(np.array([0, 1, 3]), 4)
+    joined = without.copy()
+    joined[:, 2] = True
+    return matrix.row(0, joined) - matrix.row(0, without)
+
+
+def test_with_fixed_weights_a_client_that_returns_the_global_model_is_a_null_player(tmp_path):
+    """The models differ by rounding of the weights' sum alone: a few units in the last place of a loss near 1."""
+    ledger, task = ledger_with_a_null_client(tmp_path / "ledger", "float64")
+    assert np.abs(marginals_of_client_2(ledger, task, "fixed")).max() <= 1e-15
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_with_renormalised_weights_it_is_not(tmp_path, weighting):
+    ledger, task = ledger_with_a_null_client(tmp_path / "ledger", "float64")
+    assert np.abs(marginals_of_client_2(ledger, task, weighting)).max() > 1e-3
+
+
+def test_in_single_precision_it_is_a_null_player_to_single_rounding(tmp_path):
+    ledger, task = ledger_with_a_null_client(tmp_path / "ledger", "float32")
+    assert np.abs(marginals_of_client_2(ledger, task, "fixed")).max() <= 4 * np.finfo(np.float32).eps

@@ -1,0 +1,177 @@
+"""The Shapley value: its axioms, games whose values are known, and the definition itself."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedworth.errors import ValuationError
+from fedworth.utility.coalitions import draw_permutations, prefixes, subsets
+from fedworth.valuation.shapley import permutation_covariance, permutation_values, shapley_values
+from tests.support.games import game, shapley_by_definition
+
+MODEST = st.floats(-1e3, 1e3)
+SIZES = st.integers(1, 6)
+
+
+def games_of(n):
+    return hnp.arrays(np.float64, 2**n, elements=MODEST)
+
+
+GAMES = SIZES.flatmap(games_of)
+PAIRS = SIZES.flatmap(lambda n: st.tuples(games_of(n), games_of(n)))
+
+
+def close(expected):
+    return pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def swap(utilities, i, j):
+    """The same game with players i and j in each other's place."""
+    c = np.arange(len(utilities))
+    bit_i, bit_j = c >> i & 1, c >> j & 1
+    return utilities[c & ~(1 << i | 1 << j) | bit_i << j | bit_j << i]
+
+
+@given(GAMES)
+def test_values_share_out_exactly_the_grand_utility(utilities):
+    assert shapley_values(utilities).sum() == close(utilities[-1] - utilities[0])
+
+
+@given(GAMES)
+def test_the_fast_value_is_the_definition(utilities):
+    assert shapley_values(utilities) == close(shapley_by_definition(utilities))
+
+
+@given(GAMES, st.data())
+def test_players_that_add_the_same_are_worth_the_same(utilities, data):
+    n = len(utilities).bit_length() - 1
+    i, j = data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))
+    values = shapley_values((utilities + swap(utilities, i, j)) / 2 if i != j else utilities)
+    assert values[i] == close(values[j])
+
+
+@given(GAMES, st.data())
+def test_a_player_that_adds_nothing_is_worth_nothing(utilities, data):
+    n = len(utilities).bit_length() - 1
+    i = data.draw(st.integers(0, n - 1))
+    assert shapley_values(utilities[np.arange(2**n) & ~(1 << i)])[i] == 0
+
+
+@given(PAIRS, MODEST)
+def test_values_are_linear_in_the_game(pair, factor):
+    one, two = pair
+    expected = shapley_values(one) + factor * shapley_values(two)
+    assert shapley_values(one + factor * two) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+@given(GAMES, st.data())
+def test_renaming_the_players_renames_the_values(utilities, data):
+    n = len(utilities).bit_length() - 1
+    order = np.array(data.draw(st.permutations(range(n))))  # player k is called order[k]
+    renamed = np.array([sum(1 << k for k in range(n) if c >> order[k] & 1) for c in range(2**n)])
+    assert shapley_values(utilities[renamed])[order] == close(shapley_values(utilities))
+
+
+@given(st.lists(MODEST, min_size=1, max_size=8))
+def test_in_an_additive_game_everyone_is_worth_what_they_add(worths):
+    utilities = game(len(worths), lambda S: sum(worths[i] for i in S))
+    assert shapley_values(utilities) == close(np.array(worths))
+
+
+@pytest.mark.parametrize("needed", [{0}, {1, 3}, {0, 2, 4}, {0, 1, 2, 3, 4}])
+def test_in_a_unanimity_game_those_needed_share_equally(needed):
+    expected = [1 / len(needed) if i in needed else 0 for i in range(5)]
+    assert shapley_values(game(5, needed.issubset)) == close(expected)
+
+
+def test_in_the_glove_game_the_scarce_glove_takes_two_thirds():
+    gloves = game(3, lambda S: min(len(S & {0}), len(S & {1, 2})))
+    assert shapley_values(gloves) == close([2 / 3, 1 / 6, 1 / 6])
+
+
+def test_in_the_airport_game_each_stretch_is_shared_by_those_who_need_it():
+    costs = [1.0, 3.0, 4.0, 9.0]
+    expected = np.cumsum(np.diff(costs, prepend=0) / np.arange(4, 0, -1))
+    assert shapley_values(game(4, lambda S: max((costs[i] for i in S), default=0))) == close(expected)
+
+
+def test_a_single_player_gets_everything():
+    assert shapley_values(np.array([2.0, 5.0])) == close([3.0])
+
+
+def test_twenty_clients_are_valued_exactly():
+    rng = np.random.default_rng(20)
+    worths = rng.normal(size=20)
+    members = subsets(np.arange(20), 20)
+    assert shapley_values((members @ worths) ** 2) == close(worths * worths.sum())  # v_i of (Σ_S x)² is x_i Σ x
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_all_permutations_together_give_the_exact_value(n):
+    utilities = np.random.default_rng(n).normal(size=2**n)
+    orders = np.array(list(itertools.permutations(range(n))))
+    columns = prefixes(orders, n) @ (1 << np.arange(n))
+    values, _ = permutation_values(utilities[columns].reshape(len(orders), -1), orders, n)
+    assert values == close(shapley_values(utilities))
+
+
+def test_random_permutations_are_unbiased():
+    # z = (estimate − exact)/σ̂ has |z| < 5 for each of 6 players but with probability < 6 · 6e-7, by the central limit
+    n, rng = 6, np.random.default_rng(0)
+    utilities = rng.normal(size=2**n)
+    orders = draw_permutations(np.arange(n), 4000, rng=rng)
+    columns = prefixes(orders, n) @ (1 << np.arange(n))
+    values, errors = permutation_values(utilities[columns].reshape(len(orders), -1), orders, n)
+    assert (np.abs(values - shapley_values(utilities)) < 5 * errors).all()
+    # the standard error is the marginals' spread over √M; it too is an estimate, within 4 · 1/√(2M) of the truth
+    every = np.array(list(itertools.permutations(range(n))))
+    all_columns = (prefixes(every, n) @ (1 << np.arange(n))).reshape(len(every), -1)
+    _, exact = permutation_values(utilities[all_columns], every, n)
+    assert errors == pytest.approx(exact * math.sqrt((len(every) - 1) / 4000), rel=0.1)
+
+
+def test_standard_errors_are_the_spread_of_the_marginals():
+    orders = np.array([[0, 1], [1, 0], [0, 1]])
+    values, errors = permutation_values(np.array([[0.0, 1, 3], [0, 2, 3], [0, 1, 3]]), orders, 2)
+    assert values == close([1, 2])
+    assert errors == close([np.std([1, 1, 1], ddof=1), np.std([2, 2, 2], ddof=1)])
+    values, errors = permutation_values(np.array([[0.0, 1, 3], [0, 5, 3]]), orders[:2], 2)
+    assert values == close([(1 - 2) / 2, (2 + 5) / 2])
+    assert errors == close([np.std([1, -2], ddof=1) / math.sqrt(2), np.std([2, 5], ddof=1) / math.sqrt(2)])
+
+
+def test_one_permutation_has_no_standard_error_and_an_absent_client_no_value():
+    values, errors = permutation_values(np.array([[0.0, 1.0, 3.0]]), np.array([[2, 0]]), 3)
+    assert values == pytest.approx([2.0, np.nan, 1.0], nan_ok=True)
+    assert np.isnan(errors).all()
+
+
+@pytest.mark.parametrize("utilities", [np.zeros(1), np.zeros(3), np.zeros((2, 2)), np.zeros(0)])
+def test_what_is_not_a_game_is_refused(utilities):
+    with pytest.raises(ValuationError, match="expected 2\\^n utilities"):
+        shapley_values(utilities)
+
+
+def test_an_unknown_utility_is_refused():
+    with pytest.raises(ValuationError, match="1 utilities are not finite"):
+        shapley_values(np.array([0.0, np.nan]))
+
+
+@pytest.mark.parametrize("is_antithetic", [False, True])
+def test_the_covariance_has_the_variances_and_no_spread_in_the_sum(is_antithetic):
+    n, rng = 5, np.random.default_rng(3)
+    utilities = rng.normal(size=2**n)
+    orders = draw_permutations(np.arange(n), 30, is_antithetic=is_antithetic, rng=rng)
+    columns = (prefixes(orders, n) @ (1 << np.arange(n))).reshape(len(orders), -1)
+    covariance = permutation_covariance(utilities[columns], orders, n)
+    errors = permutation_values(utilities[columns], orders, n)[1]
+    assert np.diag(covariance) == close(errors**2)
+    assert covariance.sum(axis=0) == pytest.approx(np.zeros(n), abs=1e-12)  # every order shares out the same
+    draws = np.diff(utilities[columns], axis=1)[np.arange(30)[:, None], np.argsort(orders, axis=1)]  # (30, n)
+    if not is_antithetic:
+        assert covariance == close(np.cov(draws.T) / 30)
