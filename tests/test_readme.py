@@ -12,13 +12,14 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_demo_prints_what_the_readme_shows(tmp_path, capsys, monkeypatch):
+def test_the_demo_prints_what_its_page_and_the_readme_show(tmp_path, capsys, monkeypatch):
     command = re.search(r"\$\(BIN\)/fedworth (run .*)", (ROOT / "Makefile").read_text())
     assert command is not None
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command.group(1))) == 0
-    shown = README.split("What `make demo` prints:\n\n```\n")[1].split("```")[0]
-    assert capsys.readouterr().out.strip() == shown.strip()
+    printed = capsys.readouterr().out.strip()
+    assert printed == (ROOT / "docs" / "demo.md").read_text().split("```")[1].strip()
+    assert printed.startswith(README.split("## What you get\n\n```\n")[1].split("```")[0].strip())
 
 
 def test_the_ten_lines_of_python_run(tmp_path, capsys, monkeypatch):
@@ -36,6 +37,6 @@ def test_the_map_names_the_folders_that_there_are():
         assert f"{folder}/" in drawn
 
 
-@pytest.mark.parametrize("path", re.findall(r"`((?:docs/)[\w./-]+)`", README))
+@pytest.mark.parametrize("path", re.findall(r"\]\((docs/[\w./-]+)\)", README))
 def test_every_file_that_the_readme_names_exists(path):
     assert (ROOT / path).exists()
