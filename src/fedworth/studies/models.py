@@ -112,8 +112,7 @@ STUDY = Study(
     findings,
     (
         "Ten local steps a round on batches, three of ten clients; the paper says neither. VGG16 has batch "
-        "normalisation here and no pre-training. *First accuracy* is that after one round: where nearly all samples "
-        "are of one class, as in some draws of *synthetic-iid* (synthetic, IID), it is high before much is learned, "
-        "and the best says little.",
+        "normalisation here and no pre-training. *First accuracy* is that after one round: where it is high "
+        "already, before much is learned, the best says little.",
     ),
 )

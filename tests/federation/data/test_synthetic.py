@@ -83,6 +83,17 @@ def test_only_the_iid_variant_gives_all_clients_the_same_features():
     assert spread_of_means(shared) < 0.01 < 0.5 < spread_of_means(own)
 
 
+def test_no_class_takes_most_of_the_iid_samples():
+    """Scores are normal with one variance for all classes, so a class's share is mostly decided by its bias, |b| ≲ 2
+    against a score's spread of √(Σ j^−1.2) ≈ 2: about a third for the most frequent class, 92 % with v ~ N(0, 1)."""
+    shares = []
+    for seed in range(10):
+        labels = synthetic_iid(20, rng=np.random.default_rng(seed)).test.labels
+        shares.append(np.bincount(labels).max() / len(labels))
+    assert np.mean(shares) < 0.4
+    assert max(shares) < 0.6
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 0.0), (0.0, math.nan), (math.inf, 0.0)])
 def test_a_spread_that_is_none_is_refused(alpha, beta):
     with pytest.raises(UsageError, match="expected a finite number of 0 or more"):

@@ -9,13 +9,16 @@ Each client k has a source of its own, of 60 features and 10 classes:
 and ⌊lognormal(4, 2)⌋ + 50 samples to train on. α has no effect: u_k adds u_k(Σ_j x_j + 1) to the score of
 every class alike, which the argmax does not see. It is kept so that the data are those of Li et al.
 
-α = β = 0, which the paper calls IID, still gives every client its own W_k, b_k and v_k; `synthetic_iid` draws
-one source for all. The test set holds equally many fresh samples from each client's source, so that a
-client's size does not decide what the federation is tested on.
+α = β = 0, which the paper calls IID, still gives every client its own W_k, b_k and v_k. `synthetic_iid` draws one W
+and b for all clients and takes v = 0, as Li et al. do for their IID data. With v ~ N(0, 1) one class would win nearly
+everywhere: |v| is then about 8, and x W_k + b_k hardly depends on the sample.
+
+The test set holds equally many fresh samples from each client's source, so that a client's size does not decide what
+the federation is tested on.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +54,9 @@ def synthetic(n_clients: int, *, alpha: float, beta: float, rng: np.random.Gener
 
 
 def synthetic_iid(n_clients: int, *, rng: np.random.Generator) -> Dataset:
-    """One source, of α = β = 0, for all clients."""
-    return _drawn("synthetic-iid", [_source(0.0, 0.0, rng)] * n_clients, rng)
+    """One source for all clients, with features around 0."""
+    shared = replace(_source(0.0, 0.0, rng), center=np.zeros(N_FEATURES))
+    return _drawn("synthetic-iid", [shared] * n_clients, rng)
 
 
 def _source(alpha: float, beta: float, rng: np.random.Generator) -> Source:
