@@ -12,10 +12,10 @@ node that times out sends nothing. Node ids are random and change at a restart, 
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Message, MessageType
 
@@ -26,15 +26,28 @@ log = logging.getLogger("fedworth")
 IDENTITY = "fedworth.identity"
 POLL_SECONDS = 1.0
 
+T = TypeVar("T")
+
 
 def identity(message: Any, context: Any, call_next: Any) -> Any:
-    """Client mod: say in every reply who this client is — `client` of the node's config, or else its partition."""
+    """Client mod: say in every reply who this client is: `client` of the node's config, or else its partition.
+
+    A node without either says nothing, and goes by its node id. Whatever goes wrong here, the reply is sent.
+    """
     reply = call_next(message, context)
-    config = context.node_config
-    name = config["client"] if "client" in config else f"partition-{config['partition-id']}"
-    if reply.has_content():
-        reply.content[IDENTITY] = ConfigRecord({"client": str(name)})
+    try:
+        _say_who(reply, context.node_config)
+    except Exception as error:
+        log.warning("fedworth: this client could not say who it is (%s: %s)", type(error).__name__, error)
     return reply
+
+
+def _say_who(reply: Any, config: Any) -> None:
+    if "client" not in config and "partition-id" not in config:
+        log.warning("fedworth: this client has no name; start its SuperNode with --node-config 'client=\"my-name\"'")
+    elif reply.has_content():
+        name = config["client"] if "client" in config else f"partition-{config['partition-id']}"
+        reply.content[IDENTITY] = ConfigRecord({"client": str(name)})
 
 
 @dataclass
@@ -72,32 +85,50 @@ class RecordingGrid:
 
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
         """Send, wait, and record what was training."""
-        sent = self._begin(messages)
-        replies = list(self.inner.send_and_receive(sent, timeout=timeout))
-        self._take(replies)
-        self._end()
+        replies = list(self.inner.send_and_receive(self._sent(messages), timeout=timeout))
+        self._attempt(self._take, replies)
+        self._attempt(self._end)
         return replies
 
     def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
         """Send; if it was training, the round lasts until all have answered or the next one begins."""
-        ids: Iterable[str] = list(self.inner.push_messages(self._begin(messages)))
+        ids: Iterable[str] = list(self.inner.push_messages(self._sent(messages)))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
         """What has come back so far."""
         replies = list(self.inner.pull_messages(message_ids))
-        self._take(replies)
-        if self.current is not None and all(reply is not None for _, reply in self.current.fates()):
-            self._end()
+        self._attempt(self._take, replies)
+        self._attempt(self._end_if_complete)
         return replies
 
     def close(self, final_arrays: Any) -> None:
         """Commit the model after the last round: `grid.close(result.arrays)`."""
-        self._end()
+        self._attempt(self._end)
+        self._attempt(self._close, final_arrays)
+
+    def _attempt(self, action: Callable[..., T], *args: Any) -> T | None:
+        """Do something of ours; whatever goes wrong in it is logged, and never reaches the training."""
+        try:
+            return action(*args)
+        except Exception as error:
+            log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
+            return None
+
+    def _sent(self, messages: Iterable[Any]) -> list[Any]:
+        """What is to be sent: the strategy's messages, and those that let the first round hear everyone."""
+        given = list(messages)  # an error of the strategy's own is the strategy's
+        sent = self._attempt(self._begin, given)
+        return given if sent is None else sent
+
+    def _close(self, final_arrays: Any) -> None:
         self.recorder.close({name: array.numpy() for name, array in final_arrays.items()})
 
-    def _begin(self, messages: Iterable[Any]) -> list[Any]:
-        sent = list(messages)
+    def _end_if_complete(self) -> None:
+        if self.current is not None and all(reply is not None for _, reply in self.current.fates()):
+            self._end()
+
+    def _begin(self, sent: list[Any]) -> list[Any]:
         train = [m for m in sent if m.metadata.message_type.split(".")[0] == MessageType.TRAIN]
         if not train:
             return sent

@@ -19,6 +19,7 @@ class InProcessGrid(Grid):  # type: ignore[misc]
     first_id: int = 1000
     silent: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
+    nameless: bool = False  # nodes that were started without a node config
     replies: dict[str, Any] = field(default_factory=dict)
     counter: Any = field(default_factory=itertools.count)
 
@@ -62,7 +63,7 @@ class InProcessGrid(Grid):  # type: ignore[misc]
         context = Context(
             run_id=1,
             node_id=message.metadata.dst_node_id,
-            node_config={"partition-id": partition, "num-partitions": self.n_nodes},
+            node_config={} if self.nameless else {"partition-id": partition, "num-partitions": self.n_nodes},
             state=RecordDict(),
             run_config=self.run_config,
         )
