@@ -38,7 +38,7 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells, needed_columns
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 
 RANK = 5
 RELATIVE_PENALTY = 0.01
@@ -89,7 +89,7 @@ def simulated(n_rounds: int) -> UtilityMatrix:
     with tempfile.TemporaryDirectory() as folder:
         simulate(SimulationSettings(n_rounds=n_rounds, with_truth=False), Path(folder) / "ledger")
         ledger = open_ledger(Path(folder) / "ledger")
-        return observe(ledger, FastOracle(task_of(ledger)), plan_subsets(participation(ledger)))
+        return observe(ledger, FastOracle(task_of(ledger)), plan_exact(participation(ledger)))
 
 
 def synthetic(n_clients: int, n_participants: int, n_rounds: int, n_permutations: int) -> UtilityMatrix:

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from fedworth.arrays import Utilities
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
-from fedworth.utility.coalitions import default_permutations, draw_permutations, prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, default_permutations, draw_permutations, prefixes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.design import default_budget, draw_design
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 from fedworth.valuation.shapley import permutation_values, shapley_values
 from fedworth.valuation.strata import strata_values
 from fedworth.valuation.surrogate import Floats, Kernel, quadratic, smooth
@@ -71,8 +71,8 @@ def rounds_of(case: Case) -> Utilities:
     with tempfile.TemporaryDirectory() as folder:
         ledger = simulate(settings, Path(folder) / "ledger")
         oracle = LoopOracle(task_of(ledger), case.measure)
-        matrix = observe(ledger, oracle, plan_subsets(participation(ledger)), weighting=case.weighting)
-    everyone = subsets(np.arange(N), N)
+        matrix = observe(ledger, oracle, plan_exact(participation(ledger)), weighting=case.weighting)
+    everyone = coalitions_of(np.arange(N), N)
     return np.stack([matrix.row(t, everyone) for t in range(N_ROUNDS)])
 
 

@@ -33,7 +33,7 @@ from fedworth.arrays import Memberships
 from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
-from fedworth.utility.coalitions import draw_permutations, prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, draw_permutations, prefixes
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import mix
 from fedworth.utility.weighting import Mixtures, mixtures
@@ -77,7 +77,7 @@ def _model(name: str, shape: tuple[int, ...], **options: Any) -> Callable[[], nn
 
 
 def _all_of_ten() -> Memberships:
-    return subsets(np.arange(10), 10)[1:]
+    return coalitions_of(np.arange(10), 10)[1:]
 
 
 def _some_of_ten() -> Memberships:

@@ -21,7 +21,7 @@ from torch import nn
 
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast.kernels.first import first_layers
 from fedworth.utility.fast.kernels.lanes import TILE
 from fedworth.utility.fast.kernels.layers import pack_layers
@@ -100,7 +100,7 @@ def first_layer_of(task: Task, round_: Round) -> FirstLayer:
 def measure(name: str) -> str:
     """One row of the table."""
     case = CASES[name]
-    coalitions = subsets(np.arange(N_CLIENTS), N_CLIENTS)[1:]
+    coalitions = coalitions_of(np.arange(N_CLIENTS), N_CLIENTS)[1:]
     task, round_ = federated(case, N_CLIENTS)
     wanted = mixtures(coalitions, np.ones(N_CLIENTS), "uniform")
     oracle = FastOracle(task, n_threads=1)

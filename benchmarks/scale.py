@@ -29,7 +29,7 @@ from fedworth.completion.complete import complete
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import open_ledger
-from fedworth.utility.coalitions import default_permutations, subsets
+from fedworth.utility.coalitions import coalitions_of, default_permutations
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.observe import observe_and_count, participation
@@ -129,7 +129,7 @@ def _tiny() -> UtilityMatrix:
     participants = np.ones((6, 6), dtype=bool)
     for row in participants[1:]:
         row[rng.permutation(6)[:3]] = False
-    cells = [subsets(np.flatnonzero(row), 6)[1:] for row in participants]
+    cells = [coalitions_of(np.flatnonzero(row), 6)[1:] for row in participants]
     rows = [(coalitions, rng.normal(size=len(coalitions))) for coalitions in cells]
     return matrix_from_cells(tuple("abcdef"), participants, rows)
 

@@ -7,7 +7,7 @@ from fedworth.completion.als import Status
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.solver import collapse_penalty_of
 from fedworth.theory.fairness import completeness
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.baselines import heard_round, truth
@@ -34,7 +34,7 @@ def bring(path, utilities, n_clients, participants, **more):
     np.savez(
         path,
         utilities=utilities,
-        coalitions=subsets(np.arange(n_clients), n_clients),
+        coalitions=coalitions_of(np.arange(n_clients), n_clients),
         participants=participants,
         **more,
     )

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from fedworth.utility.observe import participation as participation
     from fedworth.utility.oracle import LoopOracle as LoopOracle
     from fedworth.utility.planning.budget import Budget as Budget
+    from fedworth.utility.planning.plan import plan_exact as plan_exact
     from fedworth.utility.planning.plan import plan_prefixes as plan_prefixes
-    from fedworth.utility.planning.plan import plan_subsets as plan_subsets
     from fedworth.utility.subset import stratified_subset as stratified_subset
     from fedworth.valuation.valuation import Valuation as Valuation
     from fedworth.valuation.value import value as value
@@ -77,7 +77,7 @@ _HOMES = {
     "open_ledger": "ledger.ledger",
     "participation": "utility.observe",
     "plan_prefixes": "utility.planning.plan",
-    "plan_subsets": "utility.planning.plan",
+    "plan_exact": "utility.planning.plan",
     "resume_ledger": "ledger.writer",
     "run": "pipeline.run",
     "save_completion": "completion.completion",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import COMMANDS, main, parser
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix_file import load_utilities
 
 SMALL = ["--clients", "4", "--copy", "3=0", "--participants", "2", "--rounds", "3", "--train-limit", "120"]
@@ -25,7 +25,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def brought() -> dict[str, np.ndarray]:
     """A small file of one's own: 3 clients, everyone heard first, then pairs."""
-    coalitions = subsets(np.arange(3), 3)
+    coalitions = coalitions_of(np.arange(3), 3)
     participants = np.array([[1, 1, 1], [1, 1, 0], [0, 1, 1]], dtype=bool)
     weights = np.array([1.0, 2.0, 3.0])
     utilities = np.array([0.5, 0.3, 0.2])[:, None] * (coalitions @ weights)[None]

@@ -14,7 +14,7 @@ from fedworth.completion.completion import FactorCompletion, load_completion, sa
 from fedworth.completion.problem import problem_of
 from fedworth.completion.solver import collapse_penalty_of
 from fedworth.errors import ArtefactError, CompletionError, UnseenError, UsageError
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import needed_columns
 from tests.support.games import factors_completion, federation, large_federation, low_rank, matrix_of, participation
 
@@ -68,7 +68,7 @@ def test_the_true_cells_of_a_low_rank_matrix_are_found():
     truth = low_rank(20, 5, 1, rng)
     matrix = matrix_of(truth, participation(20, 5, 3, rng))
     completion = complete(matrix, FactorSettings(rank=1, relative_penalty=1e-4))
-    found = completion.estimates(subsets(np.arange(5), 5))
+    found = completion.estimates(coalitions_of(np.arange(5), 5))
     assert np.linalg.norm(found - truth) < 0.02 * np.linalg.norm(truth)
 
 
@@ -165,7 +165,7 @@ def test_a_file_that_is_not_a_completion_is_refused(name, tmp_path):
 
 
 def test_factors_of_the_wrong_shape_or_not_finite_are_refused():
-    coalitions, W, H = subsets(np.arange(2), 2), np.ones((3, 2)), np.ones((4, 2))
+    coalitions, W, H = coalitions_of(np.arange(2), 2), np.ones((3, 2)), np.ones((4, 2))
     factors_completion(("a", "b"), coalitions, W, H)
     with pytest.raises(ArtefactError, match="factors of shapes"):
         factors_completion(("a", "b"), coalitions, W, H[:3])

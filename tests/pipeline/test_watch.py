@@ -19,7 +19,7 @@ from fedworth.pipeline.watch import WatchSettings, claim, update
 from fedworth.utility.fast import graph, routes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 from fedworth.valuation.value import value
 
 
@@ -94,7 +94,7 @@ def test_the_end_of_watching_is_what_the_stages_give(tiny_ledger, tiny_task, tmp
     shutil.copytree(tiny_ledger.folder, tmp_path / "l")
     ledger = open_ledger(tmp_path / "l")
     found = update(ledger, tiny_task, settings, tmp_path / "w").valuation("comfedsv")
-    matrix = observe(ledger, LoopOracle(tiny_task), plan_subsets(participation(ledger)))
+    matrix = observe(ledger, LoopOracle(tiny_task), plan_exact(participation(ledger)))
     assert found is not None
     assert (found.values == value(matrix, "comfedsv").values).all()
 
@@ -105,7 +105,7 @@ def _made(folder: Path) -> Path:
 
 
 def test_a_warm_start_reaches_the_same_optimum(tiny_ledger, tiny_task):
-    matrix = observe(tiny_ledger, LoopOracle(tiny_task), plan_subsets(participation(tiny_ledger)))
+    matrix = observe(tiny_ledger, LoopOracle(tiny_task), plan_exact(participation(tiny_ledger)))
     cold = complete(matrix)
     start = cold.round_factors.copy()
     start[-1] = 0

@@ -16,19 +16,19 @@ from fedworth.studies import fairness, models, noisy_data, noisy_labels, rank, s
 from fedworth.studies.fairness import differences
 from fedworth.studies.noisy_data import correlations
 from fedworth.studies.noisy_labels import found_noisy
-from fedworth.studies.reproduce import STUDIES, Order, extent_sentence, trials_of
+from fedworth.studies.reproduce import STUDIES, Request, extent_sentence, trials_of
 from fedworth.studies.results.comparing import all_of, bound_claim, less_claim, more_claim, pairs
 from fedworth.studies.results.outcome import Claim, Outcome, Verdict, verdict_of
 from fedworth.studies.results.page import THEORY, table, write_page, write_section
 from fedworth.studies.results.pictures import draw
 from fedworth.studies.results.statistics import (
-    Estimate,
+    Interval,
     chance_of,
     chance_of_less,
     dominance,
     jaccard,
     mean_of,
-    rank_correlation,
+    rounded_correlation,
 )
 from fedworth.studies.time import papers_count
 from fedworth.studies.trials.methods import METHODS
@@ -93,8 +93,8 @@ def test_dominance_is_one_only_if_the_distribution_lies_left_everywhere():
 
 
 def test_correlation_of_a_constant_ranks_nobody():
-    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
-    assert rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+    assert rounded_correlation([1, 1, 1], [1, 2, 3]) == 0.0
+    assert rounded_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
 
 
 def test_jaccard_counts_the_overlap():
@@ -158,8 +158,8 @@ def test_four_pairs_decide_nothing_and_equal_pairs_refute():
     [(0.0, 0.1, True), (0.1, 0.2, True), (0.21, 0.3, False), (0.1, 0.21, None), (math.nan, math.nan, None)],
 )
 def test_a_number_is_held_against_a_bound_by_its_whole_interval(low, high, holds):
-    assert bound_claim("x", Estimate(0.1, low, high, 3), "", most=0.2).holds is holds
-    assert bound_claim("x", Estimate(-0.1, -high, -low, 3), "", least=-0.2).holds is holds
+    assert bound_claim("x", Interval(0.1, low, high, 3), "", most=0.2).holds is holds
+    assert bound_claim("x", Interval(-0.1, -high, -low, 3), "", least=-0.2).holds is holds
 
 
 def test_an_open_bound_says_why():
@@ -390,7 +390,7 @@ def made_up(trial: Trial) -> dict[str, Any]:
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_finds_something_in_one_two_and_five_seeds(name, n_seeds, tmp_path):
     scale = "tiny" if name == "time" else "page"
-    order = Order(scale, seeds=tuple(range(n_seeds)))
+    order = Request(scale, seeds=tuple(range(n_seeds)))
     extents = {"synthetic": Extent(1, 3, n_clients=20)} if name == "time" else extents_of(scale, name)
     trials = {dataset: trials_of(STUDIES[name], order, dataset, extent) for dataset, extent in extents.items()}
     outcome = STUDIES[name].findings({dataset: [made_up(t) for t in found] for dataset, found in trials.items()})
@@ -432,6 +432,6 @@ def test_what_the_page_says_of_the_theory_stands_in_the_theory():
 
 def test_the_account_of_a_study_says_what_varies():
     study, extent = STUDIES["sensitivity"], extents_of("page", "sensitivity")["mnist"]
-    sentence = extent_sentence("mnist", trials_of(study, Order("page"), "mnist", extent))
+    sentence = extent_sentence("mnist", trials_of(study, Request("page"), "mnist", extent))
     assert "rate 0.03 to 1," in sentence
     assert "N = 10 to 100, K = 3 to 20, T = 10," in sentence

@@ -11,7 +11,7 @@ import pytest
 import fedworth.studies.reproduce as reproducing
 from fedworth.cli.main import main
 from fedworth.errors import DataError, UsageError
-from fedworth.studies.reproduce import STUDIES, Order, orders_for, reproduce, trials_of
+from fedworth.studies.reproduce import STUDIES, Request, reproduce, requests_for, trials_of
 from fedworth.studies.trials.methods import METHODS
 from fedworth.studies.trials.readings import READERS
 from fedworth.studies.trials.settings import EXTENTS, SCALES, SETUPS, extents_of, seeds_from
@@ -19,7 +19,7 @@ from fedworth.studies.trials.trial import Bench, Trial, row_of
 
 pytest.importorskip("matplotlib")
 
-TINY = Order("tiny")
+TINY = Request("tiny")
 FOLDER = Path(reproducing.__file__).parent
 
 
@@ -67,7 +67,7 @@ def test_sensitivity_varies_what_the_paper_leaves_open(done):
 
 def test_slow_models_are_tried_by_accuracy_alone():
     extent = extents_of("quick", "sensitivity")["cifar10"]
-    trials = trials_of(STUDIES["sensitivity"], Order("quick"), "cifar10", extent)
+    trials = trials_of(STUDIES["sensitivity"], Request("quick"), "cifar10", extent)
     assert {trial.reading for trial in trials} == {"accuracy"}
     assert {trial.federation.rate for trial in trials} >= {SETUPS["quick"]["cifar10"].rate}
 
@@ -175,10 +175,10 @@ def test_unknown_names_are_refused(tmp_path):
 
 
 def test_all_takes_the_studies_that_have_the_data():
-    found = orders_for("all", Order("quick", ("fashion-mnist", "cifar10")))
+    found = requests_for("all", Request("quick", ("fashion-mnist", "cifar10")))
     assert set(found) == {"fairness", "noisy-data", "noisy-labels", "models", "sensitivity"}
-    assert set(orders_for("all", TINY)) == set(STUDIES)
-    assert orders_for("rank", TINY) == {"rank": TINY}
+    assert set(requests_for("all", TINY)) == set(STUDIES)
+    assert requests_for("rank", TINY) == {"rank": TINY}
 
 
 def test_seeds_come_as_ranges_or_lists():
@@ -199,7 +199,7 @@ def test_settings_were_chosen_on_other_seeds_than_those_reported():
     for scale in ("quick", "page", "paper"):
         for name, study in STUDIES.items():
             for dataset, extent in extents_of(scale, name).items():
-                seeds = {trial.federation.seed for trial in trials_of(study, Order(scale), dataset, extent)}
+                seeds = {trial.federation.seed for trial in trials_of(study, Request(scale), dataset, extent)}
                 assert all((seed >= 1000) == (name == "sensitivity") for seed in seeds)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedworth.completion.als import Status
 from fedworth.completion.completion import FactorCompletion
 from fedworth.completion.problem import Problem, problem_of_cells
-from fedworth.utility.coalitions import distinct, draw_permutations, prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, distinct, draw_permutations, prefixes
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 
 Array = NDArray[np.float64]
@@ -35,7 +35,7 @@ def matrix_of(utilities: Array, participants, *, is_truth: bool = False, **permu
     """A utility matrix of the coalitions of each round's participants (or of all clients), from the full matrix."""
     participants = np.asarray(participants, dtype=bool)
     n_clients = participants.shape[1]
-    everything = subsets(np.arange(n_clients), n_clients)
+    everything = coalitions_of(np.arange(n_clients), n_clients)
     rows = []
     for row, present in zip(utilities, participants, strict=True):
         seen = np.ones(len(row), dtype=bool) if is_truth else ~(everything & ~present).any(axis=1)

@@ -23,7 +23,7 @@ from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import save_utilities
 from fedworth.utility.observe import observe_and_count, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import Plan, plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import Plan, plan_exact, plan_prefixes
 
 CHILD = """
 import os, signal, sys
@@ -82,7 +82,7 @@ def test_a_second_run_measures_nothing_and_gives_equal_bytes(ledger, tiny_task, 
 
 
 def test_a_known_round_is_not_even_opened(ledger, tiny_task, monkeypatch):
-    plan, oracle = plan_subsets(participation(ledger)), LoopOracle(tiny_task)
+    plan, oracle = plan_exact(participation(ledger)), LoopOracle(tiny_task)
     measured(ledger, oracle, plan)
     monkeypatch.setattr(Ledger, "open_round", None)
     assert measured(ledger, oracle, plan)[0] == 0
@@ -103,7 +103,7 @@ def test_a_longer_plan_measures_only_what_is_missing(ledger, tiny_task, tmp_path
 
 def test_the_truth_knows_what_was_seen_and_the_other_way_round(ledger, tiny_task):
     rows, oracle = participation(ledger), LoopOracle(tiny_task)
-    seen, truth = plan_subsets(rows), plan_subsets(rows, with_truth=True)
+    seen, truth = plan_exact(rows), plan_exact(rows, with_truth=True)
     measured(ledger, oracle, seen)
     assert measured(ledger, oracle, truth)[0] == truth.n_evaluations - seen.n_evaluations
     assert measured(ledger, oracle, seen)[0] == 0
@@ -123,7 +123,7 @@ def test_killed_in_the_middle_of_a_round_it_goes_on_to_equal_bytes(ledger, tiny_
 
 
 def test_another_weighting_measure_oracle_or_test_set_is_measured_anew(ledger, tiny_task):
-    plan, oracle = plan_subsets(participation(ledger)), LoopOracle(tiny_task)
+    plan, oracle = plan_exact(participation(ledger)), LoopOracle(tiny_task)
     fewer = Task(tiny_task.module, tiny_task.inputs[:-1], tiny_task.labels[:-1])
     measured(ledger, oracle, plan)
     assert measured(ledger, oracle, plan, weighting="fixed")[0] == plan.n_evaluations
@@ -134,7 +134,7 @@ def test_another_weighting_measure_oracle_or_test_set_is_measured_anew(ledger, t
 
 def test_a_change_of_sample_counts_alone_is_noticed(ledger, tiny_task):
     """Weights are in the key as they are, so a cell measured with others is not used."""
-    plan, oracle = plan_subsets(participation(ledger)), LoopOracle(tiny_task)
+    plan, oracle = plan_exact(participation(ledger)), LoopOracle(tiny_task)
     n_samples = ledger.entries[0].sample_counts
     more = replace(ledger.entries[0], sample_counts=(n_samples[0] + 1, *n_samples[1:]))
     altered = replace(ledger, entries=(more, *ledger.entries[1:]))
@@ -167,7 +167,7 @@ def kept_files(ledger: Ledger) -> list[Path]:
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "renamed"])
 def test_a_damaged_file_is_reported_and_never_used(ledger, tiny_task, damage):
-    plan, oracle = plan_subsets(participation(ledger)), LoopOracle(tiny_task)
+    plan, oracle = plan_exact(participation(ledger)), LoopOracle(tiny_task)
     measured(ledger, oracle, plan)
     path, other = kept_files(ledger)[:2]
     data = bytearray(path.read_bytes())
@@ -182,7 +182,7 @@ def test_a_damaged_file_is_reported_and_never_used(ledger, tiny_task, damage):
 
 
 def test_a_changed_number_with_a_good_archive_around_it_is_found(ledger, tiny_task):
-    plan, oracle = plan_subsets(participation(ledger)), LoopOracle(tiny_task)
+    plan, oracle = plan_exact(participation(ledger)), LoopOracle(tiny_task)
     measured(ledger, oracle, plan)
     path = kept_files(ledger)[0]
     with np.load(path) as file:
@@ -194,7 +194,7 @@ def test_a_changed_number_with_a_good_archive_around_it_is_found(ledger, tiny_ta
 
 
 def test_only_the_owner_can_read_what_is_kept(ledger, tiny_task):
-    measured(ledger, LoopOracle(tiny_task), plan_subsets(participation(ledger)))
+    measured(ledger, LoopOracle(tiny_task), plan_exact(participation(ledger)))
     for path in (ledger.folder / "utilities").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
 
@@ -202,10 +202,10 @@ def test_only_the_owner_can_read_what_is_kept(ledger, tiny_task):
 def test_a_place_that_cannot_be_written_is_an_error_with_a_way_out(ledger, tiny_task):
     (ledger.folder / "utilities").write_text("in the way")
     with pytest.raises(ArtefactError, match=r"cannot be kept there .* use --no-cache"):
-        measured(ledger, LoopOracle(tiny_task), plan_subsets(participation(ledger)))
+        measured(ledger, LoopOracle(tiny_task), plan_exact(participation(ledger)))
 
 
 def test_a_ledger_stays_good_with_utilities_beside_it(ledger, tiny_task):
-    measured(ledger, LoopOracle(tiny_task), plan_subsets(participation(ledger)))
+    measured(ledger, LoopOracle(tiny_task), plan_exact(participation(ledger)))
     assert open_ledger(ledger.folder).n_rounds == ledger.n_rounds
     assert os.listdir(ledger.folder / "utilities")

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from fedworth.errors import TooManyError
 from fedworth.utility.coalitions import (
     MOST_ENUMERATED,
+    coalitions_of,
     default_permutations,
     distinct,
     draw_permutations,
     locate,
     names,
     prefixes,
-    subsets,
 )
 
 
@@ -41,19 +41,19 @@ def sets_of(rows):
 
 @pytest.mark.parametrize("n", [0, 1, 3, 5])
 def test_row_c_is_the_coalition_whose_integer_is_c(n):
-    rows = subsets(np.arange(n), n)
+    rows = coalitions_of(np.arange(n), n)
     assert rows.shape == (2**n, n)
     assert (rows @ 2 ** np.arange(n)).tolist() == list(range(2**n))
 
 
 def test_subsets_of_some_clients_leave_the_others_out():
-    assert sets_of(subsets(np.array([1, 4]), 6)) == [set(), {1}, {4}, {1, 4}]
+    assert sets_of(coalitions_of(np.array([1, 4]), 6)) == [set(), {1}, {4}, {1, 4}]
 
 
 def test_too_many_clients_are_refused_with_the_number_of_coalitions_and_a_way_out():
     assert MOST_ENUMERATED == 20
     with pytest.raises(TooManyError, match=r"2\^21 = 2,097,152 coalitions.*use Monte Carlo, say --permutations 64"):
-        subsets(np.arange(21), 21)
+        coalitions_of(np.arange(21), 21)
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 99))

@@ -13,7 +13,7 @@ from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fitting import fitted
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 
 
 def a_task() -> Task:
@@ -52,7 +52,7 @@ def test_utilities_do_not_depend_on_the_dtypes_that_models_arrive_in(tmp_path, o
     found = []
     for name, change in (("plain", dict), ("drifted", drifted)):
         ledger = recorded(tmp_path / name, change=change)
-        found.append(observe(ledger, oracle(a_task()), plan_subsets(participation(ledger))).utilities)
+        found.append(observe(ledger, oracle(a_task()), plan_exact(participation(ledger))).utilities)
     assert found[0] == pytest.approx(found[1], rel=1e-5, abs=1e-6)
     assert found[0].any()
 
@@ -79,7 +79,7 @@ def test_bfloat16_models_are_averaged_and_evaluated(tmp_path):
     recorder.end_round()
     ledger = open_ledger(tmp_path / "l")
     assert ledger.entries[0].answered == (0, 1)
-    assert observe(ledger, LoopOracle(task), plan_subsets(participation(ledger))).utilities.any()
+    assert observe(ledger, LoopOracle(task), plan_exact(participation(ledger))).utilities.any()
 
 
 def test_a_global_model_of_another_module_is_refused(tmp_path):

@@ -14,7 +14,7 @@ from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.matrix_file import save_utilities
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 from fedworth.utility.weighting import WEIGHTINGS, client_weights, mixtures
 from tests.support.zoo import GREY, ROWS, ZOO, exact_utilities, round_of, task_of
 
@@ -138,8 +138,8 @@ def test_a_longer_plan_on_top_of_a_cache_gives_the_bytes_of_a_fresh_run(tiny_led
 def test_the_truth_on_top_of_what_was_seen_gives_the_bytes_of_a_fresh_run(tiny_ledger, tiny_task, tmp_path):
     rows, oracle = participation(tiny_ledger), FastOracle(tiny_task)
     cache = utility_cache(tiny_ledger, oracle)
-    observe(tiny_ledger, oracle, plan_subsets(rows), cache=cache)
-    truth = plan_subsets(rows, with_truth=True)
+    observe(tiny_ledger, oracle, plan_exact(rows), cache=cache)
+    truth = plan_exact(rows, with_truth=True)
     save_utilities(observe(tiny_ledger, oracle, truth, cache=cache), tmp_path / "grown.npz")
     save_utilities(observe(tiny_ledger, FastOracle(tiny_task), truth), tmp_path / "fresh.npz")
     assert (tmp_path / "grown.npz").read_bytes() == (tmp_path / "fresh.npz").read_bytes()

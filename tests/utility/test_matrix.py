@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import TooManyError, UtilityError
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells, needed_columns
 
 PARTICIPANTS = np.array([[True, True, True], [True, False, True]])
@@ -39,7 +39,7 @@ def game_tables(draw):
     participants[0] = True
     rows = []
     for row in participants:
-        within = subsets(np.flatnonzero(row), n_clients)
+        within = coalitions_of(np.flatnonzero(row), n_clients)
         kept = within[rng.random(len(within)) < 0.7]
         rows.append((kept, rng.normal(size=len(kept)) * kept.any(axis=1)))
     return participants, rows
@@ -148,7 +148,7 @@ def test_within_keeps_the_columns_asked_for_with_their_cells(table, first):
     participants, rows = table
     n_clients = participants.shape[1]
     whole = matrix_from_cells(tuple(str(k) for k in range(n_clients)), participants, rows)
-    wanted = subsets(np.arange(n_clients), n_clients)[first:]
+    wanted = coalitions_of(np.arange(n_clients), n_clients)[first:]
     part = whole.within(wanted)
     kept = [row.tolist() in wanted.tolist() for row in whole.coalitions]
     assert np.array_equal(part.coalitions, whole.coalitions[kept])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ArtefactError, UtilityError
-from fedworth.utility.coalitions import draw_permutations, subsets
+from fedworth.utility.coalitions import coalitions_of, draw_permutations
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 
@@ -53,7 +53,7 @@ def matrices(draw):
     participants = rng.random((n_rounds, n_clients)) < 0.6
     rows = []
     for row in participants:
-        within = subsets(np.arange(n_clients) if is_truth else np.flatnonzero(row), n_clients)
+        within = coalitions_of(np.arange(n_clients) if is_truth else np.flatnonzero(row), n_clients)
         kept = within[rng.random(len(within)) < 0.6]
         rows.append((kept, rng.normal(size=len(kept)) * kept.any(axis=1)))
     orders = draw_permutations(np.arange(n_clients), 3, rng=rng) if with_orders else None

@@ -18,7 +18,7 @@ from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.utility.matrix_file import save_utilities
 from fedworth.utility.observe import observe, participation, round_weights
 from fedworth.utility.oracle import LoopOracle, Oracle
-from fedworth.utility.planning.plan import Plan, plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import Plan, plan_exact, plan_prefixes
 from fedworth.utility.weighting import Mixtures
 
 
@@ -44,14 +44,14 @@ class CountingOracle:
 def plans(ledger: Ledger) -> dict[str, Plan]:
     rows = participation(ledger)
     return {
-        "subsets": plan_subsets(rows),
-        "truth": plan_subsets(rows, with_truth=True),
+        "exact": plan_exact(rows),
+        "truth": plan_exact(rows, with_truth=True),
         "prefixes": plan_prefixes(rows, rng=np.random.default_rng(0)),
         "true prefixes": plan_prefixes(rows, with_truth=True, rng=np.random.default_rng(0)),
     }
 
 
-@pytest.mark.parametrize("name", ["subsets", "truth", "prefixes", "true prefixes"])
+@pytest.mark.parametrize("name", ["exact", "truth", "prefixes", "true prefixes"])
 def test_the_oracle_is_asked_exactly_what_was_planned(tiny_ledger, tiny_task, name):
     plan = plans(tiny_ledger)[name]
     oracle = CountingOracle(LoopOracle(tiny_task))
@@ -65,7 +65,7 @@ def test_the_oracle_is_asked_exactly_what_was_planned(tiny_ledger, tiny_task, na
     assert matrix.permutations is plan.permutations
 
 
-@pytest.mark.parametrize("name", ["prefixes", "true prefixes", "subsets"])
+@pytest.mark.parametrize("name", ["prefixes", "true prefixes", "exact"])
 def test_every_plan_finds_the_same_utilities(tiny_ledger, tiny_task, name):
     truth = observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["truth"])
     matrix = observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)[name])
@@ -76,7 +76,7 @@ def test_every_plan_finds_the_same_utilities(tiny_ledger, tiny_task, name):
 def test_the_seen_part_of_the_truth_is_what_is_seen(tiny_ledger, tiny_task):
     found = plans(tiny_ledger)
     truth = observe(tiny_ledger, LoopOracle(tiny_task), found["truth"])
-    seen = observe(tiny_ledger, LoopOracle(tiny_task), found["subsets"])
+    seen = observe(tiny_ledger, LoopOracle(tiny_task), found["exact"])
     assert np.array_equal(truth.seen_part().dense(), seen.dense(), equal_nan=True)
 
 
@@ -116,7 +116,7 @@ def test_rounds_are_opened_one_at_a_time(tiny_ledger, tiny_task, monkeypatch):
 
 @pytest.mark.parametrize("utility", [np.nan, np.inf, -np.inf])
 def test_a_utility_that_is_not_finite_is_refused_with_its_round_and_coalition(tiny_ledger, tiny_task, utility):
-    plan = plans(tiny_ledger)["subsets"]
+    plan = plans(tiny_ledger)["exact"]
     first, second = np.flatnonzero(participation(tiny_ledger)[1])
     position = 2  # of {first}, {second}, {first, second}
     oracle = CountingOracle(LoopOracle(tiny_task), instead={(1, position): utility})
@@ -134,7 +134,7 @@ def test_a_model_that_overflows_on_the_test_set_is_refused(tmp_path):
     ledger = open_ledger(tmp_path / "ledger")
     task = Task(module, torch.full((3, 2), 1e20), torch.tensor([0, 1, 0]))
     with pytest.raises(UtilityError, match=r"round 0, coalition \{ben\}: utility is nan.*overflows on the test set"):
-        observe(ledger, LoopOracle(task), plan_subsets(participation(ledger)))
+        observe(ledger, LoopOracle(task), plan_exact(participation(ledger)))
 
 
 def test_the_truth_of_a_federation_that_kept_no_absent_models_is_refused(tiny_settings, tiny_task, tmp_path):
@@ -143,7 +143,7 @@ def test_the_truth_of_a_federation_that_kept_no_absent_models_is_refused(tiny_se
     with pytest.raises(LedgerError, match=r"round 1: no model of clients \[.*\], so the truth cannot be measured"):
         observe(ledger, oracle, plans(ledger)["truth"])
     assert oracle.n_calls == 0
-    assert observe(ledger, oracle, plans(ledger)["subsets"]).n_rounds == 3
+    assert observe(ledger, oracle, plans(ledger)["exact"]).n_rounds == 3
 
 
 def test_absent_clients_models_are_not_even_opened_without_the_truth(tiny_ledger, tiny_task, monkeypatch):
@@ -155,21 +155,21 @@ def test_absent_clients_models_are_not_even_opened_without_the_truth(tiny_ledger
         return open_round(self, round_index, with_apart=with_apart)
 
     monkeypatch.setattr(Ledger, "open_round", watched)
-    observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["subsets"])
+    observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["exact"])
     assert asked == [False] * 3
 
 
 def test_a_plan_for_another_federation_is_refused(tiny_ledger, tiny_task):
     with pytest.raises(UtilityError, match=r"plan for 2 rounds, but .* has 3"):
-        observe(tiny_ledger, LoopOracle(tiny_task), plan_subsets(np.ones((2, 5), dtype=bool)))
+        observe(tiny_ledger, LoopOracle(tiny_task), plan_exact(np.ones((2, 5), dtype=bool)))
     with pytest.raises(UtilityError, match="plan for other clients than the 5"):
-        observe(tiny_ledger, LoopOracle(tiny_task), plan_subsets(np.ones((3, 4), dtype=bool)))
+        observe(tiny_ledger, LoopOracle(tiny_task), plan_exact(np.ones((3, 4), dtype=bool)))
 
 
 def test_an_unknown_weighting_is_refused_before_anything_is_measured(tiny_ledger, tiny_task):
     oracle = CountingOracle(LoopOracle(tiny_task))
     with pytest.raises(UsageError, match="unknown weighting"):
-        observe(tiny_ledger, oracle, plans(tiny_ledger)["subsets"], weighting="none")
+        observe(tiny_ledger, oracle, plans(tiny_ledger)["exact"], weighting="none")
     assert oracle.n_calls == 0
 
 
@@ -199,7 +199,7 @@ def test_progress_is_told_every_round_and_the_end(tiny_ledger, tiny_task):
     observe(
         tiny_ledger,
         LoopOracle(tiny_task),
-        plans(tiny_ledger)["subsets"],
+        plans(tiny_ledger)["exact"],
         progress=lambda _, done, n_all: told.append((done, n_all)),
     )
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]

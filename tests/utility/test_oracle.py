@@ -11,11 +11,11 @@ from fedworth.federation.simulation.models import ModelSpec, build_model, state_
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round, RoundEntry
 from fedworth.utility import oracle as oracle_module
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.oracle import LoopOracle, mix
 from fedworth.utility.weighting import Mixtures, mixtures
 
-ALL = subsets(np.arange(3), 3)
+ALL = coalitions_of(np.arange(3), 3)
 SPEC = ModelSpec("logistic", (5,), 4, dtype="float64")
 
 

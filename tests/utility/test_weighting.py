@@ -13,14 +13,14 @@ from fedworth.federation.simulation.models import ModelSpec, build_model, state_
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 from fedworth.utility.weighting import WEIGHTINGS, client_weights, mixtures
 
 COUNTS: dict[int, float] = {0: 10, 1: 30, 2: 60}
-ALL = subsets(np.arange(3), 3)  # (8, 3)
+ALL = coalitions_of(np.arange(3), 3)  # (8, 3)
 
 
 def mixed(weighting, aggregation="samples", coalitions=ALL, counts=COUNTS):
@@ -111,9 +111,9 @@ def ledger_with_a_null_client(folder: Path, dtype: str) -> tuple[Ledger, Task]:
 
 
 def marginals_of_client_2(ledger: Ledger, task: Task, weighting: str) -> np.ndarray:
-    plan = plan_subsets(participation(ledger))
+    plan = plan_exact(participation(ledger))
     matrix = observe(ledger, LoopOracle(task), plan, weighting=weighting)
-    without = subsets(np.array([0, 1, 3]), 4)
+    without = coalitions_of(np.array([0, 1, 3]), 4)
     joined = without.copy()
     joined[:, 2] = True
     return matrix.row(0, joined) - matrix.row(0, without)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError, ValuationError
-from fedworth.utility.coalitions import draw_permutations, subsets
+from fedworth.utility.coalitions import coalitions_of, draw_permutations
 from fedworth.valuation.comfedsv import comfedsv
 from tests.support.games import factors_completion, federation, matrix_of, shapley_by_definition
 
@@ -21,7 +21,7 @@ def given_factors(seed, n_clients=5, n_rounds=6):
     rng = np.random.default_rng(seed)
     W, H = rng.normal(size=(n_rounds, 2)), rng.normal(size=(2**n_clients, 2))
     H[0] = 0
-    return factors_completion(NAMES[:n_clients], subsets(np.arange(n_clients), n_clients), W, H), W @ H.T
+    return factors_completion(NAMES[:n_clients], coalitions_of(np.arange(n_clients), n_clients), W, H), W @ H.T
 
 
 @given(st.integers(0, 1000))
@@ -84,7 +84,7 @@ def test_zeros_for_the_unseen_are_given_when_asked_for_and_counted_and_named():
     found = comfedsv(matrix, completion, unseen="zero")
     assert "18 of 32 coalitions were never seen and count as utility 0, as asked" in found.warnings[0]
     assert "every value rests on them" in found.warnings[0]
-    everything = subsets(np.arange(5), 5)
+    everything = coalitions_of(np.arange(5), 5)
     totals = np.zeros(32)
     known = completion.has(everything)
     totals[known] = completion.totals(everything[known])

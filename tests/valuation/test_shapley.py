@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedworth.errors import ValuationError
-from fedworth.utility.coalitions import draw_permutations, prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, draw_permutations, prefixes
 from fedworth.valuation.shapley import permutation_covariance, permutation_values, shapley_values
 from tests.support.games import game, shapley_by_definition
 
@@ -107,7 +107,7 @@ def test_a_single_player_gets_everything():
 def test_twenty_clients_are_valued_exactly():
     rng = np.random.default_rng(20)
     worths = rng.normal(size=20)
-    members = subsets(np.arange(20), 20)
+    members = coalitions_of(np.arange(20), 20)
     assert shapley_values((members @ worths) ** 2) == close(worths * worths.sum())  # v_i of (Σ_S x)² is x_i Σ x
 
 

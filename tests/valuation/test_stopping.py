@@ -10,7 +10,7 @@ from fedworth.utility.planning.design import least_budget
 from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.stopping import (
-    Status,
+    StoppingReason,
     all_of,
     any_of,
     difference_errors,
@@ -50,28 +50,28 @@ class Game:
 
 
 def test_precise_holds_when_every_standard_error_is_within():
-    assert precise(0.1)(estimate([1, 2], [0.1, 0.05])) == (Status.PRECISE,)
+    assert precise(0.1)(estimate([1, 2], [0.1, 0.05])) == (StoppingReason.PRECISE,)
     assert precise(0.1)(estimate([1, 2], [0.11, 0.05])) == ()
 
 
 def test_relative_precision_is_of_the_largest_value_so_a_zero_is_no_obstacle():
-    assert precise_relative(0.1)(estimate([0, -2], [0.2, 0.2])) == (Status.PRECISE,)
+    assert precise_relative(0.1)(estimate([0, -2], [0.2, 0.2])) == (StoppingReason.PRECISE,)
     assert precise_relative(0.1)(estimate([0, -2], [0.21, 0.2])) == ()
 
 
 def test_a_ranking_is_settled_when_neighbours_are_apart():
-    assert ranked(2, tie=0)(estimate([3, 1, 2], [0.1, 0.1, 0.1])) == (Status.RANKED,)
+    assert ranked(2, tie=0)(estimate([3, 1, 2], [0.1, 0.1, 0.1])) == (StoppingReason.RANKED,)
     assert ranked(2, tie=0)(estimate([3, 1, 1.2], [0.1, 0.1, 0.1])) == ()
-    assert ranked(2, tie=0)(estimate([3], [0.1])) == (Status.RANKED,)
+    assert ranked(2, tie=0)(estimate([3], [0.1])) == (StoppingReason.RANKED,)
 
 
 def test_errors_that_move_together_do_not_disturb_the_ranking():
-    assert ranked(2, tie=0)(estimate([1.2, 1], [0.1, 0.1], correlation=0.9)) == (Status.RANKED,)
+    assert ranked(2, tie=0)(estimate([1.2, 1], [0.1, 0.1], correlation=0.9)) == (StoppingReason.RANKED,)
     assert ranked(2, tie=0)(estimate([1.2, 1], [0.1, 0.1], correlation=-0.9)) == ()
 
 
 def test_a_certain_tie_is_settled_and_an_uncertain_one_is_not():
-    assert ranked(2, tie=0.01)(estimate([1, 1, 3], [1e-3, 1e-3, 1e-3])) == (Status.RANKED,)
+    assert ranked(2, tie=0.01)(estimate([1, 1, 3], [1e-3, 1e-3, 1e-3])) == (StoppingReason.RANKED,)
     assert ranked(2, tie=0.01)(estimate([1, 1, 3], [0.1, 0.1, 0.1])) == ()
 
 
@@ -88,8 +88,8 @@ def test_rules_combine():
     found = estimate([3, 1], [0.1, 0.1])
     holds, fails = ranked(2), precise(0.01)
     assert all_of(holds, fails)(found) == ()
-    assert all_of(holds, precise(1))(found) == (Status.RANKED, Status.PRECISE)
-    assert any_of(holds, fails)(found) == (Status.RANKED,)
+    assert all_of(holds, precise(1))(found) == (StoppingReason.RANKED, StoppingReason.PRECISE)
+    assert any_of(holds, fails)(found) == (StoppingReason.RANKED,)
     assert any_of(fails, fails)(found) == ()
 
 
@@ -102,7 +102,7 @@ def test_negative_settings_are_refused(make):
 def test_a_run_stops_when_its_rule_holds_and_measures_nothing_twice():
     game = Game(9)
     found = value_until(game, 9, precise_relative(0.02), budget=400, rng=np.random.default_rng(0))
-    assert found.status == (Status.PRECISE,)
+    assert found.reasons == (StoppingReason.PRECISE,)
     assert found.estimate.n_evaluations == len(found.design) == len(game.asked) == len(set(game.asked)) < 400
     true = game.truth()
     assert np.abs(found.estimate.values - true).max() < 5 * 0.02 * np.abs(true).max()
@@ -121,15 +121,15 @@ def test_a_harder_rule_takes_more():
 
 def test_equal_clients_are_ranked_as_tied():
     found = value_until(Game(8, twins=True), 8, ranked(2, tie=0.05), budget=254, rng=np.random.default_rng(1))
-    assert found.status == (Status.RANKED,)
+    assert found.reasons == (StoppingReason.RANKED,)
 
 
 def test_a_run_stops_at_its_budget_and_says_so():
     game = Game(9)
     game.roughness = 1.0
     found = value_until(game, 9, precise(1e-9), budget=100, rng=np.random.default_rng(0))
-    assert found.status == (Status.BUDGET,)
-    assert "raise it" in found.status[0]
+    assert found.reasons == (StoppingReason.BUDGET,)
+    assert "raise it" in found.reasons[0]
     assert found.estimate.n_evaluations == len(game.asked) == 100
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_has_measured_everything_is_exact():
     game = Game(6)
     game.roughness = 1.0
     found = value_until(game, 6, precise(0), budget=1000, rng=np.random.default_rng(0))
-    assert found.status == (Status.EXACT,)
+    assert found.reasons == (StoppingReason.EXACT,)
     assert len(game.asked) == 2**6 - 1
     assert found.estimate.values == pytest.approx(game.truth(), abs=1e-12)
 
@@ -152,7 +152,7 @@ def test_two_runs_give_equal_bytes():
 
 def test_one_member_is_valued_at_once():
     found = value_until(Game(1), 1, precise(0), budget=1, rng=np.random.default_rng(0))
-    assert found.status == (Status.EXACT,)
+    assert found.reasons == (StoppingReason.EXACT,)
     assert found.estimate.n_evaluations == 1
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fedworth.cli.main import main
 from fedworth.errors import ValuationError
-from fedworth.utility.coalitions import draw_permutations, prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, draw_permutations, prefixes
 from fedworth.utility.matrix import matrix_from_cells
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.design import default_budget, draw_design, least_budget
-from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 from fedworth.valuation import strata
 from fedworth.valuation.shapley import permutation_values, shapley_values
 from fedworth.valuation.strata import strata_values
@@ -36,7 +36,7 @@ def random_game(n, rng):
 def averaging_game(n, rng):
     """Minus the loss of averaged logits: what a federation's round looks like."""
     logits = rng.normal(size=(n, 12, 3)) + 2 * np.eye(3)[rng.integers(0, 3, n)][:, None]  # (n, samples, classes)
-    coalitions = subsets(np.arange(n), n)[1:]
+    coalitions = coalitions_of(np.arange(n), n)[1:]
     mixed = np.einsum("cn,nsk->csk", coalitions / coalitions.sum(axis=1)[:, None], logits)
     losses = np.log(np.exp(mixed).sum(axis=2)) - mixed[:, np.arange(12), np.arange(12) % 3]
     return np.concatenate([[0.0], math.log(3) - losses.mean(axis=1)])
@@ -45,7 +45,7 @@ def averaging_game(n, rng):
 def quadratic_game(n, rng):
     """mᵀQm in the averaging weights m."""
     form = rng.normal(size=(n, n))
-    weights = subsets(np.arange(n), n)[1:]
+    weights = coalitions_of(np.arange(n), n)[1:]
     weights = weights / weights.sum(axis=1)[:, None]
     return np.concatenate([[0.0], np.einsum("ci,ij,cj->c", weights, form, weights)])
 
@@ -252,7 +252,7 @@ def test_antithetic_permutations_have_standard_errors_over_pairs(count):
     nothing is left. With a last one alone, d off the truth, the error is d/M, and pairs, of which all but one are 0,
     have the standard error (d/M) √(G/(G−1) ((1 − 1/M)² + 4(G−1)/M²)), hardly more."""
     form = np.random.default_rng(19).normal(size=(5, 5))
-    coalitions = subsets(np.arange(5), 5).astype(float)
+    coalitions = coalitions_of(np.arange(5), 5).astype(float)
     utilities = np.einsum("ci,ij,cj->c", coalitions, form, coalitions)
     values, errors = permuted(utilities, count, np.random.default_rng(20), is_antithetic=True)
     off = np.abs(values - shapley_values(utilities))
@@ -291,7 +291,9 @@ def test_fedsv_and_the_heard_round_come_from_the_designs_and_say_so():
     assert heard.warnings == ("stratified Monte Carlo with a surrogate over 85 evaluations",)
     members = np.flatnonzero(rows[1])
     second = np.zeros(8)
-    second[members] = shapley_values(np.concatenate([[0.0], utilities[subsets(members, 8)[1:] @ (1 << np.arange(8))]]))
+    second[members] = shapley_values(
+        np.concatenate([[0.0], utilities[coalitions_of(members, 8)[1:] @ (1 << np.arange(8))]])
+    )
     true = shapley_values(utilities)
     assert heard.values == pytest.approx(true, abs=0.05 * true.std())
     assert fedsv.values == pytest.approx(heard.values + second, abs=1e-12)
@@ -320,7 +322,7 @@ def test_small_rounds_of_a_federation_are_exact(tiny_ledger, tiny_task):
     rows, oracle = participation(tiny_ledger), LoopOracle(tiny_task)
     plan = plan_prefixes(rows, sampler="stratified", rng=np.random.default_rng(0))
     found = value(observe(tiny_ledger, oracle, plan), "fedsv-later")
-    exact = value(observe(tiny_ledger, oracle, plan_subsets(rows)), "fedsv-later")
+    exact = value(observe(tiny_ledger, oracle, plan_exact(rows)), "fedsv-later")
     assert found.values == pytest.approx(exact.values, abs=1e-12)
     assert found.standard_errors == pytest.approx(0, abs=1e-12)
 

@@ -171,7 +171,7 @@ def _until(
 
     settled = measure_until(measure, rule, most=len(longest.permutations))
     n_evaluations = sum(observed.n_evaluations for observed in found)
-    reasons = "; ".join(settled.status)
+    reasons = "; ".join(settled.reasons)
     ending = f"{settled.n_permutations:,} of {len(longest.permutations):,} permutations: {reasons}"
     return Observed(settled.matrix, n_evaluations, found[-1].status), ending
 
@@ -179,11 +179,11 @@ def _until(
 def _plan(args: argparse.Namespace, ledger: "Ledger", count: int | None) -> "Plan":
     """All coalitions, or the prefixes of so many permutations."""
     from fedworth.utility.observe import participation
-    from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+    from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 
     participants = participation(ledger)
     if args.permutations is None:
-        return plan_subsets(participants, with_truth=args.truth)
+        return plan_exact(participants, with_truth=args.truth)
     return plan_prefixes(
         participants,
         n_permutations=count,

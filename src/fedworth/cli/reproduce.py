@@ -47,7 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Run the studies, and show what they found."""
-    from fedworth.studies.reproduce import Order, orders_for, reproduce
+    from fedworth.studies.reproduce import Request, reproduce, requests_for
     from fedworth.studies.trials.settings import checked_scale, seeds_from
     from fedworth.studies.trials.trial import Bench
     from fedworth.utility.choices import device_named
@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
     seeds = seeds_from(args.seeds) if args.seeds else ()
     device_named(args.device)
-    order = Order(checked_scale(args.scale), tuple(args.dataset), seeds)
+    request = Request(checked_scale(args.scale), tuple(args.dataset), seeds)
     outcomes = []
     with progress_bars() as progress:
         bench = Bench(args.out, args.data, progress, n_jobs=args.jobs or n_processors(), device=args.device)
-        for name, asked in orders_for(args.study, order).items():
+        for name, asked in requests_for(args.study, request).items():
             outcomes.append(reproduce(name, asked, bench))
     if args.json:
         show_json([outcome.document() for outcome in outcomes])

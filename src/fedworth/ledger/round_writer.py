@@ -39,7 +39,7 @@ class OpenRound:
     apart_file: ModelFileWriter | None = None
     answered: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    quarantined: dict[str, str] = field(default_factory=dict)
     apart: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ class OpenRound:
     def refuse(self, name: str, reason: str) -> None:
         """One client's answer is not to be used."""
         self._expect(name)
-        self.refused[name] = shown(reason.removeprefix(f"{self.where}, client {name!r}: "))
+        self.quarantined[name] = shown(reason.removeprefix(f"{self.where}, client {name!r}: "))
 
     def keep_apart(self, answers: Mapping[str, Answer]) -> None:
         """Put the models of absent clients on disk, beside the round."""
@@ -99,8 +99,8 @@ class OpenRound:
             sample_counts=self._said(self.answered),
             failed=self._positions(self.failed),
             failure_reasons=self._said(self.failed),
-            quarantined=self._positions(self.refused),
-            quarantine_reasons=self._said(self.refused),
+            quarantined=self._positions(self.quarantined),
+            quarantine_reasons=self._said(self.quarantined),
             apart=self._positions(self.apart),
             apart_sample_counts=self._said(self.apart),
             notes=tuple(shown(note) for note in notes),
@@ -120,7 +120,7 @@ class OpenRound:
 
     def expects(self, name: str) -> bool:
         """Whether this client was asked and nothing is known of it yet."""
-        return name in self.asked and not (name in self.answered or name in self.failed or name in self.refused)
+        return name in self.asked and not (name in self.answered or name in self.failed or name in self.quarantined)
 
     def _expect(self, name: str) -> None:
         if name not in self.asked:

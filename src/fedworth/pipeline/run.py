@@ -27,7 +27,7 @@ from fedworth.utility.choices import device_named, oracle_named
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.planning.plan import Plan, plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import Plan, plan_exact, plan_prefixes
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 
@@ -84,7 +84,7 @@ def plan_for(settings: RunSettings, ledger: Ledger) -> Plan:
     """The cells that a run measures: all coalitions, or prefixes of permutations."""
     participants, with_truth = participation(ledger), settings.simulation.with_truth
     if not settings.monte_carlo:
-        return plan_subsets(participants, with_truth=with_truth)
+        return plan_exact(participants, with_truth=with_truth)
     rng = stream(settings.simulation.seed, "permutations")
     return plan_prefixes(
         participants,

@@ -32,7 +32,7 @@ from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 from fedworth.valuation.comfedsv import comfedsv
 from fedworth.valuation.fedsv import fedsv
 from fedworth.valuation.valuation import Valuation
@@ -97,7 +97,7 @@ def update(ledger: Ledger, task: Task, settings: WatchSettings, folder: Path, *,
 
 def _observe(ledger: Ledger, task: Task, settings: WatchSettings, n_checked: int) -> UtilityMatrix:
     participants = participation(ledger)
-    plan = plan_subsets(participants)
+    plan = plan_exact(participants)
     if settings.monte_carlo:
         rng = stream(settings.seed, "permutations")
         plan = plan_prefixes(participants, n_permutations=settings.n_permutations, rng=rng)

@@ -26,7 +26,7 @@ from fedworth.studies.results.statistics import (
     chance_of_less,
     dominance,
     mean_of,
-    rank_correlation,
+    rounded_correlation,
 )
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.methods import PAPERS, RIVAL
@@ -91,7 +91,7 @@ def findings(rows: Rows) -> Outcome:
 
 
 def _cells(name: str, rows: Sequence[Row], numbers: Numbers) -> list[tuple[Cell, ...]]:
-    correlations = truth_correlations(rows, rank_correlation)
+    correlations = truth_correlations(rows, rounded_correlation)
     made: list[tuple[Cell, ...]] = []
     for key, found in numbers.items():
         d = listed(found)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fedworth.studies.results.comparing import banded, bound_claim
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
-from fedworth.studies.results.statistics import SHARES, Estimate, mean_of
+from fedworth.studies.results.statistics import SHARES, Interval, mean_of
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.spectrum import by_partition
 from fedworth.studies.trials.settings import Extent, Setup
@@ -66,7 +66,7 @@ def _curves(rows: Sequence[Row]) -> list[list[float]]:
     return [row["reading"]["accuracy"] for row in rows]
 
 
-def _estimates(rows: Sequence[Row]) -> tuple[Estimate, Estimate, Estimate]:
+def _estimates(rows: Sequence[Row]) -> tuple[Interval, Interval, Interval]:
     """The accuracy after the first round, in the best and after the last."""
     curves = _curves(rows)
     numbers = [(curve[0], max(curve), curve[-1]) for curve in curves]

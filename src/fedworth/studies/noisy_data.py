@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fedworth.studies.results.comparing import Numbers, banded, bound_claim, by_method, label, listed, more_claim, pairs
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel
-from fedworth.studies.results.statistics import CORRELATIONS, Estimate, chance_of_less, mean_of, rank_correlation
+from fedworth.studies.results.statistics import CORRELATIONS, Interval, chance_of_less, mean_of, rounded_correlation
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.methods import PAPERS, RIVAL
 from fedworth.studies.trials.settings import Extent, Setup
@@ -61,7 +61,7 @@ def trials(setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Trial]:
 
 def correlations(rows: Sequence[Row]) -> Numbers:
     """How well each method's values rank the clients from clean to noisy."""
-    return by_method(rows, lambda values: rank_correlation(values, [-client for client in range(len(values))]))
+    return by_method(rows, lambda values: rounded_correlation(values, [-client for client in range(len(values))]))
 
 
 def findings(rows: Rows) -> Outcome:
@@ -94,7 +94,7 @@ def _cells(name: str, numbers: Numbers) -> list[tuple[Cell, ...]]:
 
 def _line(row: tuple[Cell, ...]) -> tuple[str, ...]:
     name, key, n, value, low, high, p, paper = row
-    ours = Estimate(value, low, high, n).text()  # type: ignore[arg-type]
+    ours = Interval(value, low, high, n).text()  # type: ignore[arg-type]
     texts = ["–" if number is None else f"{number:{form}}" for number, form in ((paper, ".2f"), (p, ".1g"))]
     return str(name), label(str(key)), ours, *texts, str(n)
 

@@ -24,7 +24,14 @@ from fedworth.studies.results.comparing import (
     pairs,
 )
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series, claim_of
-from fedworth.studies.results.statistics import CORRELATIONS, SHARES, chance_of_less, jaccard, mean_of, rank_correlation
+from fedworth.studies.results.statistics import (
+    CORRELATIONS,
+    SHARES,
+    chance_of_less,
+    jaccard,
+    mean_of,
+    rounded_correlation,
+)
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.methods import PAPERS, RIVAL
 from fedworth.studies.trials.settings import Extent, Setup
@@ -172,7 +179,7 @@ def _trend_claim(what: str, rates: dict[int, Numbers]) -> Claim:
 
 def _trends(key: str, rates: dict[int, Numbers]) -> list[float]:
     return [
-        rank_correlation(list(rates), [numbers[key][seed] for numbers in rates.values()])
+        rounded_correlation(list(rates), [numbers[key][seed] for numbers in rates.values()])
         for seed in _seed_means(key, rates)
     ]
 

@@ -51,7 +51,7 @@ STUDIES: dict[str, Study] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Request:
     """What is asked of a study; no data sets and no seeds mean those of the scale."""
 
     scale: str = "quick"
@@ -65,35 +65,35 @@ class Order:
         return " ".join(["fedworth reproduce", study, *options, f"--scale {self.scale}"])
 
 
-def orders_for(name: str, order: Order) -> dict[str, Order]:
+def requests_for(name: str, request: Request) -> dict[str, Request]:
     """What to run: one study, or for "all" every study, with those of the named data sets that it has."""
     if name != "all":
-        return {name: order}
+        return {name: request}
     found = {}
     for study in STUDIES:
-        known = tuple(dataset for dataset in order.datasets if dataset in extents_of(order.scale, study))
-        if known or not order.datasets:
-            found[study] = replace(order, datasets=known)
+        known = tuple(dataset for dataset in request.datasets if dataset in extents_of(request.scale, study))
+        if known or not request.datasets:
+            found[study] = replace(request, datasets=known)
     return found
 
 
-def reproduce(name: str, order: Order, bench: Bench) -> Outcome:
+def reproduce(name: str, request: Request, bench: Bench) -> Outcome:
     """Run a study as far as it has not been run, and write down what it found."""
     if name not in STUDIES:
         raise unknown_name("study", name, (*STUDIES, "all"))
     study = STUDIES[name]
-    extents = extents_of(order.scale, name, order.datasets)
-    planned = {dataset: trials_of(study, order, dataset, extent) for dataset, extent in extents.items()}
+    extents = extents_of(request.scale, name, request.datasets)
+    planned = {dataset: trials_of(study, request, dataset, extent) for dataset, extent in extents.items()}
     rows = _run(study, planned, bench)
     outcome = study.findings(rows)
-    _write(outcome, study, _account(name, order, planned, bench), bench.folder)
+    _write(outcome, study, _account(name, request, planned, bench), bench.folder)
     return outcome
 
 
-def trials_of(study: Study, order: Order, dataset: str, extent: Extent) -> list[Trial]:
+def trials_of(study: Study, request: Request, dataset: str, extent: Extent) -> list[Trial]:
     """The trials of one data set: on the seeds asked for, or on those of the scale."""
-    seeds = order.seeds or tuple(range(study.first_seed, study.first_seed + extent.n_seeds))
-    return study.trials(setup_of(order.scale, dataset), extent, seeds)
+    seeds = request.seeds or tuple(range(study.first_seed, study.first_seed + extent.n_seeds))
+    return study.trials(setup_of(request.scale, dataset), extent, seeds)
 
 
 def _run(study: Study, planned: dict[str, list[Trial]], bench: Bench) -> dict[str, Sequence[Row]]:
@@ -120,13 +120,13 @@ def _run(study: Study, planned: dict[str, list[Trial]], bench: Bench) -> dict[st
     return rows
 
 
-def _account(name: str, order: Order, planned: dict[str, list[Trial]], bench: Bench) -> Account:
+def _account(name: str, request: Request, planned: dict[str, list[Trial]], bench: Bench) -> Account:
     trials = [trial for found in planned.values() for trial in found]
     sentences = [extent_sentence(dataset, found) for dataset, found in planned.items()]
-    left = [dataset for dataset in extents_of(order.scale, name) if dataset not in planned]
+    left = [dataset for dataset in extents_of(request.scale, name) if dataset not in planned]
     if left:
         sentences.append(f"Not run here, though part of this scale: {', '.join(left)}.")
-    return Account(order.command(name), order.scale, len(trials), seconds_of(trials, bench), tuple(sentences))
+    return Account(request.command(name), request.scale, len(trials), seconds_of(trials, bench), tuple(sentences))
 
 
 def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> None:

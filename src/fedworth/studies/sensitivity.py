@@ -16,7 +16,7 @@ import numpy as np
 from fedworth.studies import fairness, models, noisy_data, noisy_labels
 from fedworth.studies.results.comparing import listed, truth_correlations
 from fedworth.studies.results.outcome import Cell, Outcome, Panel, Series
-from fedworth.studies.results.statistics import chance_of, mean_of, rank_correlation
+from fedworth.studies.results.statistics import chance_of, mean_of, rounded_correlation
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.methods import METHODS
 from fedworth.studies.trials.settings import (
@@ -145,7 +145,7 @@ def _records(name: str, what: str, setting: float, rows: Sequence[Row]) -> list[
 
 
 def _by_method(what: str, rows: Sequence[Row]) -> dict[str, Record]:
-    agreeing = truth_correlations(rows, rank_correlation)
+    agreeing = truth_correlations(rows, rounded_correlation)
     apart = fairness.differences(rows) if what in ("rate", "relative penalty", "rank") else {}
     noise = noisy_data.correlations(rows) if what == "noise strength" else {}
     found = noisy_labels.jaccards(rows) if what == "flipped labels" else {}

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedworth.studies.results.comparing import bound_claim
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
-from fedworth.studies.results.statistics import SHARES, Estimate, mean_of
+from fedworth.studies.results.statistics import SHARES, Interval, mean_of
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.settings import Extent, Setup
 from fedworth.studies.trials.trial import Row, Trial
@@ -64,7 +64,7 @@ def findings(rows: Rows) -> Outcome:
     )
 
 
-def _estimates(rows: Sequence[Row]) -> dict[str, Estimate]:
+def _estimates(rows: Sequence[Row]) -> dict[str, Interval]:
     """σ₂, σ₅ and σ₁₆ relative to σ₁, and the best error of a matrix of rank 5."""
     positions = {"second": 1, "fifth": 4, "sixteenth": AFTER}
     found = {what: mean_of(_numbers(rows, "singular", position), SHARES) for what, position in positions.items()}

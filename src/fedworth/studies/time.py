@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedworth.federation.simulation.settings import settings_from
-from fedworth.federation.simulation.simulate import participants as drawn
+from fedworth.federation.simulation.simulate import participants_of as drawn
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series, claim_of
 from fedworth.studies.results.statistics import mean_of
 from fedworth.studies.results.study import Rows, Study

@@ -14,7 +14,7 @@ from fedworth.arrays import stream
 from fedworth.studies.fairness import COPY, SOURCE, differences, trials
 from fedworth.studies.results.comparing import bound_claim, label, listed
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
-from fedworth.studies.results.statistics import Estimate, chance_of
+from fedworth.studies.results.statistics import Interval, chance_of
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.methods import RIVAL
 from fedworth.studies.trials.trial import Row
@@ -37,7 +37,7 @@ def printed_bound(n_clients: int, n_participants: int, n_rounds: int, s: int) ->
     return total
 
 
-def simulated_chances(n_draws: int = N_DRAWS) -> list[Estimate]:
+def simulated_chances(n_draws: int = N_DRAWS) -> list[Interval]:
     """How often uniform selections set two clients apart by s rounds or more, s from 0 to T."""
     rng = stream(0, "observation 1")
     order = rng.permuted(np.tile(np.arange(N_CLIENTS), (n_draws * N_ROUNDS, 1)), axis=1)[:, :N_PARTICIPANTS]
@@ -62,7 +62,7 @@ def findings(rows: Rows) -> Outcome:
     )
 
 
-def _bound_cells(simulated: list[Estimate]) -> list[tuple[Cell, ...]]:
+def _bound_cells(simulated: list[Interval]) -> list[tuple[Cell, ...]]:
     made: list[tuple[Cell, ...]] = []
     setting = (N_CLIENTS, N_PARTICIPANTS, N_ROUNDS)
     for s in (1, 2, 3, 5):
@@ -89,7 +89,7 @@ def printed_difference(first: float, second: float) -> float | None:
     return abs(first - second) / max(first, second) if max(first, second) > 0 else None
 
 
-def _printed_chance(rows: Sequence[Row]) -> Estimate:
+def _printed_chance(rows: Sequence[Row]) -> Interval:
     """How often FedSV's d as printed is above one half, of the runs where it is defined."""
     values = [row["reading"]["values"][RIVAL] for row in rows]
     found = [printed_difference(v[SOURCE], v[COPY]) for v in values]
@@ -104,12 +104,12 @@ def _printed_cell(name: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
 
 def _line(row: tuple[Cell, ...]) -> tuple[str, ...]:
     part, what, value, low, high, n, paper = row
-    found = Estimate(value, low, high, n)  # type: ignore[arg-type]
+    found = Interval(value, low, high, n)  # type: ignore[arg-type]
     ours = f"{value:.3f}" if low is None else f"{found.text()} ({n:,})"
     return str(part), str(what), ours, "–" if paper is None else f"{paper:.2f}"
 
 
-def _bound_claims(simulated: list[Estimate]) -> list[Claim]:
+def _bound_claims(simulated: list[Interval]) -> list[Claim]:
     setting = (N_CLIENTS, N_PARTICIPANTS, N_ROUNDS)
     printed = printed_bound(*setting, 1)
     bounded = all(unfairness_bound(*setting, s) <= simulated[s].high for s in range(1, N_ROUNDS + 1))
@@ -128,7 +128,7 @@ def _run_claim(name: str, rows: Sequence[Row]) -> Claim:
     return bound_claim(what, found, f"{found.text()}, {found.n} seeds; {as_printed}", **bounds)
 
 
-def _bound_panel(simulated: list[Estimate]) -> Panel:
+def _bound_panel(simulated: list[Interval]) -> Panel:
     steps = list(range(1, N_ROUNDS + 1))
     series = [Series("simulated, m = 3", steps, [simulated[s].value for s in steps])]
     for m in (1, 3, 5):

@@ -19,7 +19,7 @@ MOST_ENUMERATED = 20
 PAIRS_AT_ONCE = 1 << 17
 
 
-def subsets(members: Indices, n_clients: int) -> Memberships:
+def coalitions_of(members: Indices, n_clients: int) -> Memberships:
     """All 2^n coalitions of `members`, the empty one first, in the order of their integers."""
     n = len(members)
     if n > MOST_ENUMERATED:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.errors import UtilityError
-from fedworth.utility.coalitions import are_distinct, are_within, distinct, locate, names, prefixes, subsets
+from fedworth.utility.coalitions import are_distinct, are_within, coalitions_of, distinct, locate, names, prefixes
 from fedworth.utility.planning.design import check_design
 
 
@@ -95,7 +95,7 @@ class UtilityMatrix:
 
     def _check_permutations(self) -> None:
         if self.permutations is not None:
-            _check_orders(self.permutations, self.n_clients, "permutations")
+            _check_permutations_of(self.permutations, self.n_clients, "permutations")
             left_out = set(np.flatnonzero(self.heard).tolist()) - set(self.permutations[:1].flat)
             if left_out:
                 raise UtilityError(f"permutations: clients {sorted(left_out)} were heard, but are in none; add them")
@@ -104,11 +104,11 @@ class UtilityMatrix:
         if len(self.round_permutations) != self.n_rounds:
             found = f"found {len(self.round_permutations)}, expected {self.n_rounds}"
             raise UtilityError(f"permutations of the rounds: {found}, one array a round")
-        for round_index, orders in enumerate(self.round_permutations):
+        for round_index, permutations in enumerate(self.round_permutations):
             what = f"permutations of round {round_index}"
-            _check_orders(orders, self.n_clients, what)
+            _check_permutations_of(permutations, self.n_clients, what)
             members = np.flatnonzero(self.participants[round_index])
-            if not np.array_equal(np.sort(orders[:1].reshape(-1)), members):
+            if not np.array_equal(np.sort(permutations[:1].reshape(-1)), members):
                 raise UtilityError(f"{what}: of other clients than its participants {members.tolist()}")
 
     def _check_designs(self) -> None:
@@ -230,13 +230,13 @@ def needed_columns(matrix: UtilityMatrix) -> Memberships:
     """The columns that a value rests on: the prefixes of the permutations, or all coalitions of the heard."""
     if matrix.heard_permutations is not None:
         return distinct(prefixes(matrix.heard_permutations, matrix.n_clients))[0]
-    return distinct(subsets(np.flatnonzero(matrix.heard), matrix.n_clients))[0]
+    return distinct(coalitions_of(np.flatnonzero(matrix.heard), matrix.n_clients))[0]
 
 
-def _check_orders(orders: Permutations, n_clients: int, what: str) -> None:
-    is_order = orders.ndim == 2 and orders.dtype.kind == "i"
-    if not is_order or (orders.size and not (0 <= orders.min() <= orders.max() < n_clients)):
+def _check_permutations_of(permutations: Permutations, n_clients: int, what: str) -> None:
+    is_right = permutations.ndim == 2 and permutations.dtype.kind == "i"
+    if not is_right or (permutations.size and not (0 <= permutations.min() <= permutations.max() < n_clients)):
         raise UtilityError(f"{what}: expected one row of client numbers from 0 to {n_clients - 1} each")
-    in_order = np.sort(orders, axis=1)
-    if (in_order != in_order[:1]).any() or (np.diff(in_order, axis=1) == 0).any():
+    ascending = np.sort(permutations, axis=1)
+    if (ascending != ascending[:1]).any() or (np.diff(ascending, axis=1) == 0).any():
         raise UtilityError(f"{what}: expected the same clients in every row, each once")

@@ -40,8 +40,8 @@ def save_utilities(matrix: UtilityMatrix, path: Path) -> None:
     }
     if matrix.permutations is not None:
         arrays["permutations"] = matrix.permutations
-    for round_index, orders in enumerate(matrix.round_permutations or ()):
-        arrays[f"round_permutations_{round_index}"] = orders
+    for round_index, permutations in enumerate(matrix.round_permutations or ()):
+        arrays[f"round_permutations_{round_index}"] = permutations
     for round_index, design in enumerate(matrix.round_designs or ()):
         arrays[f"round_designs_{round_index}"] = design
     if matrix.notes:
@@ -146,8 +146,8 @@ def _orders(arrays: Arrays, name: str) -> NDArray[np.int64] | None:
 
 def _round_permutations(arrays: Arrays) -> tuple[NDArray[np.int64], ...] | None:
     found = [_orders(arrays, f"round_permutations_{t}") for t in range(len(arrays["participants"]))]
-    orders = tuple(order for order in found if order is not None)
-    return orders or None
+    permutations = tuple(of_round for of_round in found if of_round is not None)
+    return permutations or None
 
 
 def _round_designs(arrays: Arrays) -> tuple[NDArray[np.bool_], ...] | None:

@@ -22,8 +22,8 @@ from fedworth.utility.oracle import Oracle
 from fedworth.utility.planning.budget import (
     FEWEST,
     Budget,
+    BudgetStatus,
     Costs,
-    Status,
     arrivals,
     costs,
     cut_note,
@@ -41,7 +41,7 @@ class Observed:
 
     matrix: UtilityMatrix
     n_evaluations: int
-    status: Status
+    status: BudgetStatus
 
 
 def participation(ledger: Ledger) -> NDArray[np.bool_]:
@@ -120,12 +120,12 @@ class _Run:
     def n_missing(self) -> int:
         return sum(len(cells.missing) for cells in self.rounds)
 
-    def within(self, budget: Budget) -> tuple[int | None, Status]:
+    def within(self, budget: Budget) -> tuple[int | None, BudgetStatus]:
         """Measure what the budget allows: the number of stages that are complete, and why it stopped."""
         missing = [cells.missing for cells in self.rounds]
         if budget.evaluations is None and budget.seconds is None:
             self._measure(missing, None, budget)
-            return None, Status.COMPLETE
+            return None, BudgetStatus.COMPLETE
         if self.plan.permutations is None:
             return None, self._exactly(missing, budget)
         arrived = [arrivals(self.plan, t) for t in range(len(self.rounds))]
@@ -139,10 +139,10 @@ class _Run:
             )
         reached = self._step_by_step(arrived, price, limit, budget)
         if reached < limit:
-            return reached, Status.SECONDS
-        return reached, Status.COMPLETE if reached == price.n_stages else Status.EVALUATIONS
+            return reached, BudgetStatus.SECONDS
+        return reached, BudgetStatus.COMPLETE if reached == price.n_stages else BudgetStatus.EVALUATIONS
 
-    def _exactly(self, missing: list[Indices], budget: Budget) -> Status:
+    def _exactly(self, missing: list[Indices], budget: Budget) -> BudgetStatus:
         """All coalitions, or a refusal that says what it takes."""
         needed = sum(len(cells) for cells in missing)
         instead = "use Monte Carlo: --permutations auto"
@@ -158,7 +158,7 @@ class _Run:
                 f"time ran out with {self.n_missing:,} of {needed:,} evaluations of an exact observation still to do; "
                 f"{kept}, or {instead}"
             )
-        return Status.COMPLETE
+        return BudgetStatus.COMPLETE
 
     def _step_by_step(self, arrived: list[Indices], price: Costs, limit: int, budget: Budget) -> int:
         """More and more stages, as far as `limit` and the time allow; how many are complete."""
@@ -211,11 +211,11 @@ class _Run:
     def _tell(self, left: list[int]) -> None:
         self.progress("observing rounds", sum(n == 0 for n in left), len(left))
 
-    def matrix(self, n_done: int | None, status: Status) -> UtilityMatrix:
+    def matrix(self, n_done: int | None, status: BudgetStatus) -> UtilityMatrix:
         """The utility matrix of what was measured, and a note if it is less than was planned."""
         plan, kept = self.plan, [np.ones(len(cells.utilities), dtype=bool) for cells in self.rounds]
         notes = self.ledger.warnings()
-        if status is not Status.COMPLETE and n_done is not None:
+        if status is not BudgetStatus.COMPLETE and n_done is not None:
             arrived = [arrivals(plan, t) for t in range(len(self.rounds))]
             kept = [stages <= n_done for stages in arrived]
             notes += (cut_note(plan, n_done, status),)

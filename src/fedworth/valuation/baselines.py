@@ -11,10 +11,10 @@ import numpy as np
 
 from fedworth.arrays import Memberships, Utilities
 from fedworth.errors import ValuationError
-from fedworth.utility.coalitions import prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.fedsv import seen_row, stratified_note, stratified_round
-from fedworth.valuation.players import heard_players, spread
+from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.shapley import permutation_values, shapley_values
 from fedworth.valuation.valuation import Valuation
 
@@ -44,17 +44,17 @@ def heard_round(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
 
 def _stratified(matrix: UtilityMatrix, round_index: int, strict: bool) -> Valuation:
     """The heard round's values from its design, which is FedSV's too."""
-    players, warnings = heard_players(matrix, strict=strict)
+    heard, warnings = heard_clients(matrix, strict=strict)
     _, estimate = stratified_round(matrix, round_index)
-    values = spread(estimate.values, players, matrix.n_clients)
-    errors = spread(estimate.standard_errors, players, matrix.n_clients)
+    values = spread(estimate.values, heard, matrix.n_clients)
+    errors = spread(estimate.standard_errors, heard, matrix.n_clients)
     note = stratified_note(f"{estimate.n_evaluations:,} evaluations")
     return Valuation("heard-round", matrix.clients, values, errors, None, (*warnings, note))
 
 
 def leave_one_out(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
     """What each round's participants lose without the client, summed over its rounds."""
-    players, warnings = heard_players(matrix, strict=strict)
+    heard, warnings = heard_clients(matrix, strict=strict)
     values = np.zeros(matrix.n_clients)
     for round_index, row in enumerate(matrix.participants):
         members = np.flatnonzero(row)
@@ -63,16 +63,16 @@ def leave_one_out(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
         utilities = seen_row(matrix, round_index, np.concatenate([row[None], without]))
         values[members] += utilities[0] - utilities[1:]
     return Valuation(
-        "leave-one-out", matrix.clients, spread(values[players], players, matrix.n_clients), None, None, warnings
+        "leave-one-out", matrix.clients, spread(values[heard], heard, matrix.n_clients), None, None, warnings
     )
 
 
 def _of_game(matrix: UtilityMatrix, method: str, game: Callable[[Memberships], Utilities], strict: bool) -> Valuation:
     """The Shapley value of a game on coalitions, by the matrix's permutations or exactly."""
-    players, warnings = heard_players(matrix, strict=strict)
+    heard, warnings = heard_clients(matrix, strict=strict)
     permutations = matrix.heard_permutations
     if permutations is None:
-        values = spread(shapley_values(game(subsets(players, matrix.n_clients))), players, matrix.n_clients)
+        values = spread(shapley_values(game(coalitions_of(heard, matrix.n_clients))), heard, matrix.n_clients)
         return Valuation(method, matrix.clients, values, None, None, warnings)
     utilities = game(prefixes(permutations, matrix.n_clients)).reshape(len(permutations), -1)
     values, errors = permutation_values(utilities, permutations, matrix.n_clients)

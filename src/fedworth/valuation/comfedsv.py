@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError, unknown_name
-from fedworth.utility.coalitions import distinct, prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.estimate import Estimate
-from fedworth.valuation.players import heard_players, spread
+from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.shapley import permutation_covariance, permutation_values, shapley_values
 from fedworth.valuation.valuation import Valuation
 
@@ -34,13 +34,13 @@ def comfedsv(
         raise unknown_name("treatment of unseen coalitions", unseen, UNSEEN)
     if completion.clients != matrix.clients or completion.n_rounds != matrix.n_rounds:
         raise ValuationError("the completion is of another federation than the utilities; complete these ones")
-    players, warnings = heard_players(matrix, strict=strict)
+    heard, warnings = heard_clients(matrix, strict=strict)
     permutations = matrix.heard_permutations
     if permutations is None:
-        coalitions = subsets(players, matrix.n_clients)
+        coalitions = coalitions_of(heard, matrix.n_clients)
         totals, is_zero = _totals(completion, coalitions, unseen)
-        values = spread(shapley_values(totals), players, matrix.n_clients)
-        warnings += _zeros(coalitions, is_zero, players, matrix.clients)  # every coalition enters every player's value
+        values = spread(shapley_values(totals), heard, matrix.n_clients)
+        warnings += _zeros(coalitions, is_zero, heard, matrix.clients)  # every coalition enters every value
         return Valuation("comfedsv", matrix.clients, values, None, completion.summary(), warnings)
     coalitions = prefixes(permutations, matrix.n_clients)
     totals, is_zero = _totals(completion, coalitions, unseen)
@@ -57,12 +57,12 @@ def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate
     permutations = matrix.heard_permutations
     if permutations is None:
         raise ValuationError("utilities of all coalitions: no permutation was drawn, so nothing varies")
-    players = heard_players(matrix, strict=False)[0]
+    heard = heard_clients(matrix, strict=False)[0]
     totals = _totals(completion, prefixes(permutations, matrix.n_clients), "refuse")[0]
     drawn = (totals.reshape(len(permutations), -1), permutations, matrix.n_clients)
-    covariance = permutation_covariance(*drawn)[np.ix_(players, players)]
+    covariance = permutation_covariance(*drawn)[np.ix_(heard, heard)]
     is_measured = np.asarray(matrix.coalitions.any(axis=1))[matrix.coalition_indices]  # the empty one's is known
-    return Estimate(permutation_values(*drawn)[0][players], covariance, int(is_measured.sum()))
+    return Estimate(permutation_values(*drawn)[0][heard], covariance, int(is_measured.sum()))
 
 
 def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, NDArray[np.bool_]]:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Permutations, Utilities
 from fedworth.errors import ValuationError
-from fedworth.utility.coalitions import names, prefixes, subsets
+from fedworth.utility.coalitions import coalitions_of, names, prefixes
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.estimate import Estimate
-from fedworth.valuation.players import heard_players, spread
+from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.shapley import permutation_values, shapley_values
 from fedworth.valuation.strata import strata_values
 from fedworth.valuation.valuation import Valuation
@@ -24,16 +24,16 @@ def fedsv(matrix: UtilityMatrix, *, without_heard: bool = False, strict: bool = 
 
     `without_heard` leaves out the rounds that heard everyone, which favour nobody.
     """
-    players, warnings = heard_players(matrix, strict=strict)
+    heard, warnings = heard_clients(matrix, strict=strict)
     earned, variances = rounds_of(matrix)
     rounds = ~_hears_everyone(matrix) if without_heard else np.ones(matrix.n_rounds, dtype=bool)
     method = "fedsv-later" if without_heard else "fedsv"
     errors = None
     if variances is not None:
         warnings += (_basis(matrix),)
-        errors = np.sqrt(variances[rounds].sum(axis=0))[players]
-        errors = spread(errors, players, matrix.n_clients)
-    values = spread(earned[rounds].sum(axis=0)[players], players, matrix.n_clients)
+        errors = np.sqrt(variances[rounds].sum(axis=0))[heard]
+        errors = spread(errors, heard, matrix.n_clients)
+    values = spread(earned[rounds].sum(axis=0)[heard], heard, matrix.n_clients)
     return Valuation(method, matrix.clients, values, errors, None, warnings)
 
 
@@ -46,8 +46,8 @@ def rounds_of(matrix: UtilityMatrix) -> tuple[NDArray[np.float64], NDArray[np.fl
             earned[round_index] = _exact_round(matrix, round_index)
         return earned, None
     variances = np.zeros((matrix.n_rounds, matrix.n_clients))
-    for round_index, orders in enumerate(matrix.round_permutations or ()):
-        earned[round_index], variances[round_index] = _estimated_round(matrix, round_index, orders)
+    for round_index, permutations in enumerate(matrix.round_permutations or ()):
+        earned[round_index], variances[round_index] = _estimated_round(matrix, round_index, permutations)
     for round_index in range(len(matrix.round_designs or ())):
         members, estimate = stratified_round(matrix, round_index)
         earned[round_index, members], variances[round_index, members] = estimate.values, estimate.standard_errors**2
@@ -73,19 +73,19 @@ def _exact_round(matrix: UtilityMatrix, round_index: int) -> NDArray[np.float64]
     members = np.flatnonzero(matrix.participants[round_index])
     values = np.zeros(matrix.n_clients)
     if len(members):
-        coalitions = subsets(members, matrix.n_clients)
+        coalitions = coalitions_of(members, matrix.n_clients)
         values[members] = shapley_values(seen_row(matrix, round_index, coalitions))
     return values
 
 
 def _estimated_round(
-    matrix: UtilityMatrix, round_index: int, orders: Permutations
+    matrix: UtilityMatrix, round_index: int, permutations: Permutations
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    if orders.shape[1] == 0:
+    if permutations.shape[1] == 0:
         return np.zeros(matrix.n_clients), np.zeros(matrix.n_clients)
-    coalitions = prefixes(orders, matrix.n_clients)
-    utilities = seen_row(matrix, round_index, coalitions).reshape(len(orders), -1)
-    values, errors = permutation_values(utilities, orders, matrix.n_clients)
+    coalitions = prefixes(permutations, matrix.n_clients)
+    utilities = seen_row(matrix, round_index, coalitions).reshape(len(permutations), -1)
+    values, errors = permutation_values(utilities, permutations, matrix.n_clients)
     absent = ~matrix.participants[round_index]
     values[absent], errors[absent] = 0.0, 0.0
     return values, errors**2
@@ -108,7 +108,7 @@ def _basis(matrix: UtilityMatrix) -> str:
     if matrix.round_designs is not None:
         counts = [len(design) for design in matrix.round_designs]
         return stratified_note(f"{min(counts):,} to {max(counts):,} evaluations a round")
-    counts = [len(orders) for orders in matrix.round_permutations or ()]
+    counts = [len(permutations) for permutations in matrix.round_permutations or ()]
     return f"Monte Carlo over {min(counts)} to {max(counts)} permutations a round"
 
 

@@ -11,7 +11,7 @@ from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import UsageError
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.comfedsv import comfedsv_estimate
-from fedworth.valuation.stopping import Rule, Status
+from fedworth.valuation.stopping import Rule, StoppingReason
 
 FIRST_SHARE, GROWTH = 0.1, 1.5
 FEWEST = 4
@@ -27,7 +27,7 @@ class Settled:
 
     matrix: UtilityMatrix
     n_permutations: int
-    status: tuple[Status, ...]
+    reasons: tuple[StoppingReason, ...]
 
 
 def measure_until(
@@ -39,11 +39,11 @@ def measure_until(
         matrix = measure(count)
         n_drawn = 0 if matrix.permutations is None else len(matrix.permutations)
         if n_drawn < count:
-            return Settled(matrix, n_drawn, (Status.BUDGET,))
-        status = rule(comfedsv_estimate(matrix, complete(matrix, settings)))
-        if status:
-            return Settled(matrix, n_drawn, status)
-    return Settled(matrix, n_drawn, (Status.BUDGET,))
+            return Settled(matrix, n_drawn, (StoppingReason.BUDGET,))
+        reasons = rule(comfedsv_estimate(matrix, complete(matrix, settings)))
+        if reasons:
+            return Settled(matrix, n_drawn, reasons)
+    return Settled(matrix, n_drawn, (StoppingReason.BUDGET,))
 
 
 def _counts(most: int, growth: float) -> Iterator[int]:

@@ -3,7 +3,7 @@
     v_i = (1/n) Σ_{S∌i} [U(S∪i) − U(S)] / C(n−1, |S|)              exact, from 2^n utilities
     v_i = E_π [U(π(i)∪i) − U(π(i))],  π(i) the clients before i     Monte Carlo, from all prefixes
 
-Utilities come in the order of the coalitions' integers: bit i stands for player i.
+Utilities come in the order of the coalitions' integers: bit i stands for client i.
 """
 
 import math
@@ -17,13 +17,13 @@ from fedworth.errors import ValuationError
 
 def shapley_values(utilities: Utilities) -> NDArray[np.float64]:
     """(n,): the exact values of a game given by its 2^n utilities."""
-    n = _n_players(utilities)
-    sizes = np.bitwise_count(np.arange(2 ** max(n - 1, 0), dtype=np.uint32))  # |S| of every S without the player
+    n = _n_clients(utilities)
+    sizes = np.bitwise_count(np.arange(2 ** max(n - 1, 0), dtype=np.uint32))  # |S| of every S without the client
     weights = np.array([1 / (n * math.comb(n - 1, size)) for size in range(n)])[sizes]  # (2^(n−1),)
     values = np.empty(n)
-    for player in range(n):
-        halves = utilities.reshape(-1, 2, 2**player)  # (higher bits, this player's bit, lower bits)
-        values[player] = weights @ (halves[:, 1] - halves[:, 0]).reshape(-1)
+    for client in range(n):
+        halves = utilities.reshape(-1, 2, 2**client)  # (higher bits, this client's bit, lower bits)
+        values[client] = weights @ (halves[:, 1] - halves[:, 0]).reshape(-1)
     return values
 
 
@@ -69,10 +69,10 @@ def _are_pairs(permutations: Permutations) -> bool:
     return n_paired >= 4 and np.array_equal(permutations[1:n_paired:2], permutations[0:n_paired:2, ::-1])
 
 
-def _n_players(utilities: Utilities) -> int:
+def _n_clients(utilities: Utilities) -> int:
     n = len(utilities).bit_length() - 1
     if utilities.ndim != 1 or len(utilities) != 2**n or n < 1:
-        raise ValuationError(f"a game of shape {utilities.shape}: expected 2^n utilities for n ≥ 1 players")
+        raise ValuationError(f"a game of shape {utilities.shape}: expected 2^n utilities for n ≥ 1 clients")
     if not np.isfinite(utilities).all():
         raise ValuationError(f"{int((~np.isfinite(utilities)).sum()):,} utilities are not finite, expected all known")
     return n

@@ -1,6 +1,6 @@
 """When to stop measuring: rules on an estimate that combine, and a game valued until one of them holds.
 
-A rule says which statuses it stops with, none while it does not hold:
+A rule says which reasons it stops for, none while it does not hold:
 
     precise(tolerance)          every standard error ≤ tolerance
     precise_relative(share)     every standard error ≤ share × largest |value|; a value of 0 is no obstacle
@@ -27,7 +27,7 @@ from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.strata import strata_values
 
 
-class Status(StrEnum):
+class StoppingReason(StrEnum):
     """Why measuring stopped."""
 
     PRECISE = "every standard error is within the tolerance"
@@ -36,8 +36,8 @@ class Status(StrEnum):
     BUDGET = "stopped at the budget; raise it, or loosen the rule"
 
 
-Rule = Callable[[Estimate], tuple[Status, ...]]
-"""The statuses to stop with; none: go on."""
+Rule = Callable[[Estimate], tuple[StoppingReason, ...]]
+"""Why to stop; none: go on."""
 
 Game = Callable[[Memberships], Utilities]
 """Measures coalitions of n members, (n_coalitions, n), none of them empty."""
@@ -48,20 +48,22 @@ class Stopped:
     """The last estimate, why it is the last, and the coalitions it rests on."""
 
     estimate: Estimate
-    status: tuple[Status, ...]
+    reasons: tuple[StoppingReason, ...]
     design: Memberships  # (n_coalitions, n)
 
 
 def precise(tolerance: float) -> Rule:
     """Stop when every standard error is at most `tolerance`."""
     _refuse_negative(tolerance, "tolerance")
-    return lambda estimate: _if(bool((estimate.standard_errors <= tolerance).all()), Status.PRECISE)
+    return lambda estimate: _if(bool((estimate.standard_errors <= tolerance).all()), StoppingReason.PRECISE)
 
 
 def precise_relative(share: float) -> Rule:
     """Stop when every standard error is at most `share` of the largest absolute value."""
     _refuse_negative(share, "share")
-    return lambda estimate: _if(bool((estimate.standard_errors <= share * _largest(estimate)).all()), Status.PRECISE)
+    return lambda estimate: _if(
+        bool((estimate.standard_errors <= share * _largest(estimate)).all()), StoppingReason.PRECISE
+    )
 
 
 def ranked(z: float = 2.0, *, tie: float = 0.01) -> Rule:
@@ -69,13 +71,13 @@ def ranked(z: float = 2.0, *, tie: float = 0.01) -> Rule:
     _refuse_negative(z, "z")
     _refuse_negative(tie, "tie")
 
-    def rule(estimate: Estimate) -> tuple[Status, ...]:
+    def rule(estimate: Estimate) -> tuple[StoppingReason, ...]:
         order = np.argsort(-estimate.values, kind="stable")
         upper, lower = order[:-1], order[1:]
         gaps = estimate.values[upper] - estimate.values[lower]  # (n−1,), ≥ 0
         doubts = z * difference_errors(estimate, upper, lower)  # (n−1,)
         is_settled = (gaps > doubts) | (gaps + doubts <= tie * _largest(estimate))
-        return _if(bool(is_settled.all()), Status.RANKED)
+        return _if(bool(is_settled.all()), StoppingReason.RANKED)
 
     return rule
 
@@ -83,16 +85,16 @@ def ranked(z: float = 2.0, *, tie: float = 0.01) -> Rule:
 def all_of(*rules: Rule) -> Rule:
     """Stop when every rule holds."""
 
-    def rule(estimate: Estimate) -> tuple[Status, ...]:
+    def rule(estimate: Estimate) -> tuple[StoppingReason, ...]:
         found = [one(estimate) for one in rules]
-        return tuple(status for statuses in found for status in statuses) if all(found) else ()
+        return tuple(reason for reasons in found for reason in reasons) if all(found) else ()
 
     return rule
 
 
 def any_of(*rules: Rule) -> Rule:
     """Stop when one of the rules holds."""
-    return lambda estimate: tuple(status for one in rules for status in one(estimate))
+    return lambda estimate: tuple(reason for one in rules for reason in one(estimate))
 
 
 def value_until(
@@ -117,9 +119,9 @@ def value_until(
         grown = grow_design(design, np.arange(n_members), goal, rng=rng)
         utilities = _measured(game, grown, design, utilities)
         design, estimate = grown, strata_values(grown, utilities)
-        status = _ended(rule, estimate, n_members, budget)
-        if status:
-            return Stopped(estimate, status, design)
+        reasons = _ended(rule, estimate, n_members, budget)
+        if reasons:
+            return Stopped(estimate, reasons, design)
         goal = min(most, max(goal + 1, int(goal * growth)))
 
 
@@ -139,18 +141,18 @@ def _measured(game: Game, grown: Memberships, design: Memberships, utilities: Ut
     return found
 
 
-def _ended(rule: Rule, estimate: Estimate, n_members: int, budget: int) -> tuple[Status, ...]:
+def _ended(rule: Rule, estimate: Estimate, n_members: int, budget: int) -> tuple[StoppingReason, ...]:
     if estimate.n_evaluations == 2**n_members - 1:
-        return (Status.EXACT,)
-    return rule(estimate) or _if(estimate.n_evaluations >= budget, Status.BUDGET)
+        return (StoppingReason.EXACT,)
+    return rule(estimate) or _if(estimate.n_evaluations >= budget, StoppingReason.BUDGET)
 
 
 def _largest(estimate: Estimate) -> float:
     return float(np.abs(estimate.values).max(initial=0))
 
 
-def _if(holds: bool, status: Status) -> tuple[Status, ...]:
-    return (status,) if holds else ()
+def _if(holds: bool, reason: StoppingReason) -> tuple[StoppingReason, ...]:
+    return (reason,) if holds else ()
 
 
 def _refuse_negative(number: float, name: str) -> None:

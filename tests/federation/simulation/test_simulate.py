@@ -16,14 +16,14 @@ from fedworth.federation.simulation import training
 from fedworth.federation.simulation.models import ModelSpec, build_model
 from fedworth.federation.simulation.schedule import Schedule
 from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import Federation, average, participants, run_rounds, simulate, task_of
+from fedworth.federation.simulation.simulate import Federation, average, participants_of, run_rounds, simulate, task_of
 from fedworth.federation.simulation.training import ClientData, LocalTraining
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 
 Golden = dict[str, np.ndarray]
 
@@ -43,7 +43,7 @@ def g2(golden: Callable[[str], Golden]) -> Golden:
 
 @pytest.fixture(scope="module")
 def golden_ledger(g2: Golden, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    """The golden federation through the real code: its data, its selections, its start."""
+    """The golden federation through the real code: its data, its participants, its start."""
     n_clients = int(g2["N"])
     data = tuple(
         ClientData(
@@ -97,12 +97,12 @@ def test_the_test_losses_are_the_golden_ones(golden_ledger, g2):
 
 def test_the_full_utility_matrix_is_the_golden_one(golden_ledger, g2):
     """Column c of the golden matrix is the coalition whose bit i stands for client i."""
-    plan = plan_subsets(participation(golden_ledger), with_truth=True)
+    plan = plan_exact(participation(golden_ledger), with_truth=True)
     matrix = observe(golden_ledger, LoopOracle(golden_task(g2)), plan)
     assert np.array_equal(matrix.participants, g2["sel"])
     by_integer = np.argsort(matrix.coalitions @ 2 ** np.arange(matrix.n_clients))
     np.testing.assert_allclose(matrix.dense()[:, by_integer], g2["out_U"], rtol=1e-9, atol=1e-12)
-    seen = observe(golden_ledger, LoopOracle(golden_task(g2)), plan_subsets(participation(golden_ledger)))
+    seen = observe(golden_ledger, LoopOracle(golden_task(g2)), plan_exact(participation(golden_ledger)))
     for round_index in range(matrix.n_rounds):
         measured = seen.row(round_index, matrix.coalitions)
         known = ~np.isnan(measured)
@@ -238,9 +238,9 @@ def test_selections_in_any_order_give_the_same_ledger(tmp_path, bytes_of):
     federation = Federation(
         ("a", "b", "c", "d"), data, module, LocalTraining(2), Schedule(rate=0.7), aggregation="samples", seed=0
     )
-    for name, selections in (("ordered", [[0, 1, 3], [1, 2, 3]]), ("mixed", [[3, 0, 1], [2, 3, 1]])):
+    for name, participants in (("ordered", [[0, 1, 3], [1, 2, 3]]), ("mixed", [[3, 0, 1], [2, 3, 1]])):
         writer = create_ledger(tmp_path / name, federation.clients, aggregation="samples")
-        run_rounds(federation, writer, selections)
+        run_rounds(federation, writer, participants)
     assert bytes_of(tmp_path / "ordered") == bytes_of(tmp_path / "mixed")
 
 
@@ -308,11 +308,11 @@ def test_a_copy_is_never_trained_again_in_a_round_even_when_one_of_the_two_is_ab
 
 
 def test_k_of_n_take_part_and_everyone_in_the_first_round(tiny_settings, tiny_ledger):
-    rounds = participants(replace(tiny_settings, n_rounds=20))
+    rounds = participants_of(replace(tiny_settings, n_rounds=20))
     assert rounds[0] == [0, 1, 2, 3, 4]
     assert all(len(set(row)) == 2 and row == sorted(row) for row in rounds[1:])
     assert [list(entry.participants) for entry in tiny_ledger.entries] == rounds[:3]
-    unheard = participants(replace(tiny_settings, n_rounds=20, everyone_heard=False))
+    unheard = participants_of(replace(tiny_settings, n_rounds=20, everyone_heard=False))
     assert len(unheard[0]) == 2
     assert unheard[1:] == rounds[1:]
 
@@ -320,7 +320,7 @@ def test_k_of_n_take_part_and_everyone_in_the_first_round(tiny_settings, tiny_le
 def test_every_client_takes_part_equally_often(tiny_settings):
     """Hoeffding: a share over T rounds is ε or more from K/N with chance ≤ 2 exp(−2Tε²)."""
     n_rounds, deviation = 1000, 0.0864
-    rounds = participants(replace(tiny_settings, n_rounds=n_rounds, everyone_heard=False))
+    rounds = participants_of(replace(tiny_settings, n_rounds=n_rounds, everyone_heard=False))
     shares = np.bincount(np.concatenate(rounds), minlength=5) / n_rounds
     assert 2 * np.exp(-2 * n_rounds * deviation**2) < 1e-6
     assert np.abs(shares - 2 / 5).max() < deviation
@@ -383,6 +383,6 @@ def test_a_federation_learns_from_real_mnist(tmp_path):
     settings = SimulationSettings(dataset="mnist", n_rounds=2, train_limit=500, test_limit=200)
     ledger = simulate(settings, tmp_path / "ledger", data_folder=Path(os.environ["FEDWORTH_DATA"]))
     task = task_of(ledger, data_folder=Path(os.environ["FEDWORTH_DATA"]))
-    matrix = observe(ledger, LoopOracle(task), plan_subsets(participation(ledger)))
+    matrix = observe(ledger, LoopOracle(task), plan_exact(participation(ledger)))
     assert ledger.n_rounds == 2
     assert matrix.row(0, np.ones((1, 10), dtype=bool))[0] > 0

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fedworth.arrays import stream
-from fedworth.utility.coalitions import subsets
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import affine
 from fedworth.utility.fast.affine import Batch, Prefix, batches, in_order, logits, qualities, quality
 from fedworth.utility.fast.graph import export
@@ -126,7 +126,7 @@ def test_pooling_by_twos_is_max_pooling(side):
 @given(st.integers(1, 7), st.sampled_from(WEIGHTINGS), st.integers(0, 2**31))
 def test_weights_are_found_again_from_coefficients(n_clients, weighting, seed):
     rng = stream(seed, "test")
-    every = subsets(np.arange(n_clients), n_clients)
+    every = coalitions_of(np.arange(n_clients), n_clients)
     coalitions = rng.permutation(every[every.any(axis=1)])[: rng.integers(1, 20)]
     coalitions = coalitions[:, coalitions.any(axis=0)]
     n_members = coalitions.shape[1]

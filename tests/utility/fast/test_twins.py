@@ -8,14 +8,14 @@ from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fast.twins import twins
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 
 
 @pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
 @pytest.mark.parametrize("weighting", ["uniform", "samples", "fixed"])
 def test_twins_are_worth_exactly_the_same_to_any_coalition(tiny_ledger, tiny_task, oracle_type, weighting):
     """Client 4 is a copy of client 0."""
-    plan = plan_subsets(participation(tiny_ledger), with_truth=True)
+    plan = plan_exact(participation(tiny_ledger), with_truth=True)
     truth = observe(tiny_ledger, oracle_type(tiny_task), plan, weighting=weighting)
     with_0 = truth.coalitions[truth.coalitions[:, 0] & ~truth.coalitions[:, 4]]
     with_4 = with_0[:, [4, 1, 2, 3, 0]]

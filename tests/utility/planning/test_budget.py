@@ -14,8 +14,8 @@ from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe_and_count, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.budget import Budget, Status, arrivals, costs, shortened
-from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.budget import Budget, BudgetStatus, arrivals, costs, shortened
+from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 from fedworth.valuation.value import value
 from tests.utility.planning.test_plan import participation as drawn_participation
 from tests.utility.planning.test_plan import sets_of
@@ -83,10 +83,10 @@ def test_a_budget_of_evaluations_is_kept_and_used(tiny_ledger, tiny_task, n_eval
     assert oracle.n_evaluations == found.n_evaluations <= n_evaluations
     arrived = [arrivals(plan, t) for t in range(3)]
     n_done = n_permutations(found.matrix)
-    if found.status is Status.COMPLETE:
+    if found.status is BudgetStatus.COMPLETE:
         assert n_done == 12
     else:
-        assert found.status is Status.EVALUATIONS
+        assert found.status is BudgetStatus.EVALUATIONS
         assert shortened(plan, arrived, n_done + 1).n_evaluations > n_evaluations
 
 
@@ -108,7 +108,7 @@ def test_designs_come_last_and_a_budget_that_is_too_small_for_them_leaves_them_o
     budget = Budget(plan.n_evaluations - n_missing)
     found = observe_and_count(tiny_ledger, oracle, plan, budget=budget)
     assert oracle.n_evaluations == found.n_evaluations <= plan.n_evaluations - n_missing
-    assert found.status is Status.EVALUATIONS
+    assert found.status is BudgetStatus.EVALUATIONS
     assert found.matrix.round_designs is None
     assert "but not what FedSV and leave-one-out need: stopped at the budget" in found.matrix.notes[-1]
     valuation = value(found.matrix, "comfedsv", completion=complete(found.matrix))
@@ -122,7 +122,7 @@ def test_designs_come_last_and_a_budget_that_is_too_small_for_them_leaves_them_o
 def test_a_plan_with_designs_that_is_complete_keeps_them(tiny_ledger, tiny_task):
     plan = plan_of(tiny_ledger, "stratified")
     found = observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan, budget=Budget(plan.n_evaluations, 10_000))
-    assert found.status is Status.COMPLETE
+    assert found.status is BudgetStatus.COMPLETE
     assert np.isfinite(value(found.matrix, "fedsv").values).all()
 
 
@@ -140,7 +140,7 @@ def test_batches_are_small_where_measuring_is_slow_and_the_matrix_is_the_same(ti
 def test_a_time_limit_is_looked_at_within_a_round(tiny_ledger, tiny_task, monkeypatch):
     monkeypatch.setattr(measuring, "FIRST_BATCH", 3)
     monkeypatch.setattr(measuring, "BATCH_SECONDS", 0.0)
-    oracle, exact = CountingOracle(LoopOracle(tiny_task)), plan_subsets(participation(tiny_ledger))
+    oracle, exact = CountingOracle(LoopOracle(tiny_task)), plan_exact(participation(tiny_ledger))
     with pytest.raises(UsageError, match="34 of 37 evaluations of an exact observation still to do"):
         observe_and_count(tiny_ledger, oracle, exact, budget=Budget(seconds=1, clock=SteppingClock()))
     assert oracle.n_calls == 1
@@ -148,16 +148,16 @@ def test_a_time_limit_is_looked_at_within_a_round(tiny_ledger, tiny_task, monkey
 
 def test_a_plan_that_is_complete_needs_no_note(tiny_ledger, tiny_task):
     found = observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan_of(tiny_ledger), budget=Budget(10_000, 10_000))
-    assert found.status is Status.COMPLETE
+    assert found.status is BudgetStatus.COMPLETE
     assert found.matrix.notes == ()
 
 
 def test_too_few_evaluations_for_an_exact_plan_are_refused_with_the_number_and_monte_carlo(tiny_ledger, tiny_task):
-    plan, oracle = plan_subsets(participation(tiny_ledger)), CountingOracle(LoopOracle(tiny_task))
+    plan, oracle = plan_exact(participation(tiny_ledger)), CountingOracle(LoopOracle(tiny_task))
     with pytest.raises(UsageError, match=r"needs 37 evaluations, the budget is 36; raise it, or use Monte Carlo"):
         observe_and_count(tiny_ledger, oracle, plan, budget=Budget(36))
     assert oracle.n_calls == 0
-    assert observe_and_count(tiny_ledger, oracle, plan, budget=Budget(37)).status is Status.COMPLETE
+    assert observe_and_count(tiny_ledger, oracle, plan, budget=Budget(37)).status is BudgetStatus.COMPLETE
 
 
 def test_too_few_evaluations_for_two_permutations_are_refused_with_the_number(tiny_ledger, tiny_task):
@@ -172,7 +172,7 @@ def test_a_time_limit_leaves_whole_permutations(tiny_ledger, tiny_task, seconds)
     found = observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan, budget=budget)
     n_done = n_permutations(found.matrix)
     assert 2 <= n_done < 12
-    assert found.status is Status.SECONDS
+    assert found.status is BudgetStatus.SECONDS
     assert found.matrix.notes
     whole = shortened(plan, [arrivals(plan, t) for t in range(3)], n_done)
     assert len(found.matrix.utilities) == whole.n_evaluations + 3
@@ -183,7 +183,7 @@ def test_time_that_is_not_enough_for_anything_is_an_error(tiny_ledger, tiny_task
     budget = Budget(seconds=1, clock=SteppingClock())
     with pytest.raises(UsageError, match="time ran out before 2 permutations"):
         observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan_of(tiny_ledger), budget=budget)
-    exact = plan_subsets(participation(tiny_ledger))
+    exact = plan_exact(participation(tiny_ledger))
     with pytest.raises(UsageError, match=r"6 of 37 evaluations of an exact observation still to do.*Monte Carlo"):
         observe_and_count(tiny_ledger, LoopOracle(tiny_task), exact, budget=Budget(seconds=1, clock=SteppingClock()))
 

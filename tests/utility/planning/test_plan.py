@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedworth.errors import TooManyError, UsageError
 from fedworth.utility.coalitions import default_permutations
-from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 
 
 @st.composite
@@ -40,7 +40,7 @@ def prefixes_of(orders):
 
 @given(participation())
 def test_all_coalitions_of_the_participants_are_planned_each_once(rows):
-    plan = plan_subsets(rows)
+    plan = plan_exact(rows)
     for row, cells in zip(rows, plan.cells, strict=True):
         members = set(np.flatnonzero(row).tolist())
         found = sets_of(cells)
@@ -52,7 +52,7 @@ def test_all_coalitions_of_the_participants_are_planned_each_once(rows):
 
 @given(participation())
 def test_for_the_truth_all_heard_clients_count_as_participants(rows):
-    plan = plan_subsets(rows, with_truth=True)
+    plan = plan_exact(rows, with_truth=True)
     n_heard = int(rows.any(axis=0).sum())
     assert plan.is_truth
     assert plan.n_evaluations == len(rows) * (2**n_heard - 1)
@@ -143,13 +143,13 @@ def test_merging_only_saves_evaluations():
 def test_too_many_participants_are_refused_with_the_number_of_cells_and_a_way_out(with_truth):
     rows = np.ones((1, 21), dtype=bool)
     with pytest.raises(TooManyError, match=r"2,097,152 coalitions a round.*use Monte Carlo") as refusal:
-        plan_subsets(rows, with_truth=with_truth)
+        plan_exact(rows, with_truth=with_truth)
     assert refusal.value.exit_code == 10
     assert plan_prefixes(rows, rng=np.random.default_rng(0)).n_evaluations > 0
 
 
 def test_twenty_participants_are_not_too_many():
-    assert plan_subsets(np.ones((1, 20), dtype=bool)).n_evaluations == 2**20 - 1
+    assert plan_exact(np.ones((1, 20), dtype=bool)).n_evaluations == 2**20 - 1
 
 
 @pytest.mark.parametrize("n_permutations", [0, -1])

@@ -19,7 +19,7 @@ from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix_file import load_utilities
 from fedworth.utility.observe import observe_and_count, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_prefixes, plan_subsets
+from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 from fedworth.utility.ray_engine import LOOPBACK, Cluster, RayEngine
 from fedworth.utility.weighting import Mixtures
 
@@ -82,7 +82,7 @@ def test_a_killed_worker_is_replaced_and_the_bits_are_the_local_engines(tiny_led
 
 
 def test_what_workers_measured_is_known_to_the_local_engine(tiny_ledger, tiny_task, tmp_path):
-    plan, oracle = plan_subsets(participation(tiny_ledger)), LoopOracle(tiny_task)
+    plan, oracle = plan_exact(participation(tiny_ledger)), LoopOracle(tiny_task)
     cache = replace(utility_cache(tiny_ledger, oracle), folder=tmp_path)
     there = observe_and_count(tiny_ledger, oracle, plan, engine=RayEngine(), cache=cache)
     here = observe_and_count(tiny_ledger, oracle, plan, cache=cache)
@@ -91,7 +91,7 @@ def test_what_workers_measured_is_known_to_the_local_engine(tiny_ledger, tiny_ta
 
 
 def test_an_error_in_a_worker_arrives_as_it_was_raised(tiny_ledger):
-    plan = plan_subsets(participation(tiny_ledger))
+    plan = plan_exact(participation(tiny_ledger))
     with pytest.raises(ModelError, match=r"round \d: \d+ mixtures refused"):
         observe_and_count(tiny_ledger, FailingOracle(), plan, engine=RayEngine())
 
@@ -107,7 +107,7 @@ def test_the_command_measures_on_ray_what_it_measures_here_to_the_last_bit(tiny_
 
 
 def test_the_fast_oracle_gives_two_workers_the_local_engines_bits(tiny_ledger, tiny_task):
-    plan, oracle = plan_subsets(participation(tiny_ledger), with_truth=True), FastOracle(tiny_task)
+    plan, oracle = plan_exact(participation(tiny_ledger), with_truth=True), FastOracle(tiny_task)
     there = observe_and_count(tiny_ledger, oracle, plan, engine=RayEngine(n_workers=2))
     here = observe_and_count(tiny_ledger, oracle, plan)
     assert there.matrix.utilities.tobytes() == here.matrix.utilities.tobytes()
@@ -143,6 +143,6 @@ def test_a_cluster_that_ray_cannot_join_is_the_same_error(address, monkeypatch):
 
 def test_a_batch_whose_workers_are_lost_again_and_again_is_an_error_that_says_so(tiny_ledger, monkeypatch):
     monkeypatch.setattr(ray_engine, "RETRIES", 0)
-    plan = plan_subsets(participation(tiny_ledger))
+    plan = plan_exact(participation(tiny_ledger))
     with pytest.raises(UtilityError, match=r"round \d: the Ray workers .* were lost, after 0 retries \(WorkerCrashed"):
         observe_and_count(tiny_ledger, FatalOracle(), plan, engine=RayEngine())

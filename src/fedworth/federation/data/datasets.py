@@ -31,7 +31,7 @@ ALPHA, BETA = 1.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Request:
     """What is asked of a data set."""
 
     rng: np.random.Generator
@@ -70,19 +70,19 @@ def load_dataset(
     if name != "synthetic" and not (alpha is None and beta is None):
         raise UsageError(f"data set {name!r}: found alpha or beta, which only 'synthetic' has; leave them out")
     alpha, beta = ALPHA if alpha is None else alpha, BETA if beta is None else beta
-    return DATASETS[name](Order(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
+    return DATASETS[name](Request(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
 
 
-def _synthetic(order: Order) -> Dataset:
+def _synthetic(order: Request) -> Dataset:
     whole = synthetic(order.n_clients, alpha=order.alpha, beta=order.beta, rng=order.rng)
     return _limited(whole, order)
 
 
-def _synthetic_iid(order: Order) -> Dataset:
+def _synthetic_iid(order: Request) -> Dataset:
     return _limited(synthetic_iid(order.n_clients, rng=order.rng), order)
 
 
-def _digits(order: Order) -> Dataset:
+def _digits(order: Request) -> Dataset:
     pixels, classes = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
     features = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     samples = Samples(features, classes.astype(np.int64))
@@ -91,26 +91,26 @@ def _digits(order: Order) -> Dataset:
     return _limited(Dataset("digits", train, test, N_CLASSES), order)
 
 
-def _mnist(order: Order) -> Dataset:
+def _mnist(order: Request) -> Dataset:
     return _idx("mnist", order)
 
 
-def _fashion_mnist(order: Order) -> Dataset:
+def _fashion_mnist(order: Request) -> Dataset:
     return _idx("fashion-mnist", order)
 
 
-def _idx(name: str, order: Order) -> Dataset:
+def _idx(name: str, order: Request) -> Dataset:
     train_images, train_labels, test_images, test_labels = data_files(name, order.folder)
     train, test = read_idx_pair(train_images, train_labels), read_idx_pair(test_images, test_labels)
     return _images(name, train, test, order)
 
 
-def _cifar10(order: Order) -> Dataset:
+def _cifar10(order: Request) -> Dataset:
     *train, test = data_files("cifar10", order.folder)
     return _images("cifar10", read_cifar(*train), read_cifar(test), order)
 
 
-DATASETS: MappingProxyType[str, Callable[[Order], Dataset]] = MappingProxyType(
+DATASETS: MappingProxyType[str, Callable[[Request], Dataset]] = MappingProxyType(
     {
         "synthetic": _synthetic,
         "synthetic-iid": _synthetic_iid,
@@ -122,7 +122,7 @@ DATASETS: MappingProxyType[str, Callable[[Order], Dataset]] = MappingProxyType(
 )
 
 
-def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], order: Order) -> Dataset:
+def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], order: Request) -> Dataset:
     """Bytes to features. The limit comes first: as floats, CIFAR-10 is four times as large."""
     halves = []
     for (pixels, classes), limit in ((train, order.train_limit), (test, order.test_limit)):
@@ -133,7 +133,7 @@ def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels]
     return Dataset(name, halves[0], halves[1], N_CLASSES)
 
 
-def _limited(dataset: Dataset, order: Order) -> Dataset:
+def _limited(dataset: Dataset, order: Request) -> Dataset:
     """The data set with no more samples than asked for; each part keeps those of its samples that stay."""
     kept = _kept(len(dataset.train), order.train_limit, order.rng)
     test = dataset.test.take(_kept(len(dataset.test), order.test_limit, order.rng))

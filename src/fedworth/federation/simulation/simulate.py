@@ -64,7 +64,7 @@ def simulate(
     else:
         clients = federation.clients
         writer = create_ledger(folder, clients, aggregation=settings.aggregation, settings=document)
-    run_rounds(federation, writer, participants(settings), with_truth=settings.with_truth, progress=progress)
+    run_rounds(federation, writer, participants_of(settings), with_truth=settings.with_truth, progress=progress)
     return open_ledger(folder)
 
 
@@ -82,7 +82,7 @@ def task_of(ledger: Ledger, *, data_folder: Path | None = None) -> Task:
     return task
 
 
-def participants(settings: SimulationSettings) -> list[list[int]]:
+def participants_of(settings: SimulationSettings) -> list[list[int]]:
     """Who takes part in each round: K of N, uniformly; everyone in the first unless asked otherwise."""
     rounds: list[list[int]] = []
     for round_index in range(settings.n_rounds):
@@ -96,7 +96,7 @@ def participants(settings: SimulationSettings) -> list[list[int]]:
 def run_rounds(
     federation: Federation,
     writer: LedgerWriter,
-    selections: Sequence[Sequence[int]],
+    participants: Sequence[Sequence[int]],
     *,
     start: Model | None = None,
     with_truth: bool = True,
@@ -107,9 +107,9 @@ def run_rounds(
     model = state_of(federation.module) if start is None else start
     if writer.n_rounds:
         model = _model_after(writer.folder, federation.aggregation)
-    for round_index in range(writer.n_rounds, len(selections)):
-        progress("training rounds", round_index, len(selections))
-        chosen = sorted(selections[round_index])  # the order of the sum, after a kill as well
+    for round_index in range(writer.n_rounds, len(participants)):
+        progress("training rounds", round_index, len(participants))
+        chosen = sorted(participants[round_index])  # the order of the sum, after a kill as well
         absent = [k for k in everyone if k not in chosen] if with_truth else []
         trained: dict[str, Model] = {}
         answers = _train(federation, model, chosen, round_index, trained)
@@ -117,7 +117,7 @@ def run_rounds(
         writer.record_round(model, answers, apart=apart)
         model = average(list(answers.values()), federation.aggregation)
     writer.close(model)
-    progress("training rounds", len(selections), len(selections))
+    progress("training rounds", len(participants), len(participants))
 
 
 def average(answers: Sequence[Answer], aggregation: str) -> Model:

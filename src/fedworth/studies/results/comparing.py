@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedworth.studies.results.outcome import Claim, Series
-from fedworth.studies.results.statistics import Estimate, chance_of_less, mean_of
+from fedworth.studies.results.statistics import Interval, chance_of_less, mean_of
 from fedworth.studies.trials.methods import METHODS, PAPERS, RIVAL
 from fedworth.studies.trials.trial import Row
 
@@ -66,7 +66,7 @@ def _compared(what: str, mine: list[float], others: list[float], p: float, rever
     return Claim(what, holds, why + few if holds is None else why)
 
 
-def judged(found: Estimate, *, least: float = -math.inf, most: float = math.inf) -> bool | None:
+def judged(found: Interval, *, least: float = -math.inf, most: float = math.inf) -> bool | None:
     """Whether a number lies between two bounds: by its whole interval; open where that spans a bound or is missing."""
     if math.isnan(found.low):
         return None
@@ -80,7 +80,7 @@ def all_of(judgements: Sequence[bool | None]) -> bool | None:
     return False if False in judgements else None if None in judgements else True
 
 
-def bound_claim(what: str, found: Estimate, why: str, *, least: float = -math.inf, most: float = math.inf) -> Claim:
+def bound_claim(what: str, found: Interval, why: str, *, least: float = -math.inf, most: float = math.inf) -> Claim:
     """A claim that a number lies between two bounds."""
     holds = judged(found, least=least, most=most)
     if holds is None:
@@ -88,7 +88,7 @@ def bound_claim(what: str, found: Estimate, why: str, *, least: float = -math.in
     return Claim(what, holds, why)
 
 
-def banded(name: str, x: Sequence[float], found: Sequence[Estimate]) -> Series:
+def banded(name: str, x: Sequence[float], found: Sequence[Interval]) -> Series:
     """Means as a line or as bars, with their intervals where there are any."""
     y = [mean.value for mean in found]
     if all(math.isnan(mean.low) for mean in found):

@@ -20,7 +20,7 @@ CORRELATIONS, SHARES = (-1.0, 1.0), (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Interval:
     """A number over seeds with its interval; NaN where too few seeds give none."""
 
     value: float
@@ -37,25 +37,25 @@ class Estimate:
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
 
-def mean_of(numbers: Sequence[float], within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
+def mean_of(numbers: Sequence[float], within: tuple[float, float] = (-math.inf, math.inf)) -> Interval:
     """The mean, with Student's interval cut to where such numbers can lie; two seeds are too few for one."""
     n = len(numbers)
     mean = float(np.mean(numbers)) if n else math.nan
     if n < FEWEST_FOR_INTERVAL:
-        return Estimate(mean, math.nan, math.nan, n)
+        return Interval(mean, math.nan, math.nan, n)
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * float(np.std(numbers, ddof=1)) / math.sqrt(n)
-    return Estimate(mean, max(within[0], mean - half), min(within[1], mean + half), n)
+    return Interval(mean, max(within[0], mean - half), min(within[1], mean + half), n)
 
 
-def chance_of(claims: Sequence[bool]) -> Estimate:
+def chance_of(claims: Sequence[bool]) -> Interval:
     """How often a claim is true, with Wilson's interval."""
     n = len(claims)
     if n == 0:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return Interval(math.nan, math.nan, math.nan, 0)
     share, z = sum(claims) / n, float(stats.norm.ppf((1 + LEVEL) / 2))
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half), n)
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half), n)
 
 
 def chance_of_less(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -79,6 +79,6 @@ def jaccard(first: set[int], second: set[int]) -> float:
     return len(first & second) / len(first | second) if first | second else 1.0
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+def rounded_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's correlation; 0 where one side is constant, since it then ranks nobody."""
     return round(ranking.rank_correlation(first, second) or 0.0, DIGITS)

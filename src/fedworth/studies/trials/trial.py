@@ -28,7 +28,7 @@ from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.planning.plan import Plan, plan_subsets
+from fedworth.utility.planning.plan import Plan, plan_exact
 
 FORMAT = 1
 """Raised when a reading changes its meaning, so that old rows are not taken for new ones."""
@@ -143,7 +143,7 @@ def plan_of(trial: Trial, ledger: Ledger) -> Plan:
     """The cells that a trial measures."""
     participants = participation(ledger)
     if not trial.monte_carlo:
-        return plan_subsets(participants, with_truth=trial.federation.with_truth)
+        return plan_exact(participants, with_truth=trial.federation.with_truth)
     rng = stream(trial.federation.seed, "permutations")
     return plan_monte_carlo(participants, n_permutations=trial.n_permutations, rng=rng)
 

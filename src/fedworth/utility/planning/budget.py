@@ -28,7 +28,7 @@ CAUTION = 0.8
 AT_ONCE = 1 << 24
 
 
-class Status(StrEnum):
+class BudgetStatus(StrEnum):
     """Why measuring stopped."""
 
     COMPLETE = "all planned cells are measured"
@@ -121,7 +121,7 @@ def shortened(plan: Plan, arrived: Sequence[Indices], n: int) -> Plan:
     return replace(plan, cells=kept, permutations=permutations, round_permutations=orders, round_designs=None)
 
 
-def cut_note(plan: Plan, n: int, status: Status) -> str:
+def cut_note(plan: Plan, n: int, status: BudgetStatus) -> str:
     """What is there of a plan of which n stages were measured, and why no more."""
     assert plan.permutations is not None
     n_all = len(plan.permutations)

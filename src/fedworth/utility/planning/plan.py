@@ -1,6 +1,6 @@
 """Plans: which cells to measure, before any is measured.
 
-`plan_subsets`: all coalitions of the participants (S ⊆ I_t). `plan_prefixes`: the prefixes of M random
+`plan_exact`: all coalitions of the participants (S ⊆ I_t). `plan_prefixes`: the prefixes of M random
 permutations that lie within I_t (Algorithm 1), and what FedSV's own Monte Carlo estimate needs: prefixes of
 permutations of I_t, or a stratified design. Equal prefixes are one cell. For the truth, everyone counts as a
 participant of every round.
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from fedworth.arrays import Memberships, Permutations
 from fedworth.errors import UsageError, unknown_name
 from fedworth.utility.coalitions import (
+    coalitions_of,
     default_permutations,
     distinct,
     draw_permutations,
     prefixes,
     prefixes_within,
-    subsets,
 )
 from fedworth.utility.planning.design import default_budget, draw_design
 
@@ -42,11 +42,11 @@ class Plan:
         return sum(int(np.count_nonzero(coalitions.any(axis=1))) for coalitions in self.cells)
 
 
-def plan_subsets(participants: NDArray[np.bool_], *, with_truth: bool = False) -> Plan:
+def plan_exact(participants: NDArray[np.bool_], *, with_truth: bool = False) -> Plan:
     """All coalitions of each round's participants; with the truth, of all clients that were ever heard."""
     n_clients = participants.shape[1]
     within = np.broadcast_to(participants.any(axis=0), participants.shape) if with_truth else participants
-    cells = tuple(subsets(np.flatnonzero(row), n_clients) for row in within)
+    cells = tuple(coalitions_of(np.flatnonzero(row), n_clients) for row in within)
     return Plan(cells, is_truth=with_truth)
 
 

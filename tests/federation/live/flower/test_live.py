@@ -10,7 +10,7 @@ from handwriting.task import task
 from fedworth.ledger.ledger import open_ledger
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 from fedworth.valuation.value import value
 
 TOOL = Path(__file__).parents[4] / "tools" / "flower_live.py"
@@ -26,7 +26,7 @@ def run(how: str, ledger: Path) -> list[dict[str, object]]:
 
 def values_of(folder: Path) -> list[float]:
     ledger = open_ledger(folder)
-    matrix = observe(ledger, LoopOracle(task()), plan_subsets(participation(ledger)), weighting="samples")
+    matrix = observe(ledger, LoopOracle(task()), plan_exact(participation(ledger)), weighting="samples")
     values: list[float] = value(matrix, "comfedsv").values.tolist()
     return values
 

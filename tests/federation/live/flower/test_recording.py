@@ -17,7 +17,7 @@ from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.model import check_alike
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_subsets
+from fedworth.utility.planning.plan import plan_exact
 from tests.federation.live.flower.in_process import InProcessGrid
 
 CONFIG = {"n-clients": 4, "learning-rate": 0.2}
@@ -222,7 +222,7 @@ def test_a_hostile_client_is_refused_alone_and_the_others_values_are_unchanged(t
         nodes = [1000, 1002] if name == "without" else [1000, 1001, 1002]
         recording.send_and_receive([Message(content=content, message_type="train", dst_node_id=n) for n in nodes])
         ledger = open_ledger(tmp_path / name)
-        matrix = observe(ledger, LoopOracle(task()), plan_subsets(participation(ledger)), weighting="samples")
+        matrix = observe(ledger, LoopOracle(task()), plan_exact(participation(ledger)), weighting="samples")
         return ledger, matrix.utilities
 
     ledger, found = utilities(failing_app(HOSTILE[fate]), "with")

@@ -7,22 +7,22 @@ from fedworth.errors import NeverHeardError, ValuationError
 from fedworth.utility.matrix import UtilityMatrix
 
 
-def heard_players(matrix: UtilityMatrix, *, strict: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def heard_clients(matrix: UtilityMatrix, *, strict: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The clients to value, and warnings: the matrix's own notes, and who was never heard (`strict`: an error)."""
-    players = np.flatnonzero(matrix.heard)
+    heard = np.flatnonzero(matrix.heard)
     missing = [name for name, is_heard in zip(matrix.clients, matrix.heard, strict=True) if not is_heard]
-    if len(players) == 0:
+    if len(heard) == 0:
         raise ValuationError("no client took part in any round, so nobody can be valued")
     if not missing:
-        return players, matrix.notes
+        return heard, matrix.notes
     found = f"never heard in {matrix.n_rounds} rounds: client{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
     if strict:
         raise NeverHeardError(f"{found}; let a round hear everyone, or leave out --strict to value the others")
-    return players, (*matrix.notes, f"{found}; no value can be given, and the others are valued without them")
+    return heard, (*matrix.notes, f"{found}; no value can be given, and the others are valued without them")
 
 
-def spread(values: NDArray[np.float64], players: NDArray[np.int64], n_clients: int) -> NDArray[np.float64]:
-    """Values of some players as values of all clients, NaN for the rest."""
+def spread(values: NDArray[np.float64], heard: NDArray[np.int64], n_clients: int) -> NDArray[np.float64]:
+    """Values of some clients as values of all clients, NaN for the rest."""
     everyone = np.full(n_clients, np.nan)
-    everyone[players] = values
+    everyone[heard] = values
     return everyone
