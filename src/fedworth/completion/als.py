@@ -1,4 +1,4 @@
-"""Alternating exact ridge solves in float64: most of the solver's way.
+"""Alternating exact ridge solves in float64. They do most of the solver's work.
 
 With the column factors fixed, each row has its own small problem,
 

@@ -1,7 +1,7 @@
 """Coverage: how much of the matrix was seen, by client, by coalition size, by column.
 
 A coalition larger than the number of participants is seen in the everyone-heard round only, and there
-h_S = w_1 U_{1,S}/(‖w_1‖² + λ): its estimates are that round rescaled. So a reader must see how much of a value rests on
+h_S = w_1 U_{1,S}/(‖w_1‖² + λ): its estimates are that round rescaled. So a report shows how much of a value rests on
 a single round.
 """
 

@@ -1,4 +1,4 @@
-"""Newton's method on the row factors: the end of the solver's way, where alternating solves become slow.
+"""Newton's method on the row factors. It finishes what alternating solves begin, since near the end they become slow.
 
 With the best column factors H(W) put in, the objective is a function of W alone. Half its gradient is
 

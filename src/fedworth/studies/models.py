@@ -27,7 +27,7 @@ SHOWN = ("data", "partition", "rounds", "first accuracy", "best accuracy", "last
 
 
 def trials(setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Trial]:
-    """Plain federated learning, ten clients, three a round."""
+    """A plain federation: ten clients, three a round."""
     return [
         Trial(
             replace(

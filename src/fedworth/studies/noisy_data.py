@@ -1,8 +1,8 @@
 """Noisy data (the paper's Section VII-C): do values fall as noise rises?
 
 N = 10, K = 3, T = 10, IID; Gaussian noise on 5i % of client i's samples. Number: Spearman's correlation between the
-values and the true order (client 0 is cleanest). The paper gives one run and no noise strength; here means over
-seeds, at the strength that `settings` says how it was chosen.
+values and the true order (client 0 is cleanest). The paper shows one run and does not give its noise
+strength. Here are means over seeds; `trials/settings.py` says how the strength was chosen.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Example 3: how the rank of the completion changes its error, ‖U − WHᵀ‖ / ‖U‖, on MNIST with an MLP, T = 100.
 
 The paper's error falls from .128 at rank 1 to .094 at rank 3 and rises again to .124 at rank 10. The matrices are
-those of `spectrum`, so that the best error any matrix of that rank could have stands beside.
+those of `spectrum`, so the page can also show the smallest error that any matrix of that rank could have.
 """
 
 from collections.abc import Sequence

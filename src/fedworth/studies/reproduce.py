@@ -1,4 +1,4 @@
-"""Reproduce: a study's name goes in; its trials are run or found, and CSV, picture, section and verdict come out.
+"""Reproduce a study: run those of its trials that are not on disk yet, then write what they show.
 
 FOLDER/trials/ utilities/ clock/    what can be resumed (see `trial`)
 FOLDER/figures/STUDY.csv            the numbers

@@ -11,8 +11,8 @@ and then moves s_i − s_j by ±δ_t, δ_t ~ N(δ, σ²). Of k rounds apart b ar
         = Σ_k C(T,k) (2p)^k (1−2p)^{T−k} · P(k − 2 Binomial(k, ½) ≥ s)
 
 The second line, free of large factorials, is what is computed. The paper prints (1−p) for (1−2p), and b up to
-⌊(n−a)/2⌋ for ⌊(T−a)/2⌋; its terms sum to (1+p)^T. A round that hears everyone sets nobody apart: do not count
-it in `n_rounds`.
+⌊(n−a)/2⌋ for ⌊(T−a)/2⌋; its terms sum to (1+p)^T. In a round that hears everyone both clients take part:
+do not count it in `n_rounds`.
 """
 
 import math

@@ -1,8 +1,10 @@
-"""Federated averaging, recorded: settings go in, a ledger comes out (Section III of the paper).
+"""Simulate a federation by federated averaging and record it (Section III of the paper).
+
+In: settings. Out: a ledger.
 
 In round t the server sends w^t, the participants I_t train, and w^{t+1} is the mean of their models
 (eq. global_step). In the first round everyone is heard (Assumption 1), unless asked otherwise. For the
-ground truth the absent clients train too; their models stand apart in the ledger and never enter the mean.
+ground truth the absent clients train too; the ledger keeps their models apart, and the mean leaves them out.
 Every draw comes from its own stream of the seed, so a resumed federation gives the same bytes.
 """
 

@@ -110,7 +110,7 @@ def train_clients(
 def _train_side_by_side(
     module: nn.Module, start: Model, group: Sequence[ClientData], orders: list[list[Indices]], rate: float
 ) -> list[Model]:
-    """Gradient descent of all clients of a group at once; what is shorter is padded with weight 0."""
+    """Gradient descent of all clients of a group at once; shorter batches are padded with weight 0."""
 
     def loss(state: Model, inputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return (F.cross_entropy(functional_call(module, state, (inputs,)), labels, reduction="none") * weights).sum()

@@ -1,4 +1,4 @@
-"""A crew: trials side by side, a process each, on one thread. Rows do not depend on who ran them."""
+"""Run trials side by side, each in a process with one thread. A row does not depend on which process ran it."""
 
 import multiprocessing
 import os

@@ -1,6 +1,6 @@
 """Plans of the studies' own: Monte Carlo for both metrics at once, and FedSV alone, to know what each costs.
 
-In a round that hears everyone, FedSV's orders are those of Algorithm 1: drawn afresh they would double the cost of
+In a round that hears everyone, FedSV's orders are those of Algorithm 1: new ones would double the cost of
 the most expensive round and estimate the same thing. Such a plan estimates leave-one-out too.
 """
 

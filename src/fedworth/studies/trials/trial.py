@@ -2,7 +2,7 @@
 
     trials/KEY.json     the row; equal settings give equal bytes, whoever asks and however often a run was killed
     utilities/KEY.npz   the measured utilities, which several readings share (enumerated ones; Monte Carlo is too large)
-    clock/KEY.json      what the trial cost, which is never twice the same and so stands apart
+    clock/KEY.json      what the trial cost; this differs from run to run, so it has a file of its own
 
 KEY is a hash of all that decides the bytes, so a trial that serves several studies is run once. Other devices than the
 CPU round differently: what they measured has folders of its own (trials-cuda, utilities-cuda, clock-cuda).
