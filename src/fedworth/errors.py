@@ -11,7 +11,8 @@
     ├── ValuationError       9  a valuation that these cells do not allow
     │   ├── TooManyError    10  too many clients to enumerate their coalitions
     │   └── NeverHeardError 11  a client that no round has heard, under --strict
-    └── ArtefactError       12  an artefact that exists already, or is not what was expected
+    ├── ArtefactError       12  an artefact that exists already, or is not what was expected
+    └── RuleError           13  a server that did something else than the rule that values would rest on
 
 A message gives where, what was found, what was expected, and what to do.
 `docs/exit-codes.md` shows the same table; a test keeps the two equal.
@@ -92,6 +93,12 @@ class ArtefactError(FedworthError):
     """An artefact that exists already, or is not what was expected."""
 
     exit_code = 12
+
+
+class RuleError(FedworthError):
+    """A server that did something else than the rule that values would rest on."""
+
+    exit_code = 13
 
 
 def unknown_name(kind: str, found: str, known: Iterable[str]) -> UsageError:

@@ -92,6 +92,15 @@ def add_data_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where data sets lie (default: $FEDWORTH_DATA)")
 
 
+def add_as_average_option(parser: argparse.ArgumentParser) -> None:
+    """Go on where the server did something else than the rule says."""
+    parser.add_argument(
+        "--as-average",
+        action="store_true",
+        help="take the server for one that averages, although its recorded models say otherwise; every report says so",
+    )
+
+
 def add_seed_option(parser: argparse.ArgumentParser) -> None:
     """The seed of whatever is drawn."""
     parser.add_argument("--seed", type=int, default=0, help="seed of whatever is drawn (default 0)")

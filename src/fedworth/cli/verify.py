@@ -1,10 +1,15 @@
-"""fedworth verify: check every line and every byte of a ledger."""
+"""fedworth verify: check every line and every byte of a ledger, and what its server made of the models."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedworth.cli.options import command
+from fedworth.cli.options import add_as_average_option, command
 from fedworth.cli.show import show_json, show_lines, warn
+
+if TYPE_CHECKING:
+    from fedworth.federation.rules.check import Checked
+    from fedworth.ledger.ledger import Ledger
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -12,18 +17,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "verify",
-        "Check every line and every byte of a ledger; the error names the first bad round.",
+        "Check every line and every byte of a ledger, and that its server did what its rule says.",
         "fedworth verify my.ledger",
         run,
     )
     parser.add_argument("ledger", type=Path, help="the ledger of a federation")
+    add_as_average_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Verify, and say what is in the ledger."""
+    """Verify, say what is in the ledger, and whether its server did what its rule says."""
+    from fedworth.federation.rules.check import check_ledger
+    from fedworth.federation.rules.documents import rule_name, rule_of
     from fedworth.ledger.ledger import verify_ledger
 
     ledger = verify_ledger(args.ledger)
+    checked = check_ledger(ledger, rule_of(ledger))
     found = {
         "ledger": str(args.ledger),
         "n_rounds": ledger.n_rounds,
@@ -31,15 +40,27 @@ def run(args: argparse.Namespace) -> None:
         "n_clients": len(ledger.clients),
         "is_closed": ledger.is_closed,
         "chain": ledger.chain,
+        "rule": rule_name(checked.rule),
+        "n_rounds_by_rule": checked.n_same,
+        "largest_gap": checked.largest_gap,
     }
     if args.json:
-        show_json({**found, "warnings": list(ledger.warnings())})
-        return
+        show_json({**found, "warnings": [*ledger.warnings(), *checked.notes()]})
+    else:
+        _show(args, ledger, checked)
+    if not args.as_average:
+        checked.refuse_others()
+
+
+def _show(args: argparse.Namespace, ledger: "Ledger", checked: "Checked") -> None:
+    from fedworth.federation.rules.documents import rule_name
+
     state = "closed" if ledger.is_closed else "still open"
     show_lines(
         [
             f"{args.ledger}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
             f"chain: {ledger.chain}",
+            f"server: {rule_name(checked.rule)}; so it was in {checked.n_same} of {ledger.n_rounds} rounds",
         ]
     )
-    warn(ledger.warnings())
+    warn((*ledger.warnings(), *checked.notes()))

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 from flwr.app import ConfigRecord, Message, MessageType
 
 from fedworth.federation.live.recorder import LiveRecorder, record_into
+from fedworth.federation.live.strategies import rule_seen, weights_seen
+from fedworth.federation.rules.rule import Rule
 
 log = logging.getLogger("fedworth")
 
@@ -57,6 +59,11 @@ class TrainRound:
     messages: list[Any]
     number: int
     replies: list[Any] = field(default_factory=list)
+
+    def arrivals(self) -> list[int]:
+        """The nodes in the order of their replies, which is the order in which a strategy adds them up."""
+        nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in self.messages}
+        return [nodes[reply.metadata.reply_to_message_id] for reply in self.replies]
 
     def fates(self) -> list[tuple[int, Any | None]]:
         """For each node that was asked, its reply, or None."""
@@ -196,9 +203,10 @@ class RecordingGrid:
         for node, reply in fates:
             if node not in self.names:
                 self.recorder.note(f"node {node}, which has never said who it is, {_fate(reply)}")
-        for node, reply in known:
-            if reply is not None:
-                self._write_reply(self.names[node], reply)
+        by_node = dict(known)
+        for node in round_.arrivals():
+            if by_node.get(node) is not None:
+                self._write_reply(self.names[node], by_node[node])
         self.recorder.end_round()
 
     def _write_reply(self, name: str, reply: Any) -> None:
@@ -220,20 +228,31 @@ def record(
     *,
     ledger: Path | str,
     clients: Sequence[str] = (),
+    strategy: Any = None,
+    rule: Rule | None = None,
     aggregation: str = "samples",
-    weighted_by: str = "num-examples",
+    weighted_by: str | None = None,
     hear_everyone: int | None = None,
     wait_seconds: float = 600.0,
     resume: bool = False,
 ) -> RecordingGrid:
     """A grid to hand to a strategy instead of `grid`: it does the same and records the rounds into `ledger`.
 
-    `weighted_by` is the metric that the strategy weights by (`aggregation="uniform"` if by none). With
+    `strategy` is looked at, and not changed: its rule goes into the ledger, and the metric that it weights by is read.
+    `rule` and `weighted_by` say these where the strategy does not (`aggregation="uniform"`: it weights by none). With
     `hear_everyone=N` the first round waits for N nodes and asks all of them. `clients` names those who are expected:
     who is never heard will be named as such. `resume` goes on with the ledger of a server that was stopped.
     """
-    recorder = record_into(ledger, clients, aggregation=aggregation, settings={"source": "flower"}, resume=resume)
-    return RecordingGrid(grid, recorder, weighted_by, hear_everyone, wait_seconds)
+    recorder = record_into(
+        ledger,
+        clients,
+        aggregation=aggregation,
+        rule=rule if rule is not None or strategy is None else rule_seen(strategy),
+        settings={"source": "flower"},
+        resume=resume,
+    )
+    by = weighted_by or weights_seen(strategy) or "num-examples"
+    return RecordingGrid(grid, recorder, by, hear_everyone, wait_seconds)
 
 
 def _fate(reply: Any | None) -> str:

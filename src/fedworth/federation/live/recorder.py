@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fedworth.errors import LedgerError, ModelError
+from fedworth.federation.rules.rule import Rule
 from fedworth.ledger.ledger import HEADER
 from fedworth.ledger.manifest import check_names
 from fedworth.ledger.model import Model
@@ -132,14 +133,20 @@ def record_into(
     clients: Sequence[str] = (),
     *,
     aggregation: str = "samples",
+    rule: Rule | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> LiveRecorder:
-    """A recorder for a new ledger, or (`resume`) for one that a stopped server left. This alone may raise."""
+    """A recorder for a new ledger, or (`resume`) for one that a stopped server left. This alone may raise.
+
+    `rule` is what the server makes of its clients' models, if it is not the weighted mean; it goes into the header.
+    """
     place = Path(folder)
     if resume and (place / HEADER).is_file():
         return LiveRecorder(resume_ledger(place, quarantine=True))
-    writer = create_ledger(place, clients, aggregation=aggregation, settings=settings, quarantine=True)
+    seen = {} if rule is None else {"rule": rule.document()}
+    header = {**(settings or {}), **seen}
+    writer = create_ledger(place, clients, aggregation=aggregation, settings=header, quarantine=True)
     return LiveRecorder(writer)
 
 
