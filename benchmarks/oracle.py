@@ -208,11 +208,10 @@ def measure(name: str, case: Case, bars: Bars) -> str:
 
 def largest_error(oracle: FastOracle, task: Task, round_: Round, wanted: Mixtures) -> float:
     """Of losses: utilities are differences to the global model's, whose own error is counted too."""
-    chosen = np.linspace(0, len(wanted.of_global) - 1, N_EXACT).astype(int)
-    rows = Mixtures(wanted.of_clients[chosen], wanted.of_global[chosen])
-    origin = Mixtures(np.zeros((1, wanted.of_clients.shape[1])), np.ones(1))
-    before = exact_utilities(task, round_, origin)
-    expected = before - exact_utilities(task, round_, rows)
+    chosen = np.linspace(0, len(wanted) - 1, N_EXACT).astype(int)
+    nobody = mixtures(np.zeros((1, len(wanted.weights)), dtype=bool), wanted.weights, "uniform")
+    before = exact_utilities(task, round_, nobody)
+    expected = before - exact_utilities(task, round_, wanted.rows(chosen))
     return float(np.abs(oracle.utilities(round_, wanted)[chosen] - expected).max())
 
 

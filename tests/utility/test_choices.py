@@ -78,7 +78,8 @@ def test_the_plain_loop_takes_models_to_where_the_task_is(monkeypatch):
     model = {"weight": torch.ones(2, 2), "bias": torch.ones(2)}
     with pytest.raises(Reached, match="meta"):
         LoopOracle(task).utilities(
-            Round(cast(Any, None), model, {0: model}, {}), Mixtures(np.ones((1, 1)), np.zeros(1))
+            Round(cast(Any, None), model, {0: model}, {}),
+            Mixtures(np.ones((1, 1), dtype=bool), np.ones(1), from_global=False),
         )
 
 

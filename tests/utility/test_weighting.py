@@ -68,6 +68,26 @@ def test_weights_sum_to_one_and_only_members_count(counts, weighting):
     assert ((found.of_clients != 0) == ALL).all()
 
 
+@given(st.integers(0, 2**31), st.integers(1, 40), st.sampled_from(WEIGHTINGS))
+def test_coefficients_do_not_depend_on_who_else_is_listed(seed, n_clients, weighting):
+    """To the bit, for weights of any size: left out are coalitions, and clients who are in none of those that stay."""
+    rng = np.random.default_rng(seed)
+    coalitions = rng.random((20, n_clients)) < rng.random((20, 1))
+    whole = mixtures(coalitions, 10.0 ** rng.uniform(-18, 18, n_clients), weighting)
+    places = rng.permutation(20)[:3]
+    some = whole.rows(places)
+    present = np.flatnonzero(some.memberships.any(axis=0))
+    alone = some.among(present)
+    assert alone.of_clients.tobytes() == whole.of_clients[places][:, present].tobytes()
+    assert alone.of_global.tobytes() == whole.of_global[places].tobytes()
+
+
+def test_a_member_without_samples_is_in_no_average():
+    found = mixed("samples", coalitions=ALL[[0b110, 0b111]], counts={0: 0, 1: 30, 2: 60})
+    assert found.memberships.tolist() == [[False, True, True]] * 2
+    assert found.of_clients.tolist() == [[0, 1 / 3, 2 / 3]] * 2
+
+
 def test_a_client_that_was_never_heard_has_no_weight():
     for weighting in WEIGHTINGS:
         weights = client_weights({0: 10, 2: 30}, 3, weighting=weighting, aggregation="samples")

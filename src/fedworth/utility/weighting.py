@@ -8,13 +8,14 @@ In `fixed`, a_k is the client's weight in the whole federation (all its clients,
 so that a column means the same in every round, and a client who sends back w^t is an exact null player.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Memberships
+from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UtilityError, unknown_name
 
 WEIGHTINGS = ("uniform", "samples", "fixed")
@@ -22,24 +23,61 @@ WEIGHTINGS = ("uniform", "samples", "fixed")
 
 @dataclass(frozen=True)
 class Mixtures:
-    """Coalitions' models as mixtures of the clients' models and the global model."""
+    """Coalitions' models: who is in each, what each client counts, and whether the global model fills up.
 
-    of_clients: NDArray[np.float64]  # (n_coalitions, n_clients)
-    of_global: NDArray[np.float64]  # (n_coalitions,)
-    weights: NDArray[np.float64] | None = None  # (n_clients,) a_k, where all coefficients come from one a client
-    from_global: bool = False  # whether coefficients are the weights themselves, or their shares in the members' sum
+    The coefficients c and g are derived from these. Every sum of weights goes from the first client to the last, so a
+    coalition's coefficients are the same whichever other clients and coalitions are listed.
+    """
+
+    memberships: Memberships  # (n_coalitions, n_clients) whose models are averaged
+    weights: NDArray[np.float64]  # (n_clients,) a_k; positive for whoever is a member
+    from_global: bool  # whether coefficients are the weights themselves, or their shares in the members' sum
+
+    def __len__(self) -> int:
+        return len(self.memberships)
+
+    @cached_property
+    def of_clients(self) -> NDArray[np.float64]:
+        """(n_coalitions, n_clients): the coefficient of each client's model."""
+        parts = self.memberships * self.weights
+        return parts if self.from_global else parts / np.where(self.is_empty, 1, self._totals)[:, None]
+
+    @cached_property
+    def of_global(self) -> NDArray[np.float64]:
+        """(n_coalitions,): the coefficient of the global model."""
+        return 1 - self._totals if self.from_global else self.is_empty.astype(np.float64)
+
+    @property
+    def is_empty(self) -> NDArray[np.bool_]:
+        """(n_coalitions,): whether a coalition's model is the global model itself."""
+        return ~np.asarray(self.memberships.any(axis=1))
+
+    @cached_property
+    def _totals(self) -> NDArray[np.float64]:
+        """(n_coalitions,): Σ_{k∈S} a_k, one client after the other."""
+        totals = np.zeros(len(self))
+        for members, weight in zip(self.memberships.T, self.weights.tolist(), strict=True):
+            totals[members] += weight
+        return totals
+
+    def rows(self, rows: NDArray[np.bool_] | Indices) -> "Mixtures":
+        """Some of the coalitions."""
+        return Mixtures(self.memberships[rows], self.weights, self.from_global)
+
+    def among(self, clients: Sequence[int] | Indices) -> "Mixtures":
+        """The same coalitions of some of the clients, in this order; nobody else may be a member."""
+        return Mixtures(self.memberships[:, clients], self.weights[clients], self.from_global)
 
 
 def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: str) -> Mixtures:
-    """The mixture of each coalition; `weights` are from `client_weights`. The empty coalition is w^t itself."""
-    parts = coalitions * weights  # (n_coalitions, n_clients)
-    totals = parts.sum(axis=1)  # (n_coalitions,)
-    if weighting == "fixed":
-        return Mixtures(parts, np.asarray(1 - totals), weights, from_global=True)
-    is_empty = np.asarray(~coalitions.any(axis=1))
-    if (totals[~is_empty] == 0).any():
+    """The mixture of each coalition; `weights` are from `client_weights`. The empty coalition is w^t itself.
+
+    A client without samples is in no average by sample count.
+    """
+    found = Mixtures(coalitions & (weights > 0), weights, weighting == "fixed")
+    if weighting != "fixed" and (found.is_empty & coalitions.any(axis=1)).any():
         raise UtilityError("a coalition's members report 0 samples in all, so they cannot be averaged by sample count")
-    return Mixtures(parts / np.where(is_empty, 1, totals)[:, None], is_empty.astype(np.float64), weights)
+    return found
 
 
 def client_weights(

@@ -1,25 +1,20 @@
-"""Stages, mixtures and the kernels' weights, each against the plain way."""
+"""Stages and mixed tensors, each against the plain way."""
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 
-from fedworth.arrays import stream
-from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import affine
 from fedworth.utility.fast.affine import Batch, Prefix, batches, in_order, logits, qualities, quality
 from fedworth.utility.fast.graph import export
-from fedworth.utility.fast.heads import head_of, shares_of
+from fedworth.utility.fast.heads import head_of
 from fedworth.utility.fast.mixing import channels_last, combined, round_models, stacked
 from fedworth.utility.fast.stages import constant_tensors, cut
 from fedworth.utility.fast.tuning import normalised_convolution, pool_by_twos
 from fedworth.utility.oracle import mix
-from fedworth.utility.weighting import WEIGHTINGS, Mixtures, client_weights, mixtures
 from tests.support.zoo import ZOO, all_mixtures, exact_utilities, round_of, task_of
 
 ROWS = np.array([[0.5, 0.5, 0, 0, 0], [0.1, 0.2, 0, 0.3, 0], [0.2, 0.2, 0.2, 0.2, 0.2], [0, 0, 0, 0, 0]])
@@ -120,31 +115,6 @@ def test_a_batch_norm_becomes_part_of_the_convolution_before_it(bias, affine_nor
 def test_pooling_by_twos_is_max_pooling(side):
     x = torch.randn(3, 2, side, side + 1, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(pool_by_twos(x), F.max_pool2d(x, 2), rtol=0, atol=0)
-
-
-@settings(deadline=None, derandomize=True, database=None)
-@given(st.integers(1, 7), st.sampled_from(WEIGHTINGS), st.integers(0, 2**31))
-def test_weights_are_found_again_from_coefficients(n_clients, weighting, seed):
-    rng = stream(seed, "test")
-    every = coalitions_of(np.arange(n_clients), n_clients)
-    coalitions = rng.permutation(every[every.any(axis=1)])[: rng.integers(1, 20)]
-    coalitions = coalitions[:, coalitions.any(axis=0)]
-    n_members = coalitions.shape[1]
-    counts = {k: int(rng.integers(1, 1000)) for k in range(n_members)}
-    weights = client_weights(counts, n_members, weighting=weighting, aggregation="samples")
-    wanted = mixtures(coalitions, weights, weighting)
-    shares = shares_of(wanted.of_clients, wanted.of_global)
-    assert shares is not None
-    again = mixtures(shares.memberships, shares.weights, "fixed" if shares.from_global else "samples")
-    np.testing.assert_allclose(again.of_clients, wanted.of_clients, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(again.of_global, wanted.of_global, rtol=0, atol=1e-12)
-
-
-def test_coefficients_of_no_weighting_have_no_weights():
-    rows = np.array([[0.5, 0.5], [0.4, 0.6]])
-    assert shares_of(rows, np.zeros(2)) is None
-    assert shares_of(np.array([[-1.0, 2.0]]), np.zeros(1)) is None
-    assert shares_of(rows, Mixtures(rows, np.array([0.5, 0.0])).of_global) is None
 
 
 @pytest.mark.parametrize(

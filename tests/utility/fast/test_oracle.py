@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from fedworth.errors import ModelError, UsageError, UtilityError
+from fedworth.errors import ModelError, UsageError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
 from fedworth.utility.fast import affine, graph, heads, stages
 from fedworth.utility.fast import oracle as fast
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.weighting import WEIGHTINGS, Mixtures, mixtures
+from fedworth.utility.weighting import WEIGHTINGS, mixtures
 from tests.support.zoo import (
     GREY,
     IMAGES,
@@ -101,7 +101,7 @@ def test_utilities_are_the_plain_loops_for_random_architectures(architecture, we
     round_ = round_of(task.module, frozen=frozen)
     every = all_mixtures(weighting)
     chosen = np.random.default_rng(seed).permutation(32)[:9]
-    wanted = Mixtures(every.of_clients[chosen], every.of_global[chosen])
+    wanted = every.rows(chosen)
     found = FastOracle(task, n_threads=n_threads).utilities(round_, wanted)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-10
     np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), rtol=0, atol=tolerance)
@@ -251,35 +251,18 @@ def test_half_precision_is_left_to_the_plain_loop():
     assert oracle.describe() == "plain: half precision rounds each model differently"
 
 
-def test_mixtures_of_no_weighting_are_measured_in_stages():
-    task = task_of(*ZOO["mlp"][:2])
-    rng = np.random.default_rng(0)
-    rows = rng.dirichlet(np.ones(6), 12)
-    wanted = Mixtures(rows[:, :5], rows[:, 5])
-    oracle, round_ = FastOracle(task), round_of(task.module)
-    expected = exact_utilities(task, round_, wanted)
-    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
-    assert oracle.describe().startswith("graph: ")
-
-
 def test_clients_without_samples_and_absent_clients_are_left_out_of_mixtures():
     task = task_of(*ZOO["logistic"][:2])
     round_ = round_of(task.module)
     models = round_.client_models
     without = Round(round_.entry, round_.global_model, {k: models[k] for k in (0, 3)}, {4: models[4]})
     every = all_mixtures("samples")
-    inside = ~every.of_clients[:, [1, 2]].any(axis=1)
-    wanted = Mixtures(every.of_clients[inside], every.of_global[inside])
+    inside = np.flatnonzero(~every.memberships[:, [1, 2]].any(axis=1))
+    wanted = every.rows(inside)
     expected = exact_utilities(task, round_, wanted)
     np.testing.assert_allclose(FastOracle(task).utilities(without, wanted), expected, rtol=0, atol=1e-6)
     with pytest.raises(ModelError, match=r"clients \[1, 2\] have no model in this round"):
         FastOracle(task).utilities(without, every)
-
-
-def test_mixtures_that_do_not_sum_to_one_are_refused():
-    task = task_of(*ZOO["logistic"][:2])
-    with pytest.raises(UtilityError, match=r"mixture 1: coefficients sum to 0\.5, expected 1"):
-        FastOracle(task).utilities(round_of(task.module, 1), Mixtures(np.array([[1.0], [0.5]]), np.zeros(2)))
 
 
 @pytest.mark.parametrize("name", ["logistic", "cnn"])

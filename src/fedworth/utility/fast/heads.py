@@ -1,13 +1,11 @@
 """Heads the kernels know: logits that are affine in the models, and ReLU layers up to the logits.
 
-Comes in: a module's stages and a round's models. Goes out: each coalition's loss, summed over the samples. Recognised
-by the graph alone: after the cut there may be nothing, or relu, linear, relu, linear, …, linear with rows of samples
-between them. Kernels sum along a trie, so coefficients must come from one weight a client,
+In: a module's stages, a round's models, the coalitions' mixtures. Out: each coalition's loss, summed over the samples.
+A head is recognised by the graph alone: after the cut there may be nothing, or relu, linear, relu, linear, …, linear
+with rows of samples between them. Kernels sum along a trie, which is possible because all coefficients come from one
+weight a client:
 
-    c_{S,k} = a_k / Σ_{j∈S} a_j,  g_S = 0      or      c_{S,k} = a_k,  g_S = 1 − Σ_{j∈S} a_j,
-
-which they do in every weighting. Mixtures say their weights; where they do not, these are found again from the
-coefficients.
+    c_{S,k} = a_k / Σ_{j∈S} a_j,  g_S = 0      or      c_{S,k} = a_k,  g_S = 1 − Σ_{j∈S} a_j.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from fedworth.arrays import Memberships
+from fedworth.arrays import Indices
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import Batch, Prefix, only_layer, tensor_of
 from fedworth.utility.fast.averages import Averages, averages
@@ -34,9 +32,7 @@ from fedworth.utility.fast.stages import Stages, numbers
 from fedworth.utility.fast.threads import meanwhile, sum_over_blocks
 from fedworth.utility.fast.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.fast.trie import coalition_trie
-
-CLOSE = 1e-12
-"""Coefficients are ratios of float64, exact but for roundings."""
+from fedworth.utility.weighting import Mixtures
 
 MOST_WEIGHTS = 1 << 22
 """Weights after the first relu; running sums of them are kept for every thread, a dozen at a time."""
@@ -96,63 +92,6 @@ def _keeps_rows(node: fx.Node) -> bool:
     return is_view and len(shape) == 2 and not isinstance(shape[0], int) and isinstance(shape[1], int)
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Coalitions whose coefficients come from one weight a client."""
-
-    memberships: Memberships  # (n_coalitions, n_clients)
-    weights: NDArray[np.float64]  # (n_clients,)
-    from_global: bool
-    client_numbers: tuple[int, ...] = ()  # what clients are called in errors, if not by their places
-
-    def only(self, rows: NDArray[np.bool_], clients: NDArray[np.bool_]) -> "Shares":
-        """Some of the coalitions, of some of the clients."""
-        numbers = tuple(np.array(self.client_numbers)[clients].tolist()) if self.client_numbers else ()
-        return Shares(self.memberships[np.ix_(rows, clients)], self.weights[clients], self.from_global, numbers)
-
-    def interchanged(self, twins: Sequence[Sequence[int]]) -> "Shares":
-        """The same coalitions, the first of equal clients of equal weight standing for whichever of them is in."""
-        if not twins:
-            return self
-        members = self.memberships.copy()  # (n_coalitions, n_clients)
-        for group in twins:
-            for weight in np.unique(self.weights[list(group)]):
-                alike = [k for k in group if self.weights[k] == weight]
-                n_present = self.memberships[:, alike].sum(axis=1, keepdims=True)  # (n_coalitions, 1)
-                members[:, alike] = np.arange(len(alike)) < n_present
-        return replace(self, memberships=members)
-
-
-def shares_of(coefficients: NDArray[np.float64], of_global: NDArray[np.float64]) -> Shares | None:
-    """The weights behind the coefficients of coalitions, none of them empty; None if there are no such weights."""
-    members = coefficients != 0  # (n_coalitions, n_clients)
-    fixed = np.where(members.any(axis=0), coefficients.max(axis=0, initial=0), 1.0)  # (n_clients,)
-    if np.abs(coefficients - members * fixed).max(initial=0) <= CLOSE and (fixed > 0).all():
-        return Shares(members, fixed, True)
-    weights = _relative_weights(coefficients, members)
-    parts = members * weights  # (n_coalitions, n_clients)
-    error = np.abs(coefficients - parts / parts.sum(axis=1, keepdims=True)).max(initial=0)
-    if error <= CLOSE and np.abs(of_global).max(initial=0) <= CLOSE and (weights > 0).all():
-        return Shares(members, weights, False)
-    return None
-
-
-def _relative_weights(coefficients: NDArray[np.float64], members: Memberships) -> NDArray[np.float64]:
-    """Weights in the ratios of the coefficients; clients who never meet, not even by way of others, are free."""
-    n_clients = coefficients.shape[1]
-    weights, known = np.ones(n_clients), np.zeros(n_clients, dtype=bool)
-    while True:
-        is_new = members & ~known  # (n_coalitions, n_clients)
-        n_new, meets = is_new.sum(axis=1), (members & known).any(axis=1)  # (n_coalitions,)
-        if not n_new.any():
-            return weights
-        best = int(np.where(n_new > 0, n_new + n_clients * meets, 0).argmax())
-        row, new = coefficients[best], is_new[best]
-        anchors = np.flatnonzero(members[best] & known)
-        weights[new] = row[new] * (weights[anchors[0]] / row[anchors[0]] if len(anchors) else 1.0)
-        known |= new
-
-
 def tiled_batches(stages: Stages, samples: Sequence[Batch]) -> list[Batch]:
     """The batches with a first layer's inputs packed for the kernels, if the prefix is a first layer."""
     layer = only_layer(stages)
@@ -174,24 +113,32 @@ def _n_outputs(stages: Stages) -> int:
 
 
 def head_losses(
-    stages: Stages, head: Head, models: RoundModels, shares: Shares, samples: Sequence[Batch], *, n_threads: int
+    stages: Stages,
+    head: Head,
+    models: RoundModels,
+    mixtures: Mixtures,
+    samples: Sequence[Batch],
+    *,
+    numbers: Indices,
+    n_threads: int,
 ) -> NDArray[np.float64]:
     """Σ loss over the samples of each coalition's model, and last of the global one: (n_coalitions + 1,).
 
-    The global model is one client more, in a coalition of its own: what it adds to itself is nothing.
+    The global model is one client more, in a coalition of its own: what it adds to itself is nothing. `numbers` are
+    what clients are called in errors.
     """
-    n_coalitions, n_clients = shares.memberships.shape
+    n_coalitions, n_clients = mixtures.memberships.shape
     members = np.zeros((n_coalitions + 1, n_clients + 1), dtype=np.bool_)
-    members[:-1, 1:], members[-1, 0] = shares.memberships, True
-    weights = np.append(1.0, shares.weights)
+    members[:-1, 1:], members[-1, 0] = mixtures.memberships, True
+    weights = np.append(1.0, mixtures.weights)
 
     def order() -> Averages:
-        return averages(coalition_trie(members), n_clients + 1, weights, from_global=shares.from_global)
+        return averages(coalition_trie(members), n_clients + 1, weights, from_global=mixtures.from_global)
 
     later = meanwhile(order, n_threads)  # the first layer does not need it
-    outputs = _Outputs(stages, models, shares.client_numbers, starts=shares.from_global)
+    outputs = _Outputs(stages, models, numbers.tolist(), starts=mixtures.from_global)
     layers = [_everybodys(layer, models.everybody, stages.exported) for layer in head.layers]
-    packed = _packed(layers, weights, starts=shares.from_global)
+    packed = _packed(layers, weights, starts=mixtures.from_global)
 
     def of_batch(index: int) -> NDArray[np.float64]:
         found = [

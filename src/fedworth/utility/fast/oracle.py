@@ -1,13 +1,13 @@
 """The fast oracle: the same utilities as the plain loop's, for a small part of its work.
 
-Comes in: a task, then round after round its models and the coalitions' mixtures. Goes out: one utility a mixture. The
+In: a task, then round after round its models and the coalitions' mixtures. Out: one utility a mixture. The
 module decides the route (`routes`), the round which tensors vary: those equal in all models count as constants, and
 what the test samples alone make of them is kept from round to round. `describe` says which routes were taken and why.
 
-A utility is the same to the last bit whatever else is measured with it, in whatever order, on however many threads, as
-long as mixtures say their weights (those of `weighting.mixtures` do): the way it is measured, and every sum, depends on
-the coalition's own members, the global model and the test set alone. Torch's own threads are kept out of it; only the
-plain route leaves them to convolutions, whose last bits may then depend on how many there are.
+A utility is the same to the last bit whatever else is measured with it, in whatever order, on however many threads: the
+way it is measured, and every sum, depends on the coalition's own members, the global model and the test set alone.
+Torch's own threads are kept out of it; only the plain route leaves them to convolutions, whose last bits may then
+depend on how many there are.
 """
 
 import copy
@@ -67,11 +67,10 @@ class FastOracle:
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
         round_ = fitted(round_, state_of(self.task.module))
-        utilities = np.zeros(len(mixtures.of_global))  # a coalition that leaves w^t as it is has exactly 0
+        utilities = np.zeros(len(mixtures))  # a coalition that leaves w^t as it is has exactly 0
         for part in wanted_parts(round_, mixtures, self.task.inputs.device):
-            to_kernel = self.measure == "loss" and part.shares is not None
             pays = part.sizes <= self._routes.largest_sharing(part.varying)  # (n_part,)
-            route = self._route(part, to_kernel, bool(pays.any()))
+            route = self._route(part, bool(pays.any()))
             if route.kind is Kind.PLAIN:
                 return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
             with one_torch_thread(), torch.inference_mode():
@@ -80,21 +79,23 @@ class FastOracle:
                     continue
                 for shares_prefix in np.unique(pays).tolist():
                     some = part.only(pays == shares_prefix)
-                    route = self._route(part, to_kernel, shares_prefix)
+                    route = self._route(part, shares_prefix)
                     utilities[some.places] = self._by_coalition(route, some)
         return np.asarray(utilities / len(self.task.labels))
 
-    def _route(self, part: Part, to_kernel: bool, pays: bool) -> Route:
+    def _route(self, part: Part, pays: bool) -> Route:
+        to_kernel = self.measure == "loss"
         return self._routes.route(part.origin, part.clients, part.varying, to_kernel=to_kernel, pays=pays)
 
     def _by_kernel(self, route: Route, part: Part) -> Utilities:
         """Σ over samples of loss before minus loss after, along a trie."""
         assert route.stages is not None
         assert route.head is not None
-        assert part.shares is not None
         models = RoundModels(part.origin, tuple(part.clients), {}, (), route.images)
         samples = self._samples(route, part.origin)
-        losses = head_losses(route.stages, route.head, models, part.shares, samples, n_threads=self.n_threads)
+        losses = head_losses(
+            route.stages, route.head, models, part.mixtures, samples, numbers=part.numbers, n_threads=self.n_threads
+        )
         return np.asarray(losses[-1] - losses[:-1])
 
     def _by_coalition(self, route: Route, part: Part) -> Utilities:

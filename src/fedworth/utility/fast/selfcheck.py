@@ -21,15 +21,21 @@ from torch.func import functional_call
 from fedworth.errors import ModelError
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import Prefix, batches, logits, quality
-from fedworth.utility.fast.heads import Head, head_losses, shares_of
+from fedworth.utility.fast.heads import Head, head_losses
 from fedworth.utility.fast.mixing import channels_last, combined, round_models
 from fedworth.utility.fast.stages import Stages
 from fedworth.utility.oracle import mix
+from fedworth.utility.weighting import Mixtures
 
 Key = TypeVar("Key")
 
 N_SAMPLES = 32
 COEFFICIENTS = np.array([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.2, 0.3], [0.0, 0.0, 1.0]])  # g = 0, 0, 0.4, 0
+CHECKED_COALITIONS = np.array([[True, True, False], [True, True, True], [False, False, True]])
+CHECKED_MIXTURES = (
+    Mixtures(CHECKED_COALITIONS, np.ones(3), from_global=False),
+    Mixtures(CHECKED_COALITIONS, np.array([0.1, 0.2, 0.3]), from_global=True),
+)
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Of the largest logit."""
 
@@ -175,10 +181,9 @@ def check_head(
     for kind, models in checked_models(module, origin, clients, stages.varying).items():
         mixed = round_models(models[0], models[1:], stages.varying, images=False)
         samples = batches(stages, models[0], inputs, labels, len(labels))
-        for rows in (COEFFICIENTS[[0, 1, 3]], np.array([[0.1, 0.2, 0.0], [0.1, 0.2, 0.3]])):
-            shares = shares_of(rows, 1 - rows.sum(axis=1))
-            assert shares is not None
-            found = head_losses(stages, head, mixed, shares, samples, n_threads=1) / len(labels)
+        for mixtures in CHECKED_MIXTURES:
+            numbers, rows = np.arange(3), mixtures.of_clients
+            found = head_losses(stages, head, mixed, mixtures, samples, numbers=numbers, n_threads=1) / len(labels)
             for row, loss in zip((*rows, np.zeros(3)), found, strict=True):
                 model = mix(_widened(models[0]), {k: _widened(m) for k, m in enumerate(models[1:])}, row, 1 - row.sum())
                 logits = plain_logits(wide_module, model, inputs.double())

@@ -1,13 +1,16 @@
-"""Clients who sent the same model are interchangeable: in a mixture, the first of them stands for all.
+"""Clients who sent the same model are interchangeable: in a mixture, the first of them stands for whichever is in.
 
 A sum of floats depends on its order, so {0} ∪ S and {9} ∪ S may differ in the last place although clients 0 and 9 sent
-equal models. With their coefficients gathered at the first of them the mixtures are the same, and so is the number.
+equal models and weigh the same. With the first of them in the place of the other, the mixtures are the same, and so is
+the number.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 
 from fedworth.ledger.ledger import Model
@@ -17,16 +20,15 @@ N_COMPARED = 16
 """Numbers of each tensor that must be equal before all are compared."""
 
 
-def gathered(mixtures: Mixtures, groups: Sequence[Sequence[int]]) -> Mixtures:
-    """The same mixtures, the coefficients of each group of equal models added up at the first of them."""
-    if not groups:
-        return mixtures
-    of_clients = mixtures.of_clients.copy()  # (n_coalitions, n_clients)
-    for first, *others in groups:
-        for other in others:  # one after the other: a sum of many columns would depend on who is measured
-            of_clients[:, first] += mixtures.of_clients[:, other]
-            of_clients[:, other] = 0.0
-    return Mixtures(of_clients, mixtures.of_global)
+def interchanged(mixtures: Mixtures, groups: Sequence[Sequence[int]]) -> Mixtures:
+    """The same mixtures, the first of equal clients of equal weight standing for whichever of them is in."""
+    members = mixtures.memberships.copy()  # (n_coalitions, n_clients)
+    for group in groups:
+        for weight in np.unique(mixtures.weights[list(group)]):
+            alike = [k for k in group if mixtures.weights[k] == weight]
+            n_present = mixtures.memberships[:, alike].sum(axis=1, keepdims=True)  # (n_coalitions, 1)
+            members[:, alike] = np.arange(len(alike)) < n_present
+    return replace(mixtures, memberships=members)
 
 
 def twins(models: Mapping[int, Model]) -> list[list[int]]:
