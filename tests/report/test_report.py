@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fedworth.errors import ArtefactError
+from fedworth.ledger.finding import Finding, Kind
 from fedworth.report.files import read_report, write_report
 from fedworth.report.report import Report, agreement, report_from
-from fedworth.report.tables import csv_text, headlines, markdown, tables, values_table
+from fedworth.report.tables import csv_text, findings_lines, headlines, markdown, tables, values_table
 from fedworth.valuation.valuation import Valuation
 
 CLIENTS = ("a", "b", "c")
@@ -103,3 +104,33 @@ def test_valuations_of_other_clients_are_refused():
 def test_a_document_that_is_no_report_is_refused():
     with pytest.raises(ArtefactError, match="not a report"):
         report_from({"title": "t"})
+
+
+FOUND = (
+    Finding(Kind.LARGE_UPDATE, ("a",), (1, 2), 4, {"ratio": 12.5}),
+    Finding(Kind.SAME_MODEL, ("b", "c|*x*"), (1,), 1),
+)
+
+
+def test_findings_are_read_back_and_say_the_same_in_text_and_json(tmp_path):
+    written = report(findings=FOUND)
+    write_report(written, tmp_path)
+    assert read_report(tmp_path / "report.json").findings == FOUND
+    sentences = [finding["sentence"] for finding in json.loads((tmp_path / "report.json").read_text())["findings"]]
+    assert findings_lines(FOUND)[1:-1] == [f"- {sentence}" for sentence in sentences]
+    assert f"- {sentences[0]}\n" in (tmp_path / "report.md").read_text()
+
+
+def test_a_hostile_name_in_a_finding_is_text_in_markdown():
+    assert "'c&#124;\\*x\\*'" in markdown(report(findings=FOUND))
+
+
+def test_an_older_report_has_no_findings():
+    document = report(findings=FOUND).document()
+    del document["findings"]
+    assert report_from(document).findings == ()
+
+
+def test_a_report_with_a_broken_finding_is_refused():
+    with pytest.raises(ArtefactError, match="not a finding"):
+        report_from({**report().document(), "findings": [{"kind": "large update"}]})

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedworth.cli.options import command
-from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
 from fedworth.report.files import read_report, write_report
 from fedworth.report.report import Report
 from fedworth.report.tables import headlines, tables
@@ -37,5 +37,6 @@ def show_report(report: Report, paths: list[Path], *, as_json: bool) -> None:
     for table in tables(report):
         show_table(table)
     show_lines([*headlines(report), ""] if report.copies else [])
+    show_findings(report.findings)
     show_lines(["written: " + ", ".join(str(path) for path in paths)])
     warn(report.warnings())

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from fedworth.report.tables import Table
+from fedworth.ledger.finding import Finding
+from fedworth.report.tables import Table, findings_lines
 from fedworth.storage import Progress, silent
 
 
@@ -37,6 +38,11 @@ def show_lines(lines: Iterable[str]) -> None:
     """Plain lines on standard output."""
     for line in lines:
         print(line)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Findings on standard output, under their heading."""
+    show_lines(_on_one_line(line) for line in findings_lines(findings))
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedworth.cli.options import add_as_average_option, command
-from fedworth.cli.show import show_json, show_lines, warn
+from fedworth.cli.show import show_findings, show_json, show_lines, warn
 
 if TYPE_CHECKING:
     from fedworth.federation.rules.check import Checked
+    from fedworth.ledger.finding import Finding
     from fedworth.ledger.ledger import Ledger
 
 
@@ -29,10 +30,12 @@ def run(args: argparse.Namespace) -> None:
     """Verify, say what is in the ledger, and whether its server did what its rule says."""
     from fedworth.federation.rules.check import check_ledger
     from fedworth.federation.rules.documents import rule_name, rule_of
+    from fedworth.ledger.findings import findings
     from fedworth.ledger.ledger import verify_ledger
 
     ledger = verify_ledger(args.ledger)
     checked = check_ledger(ledger, rule_of(ledger))
+    odd = findings(ledger, is_kept=False)
     found = {
         "ledger": str(args.ledger),
         "n_rounds": ledger.n_rounds,
@@ -45,14 +48,15 @@ def run(args: argparse.Namespace) -> None:
         "largest_gap": checked.largest_gap,
     }
     if args.json:
-        show_json({**found, "warnings": [*ledger.warnings(), *checked.notes()]})
+        warnings = [*ledger.warnings(), *checked.notes()]
+        show_json({**found, "warnings": warnings, "findings": [finding.document() for finding in odd]})
     else:
-        _show(args, ledger, checked)
+        _show(args, ledger, checked, odd)
     if not args.as_average:
         checked.refuse_others()
 
 
-def _show(args: argparse.Namespace, ledger: "Ledger", checked: "Checked") -> None:
+def _show(args: argparse.Namespace, ledger: "Ledger", checked: "Checked", odd: "tuple[Finding, ...]") -> None:
     from fedworth.federation.rules.documents import rule_name
 
     state = "closed" if ledger.is_closed else "still open"
@@ -63,4 +67,5 @@ def _show(args: argparse.Namespace, ledger: "Ledger", checked: "Checked") -> Non
             f"server: {rule_name(checked.rule)}; so it was in {checked.n_same} of {ledger.n_rounds} rounds",
         ]
     )
+    show_findings(odd)
     warn((*ledger.warnings(), *checked.notes()))

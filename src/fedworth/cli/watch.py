@@ -17,7 +17,7 @@ from fedworth.cli.options import (
     is_auto,
     permutations_of,
 )
-from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,4 +98,5 @@ def _show(report: "Report", *, as_json: bool) -> None:
     show_lines([report.title])
     if report.valuations:
         show_table(values_table(report))
+    show_findings(report.findings)
     warn(report.warnings())

@@ -6,7 +6,7 @@ A stage whose artefact is there is not run again. Every artefact is written whol
 settings alone, so an interrupted and resumed run gives the same bytes as one that was not.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedworth.completion.crossvalidation import choose
 from fedworth.errors import ArtefactError, CompletionError, ValuationError
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import Ledger
 from fedworth.report.files import write_report
 from fedworth.report.report import Report
@@ -75,7 +76,7 @@ def run(
     ledger = simulate(settings.simulation, folder / "ledger", data_folder=data_folder, resume=resume, progress=progress)
     utilities, truth = _observe(settings, ledger, folder, data_folder, progress)
     completion = _complete(settings, utilities, folder)
-    report = _report(settings, utilities, truth, completion)
+    report = replace(_report(settings, utilities, truth, completion), findings=findings(ledger))
     write_report(report, folder)
     return report
 

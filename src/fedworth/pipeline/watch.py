@@ -23,6 +23,7 @@ from fedworth.completion.completion import FactorCompletion, load_completion, sa
 from fedworth.completion.coverage import coverage
 from fedworth.errors import ArtefactError, CompletionError, ValuationError
 from fedworth.federation.task import Task
+from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import Ledger
 from fedworth.report.report import Report
 from fedworth.storage import json_bytes, make_folder, read_json, write_json
@@ -90,6 +91,7 @@ def update(ledger: Ledger, task: Task, settings: WatchSettings, folder: Path, *,
         tuple(refusals),
         coverage=coverage(matrix).document() if matrix.heard.any() else None,
         notes=() if valuations else ledger.warnings(),  # a valuation carries them itself
+        findings=findings(ledger),
     )
     write_json(folder / "report.json", report.document())
     return report

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedworth.errors import ArtefactError
+from fedworth.ledger.finding import Finding, finding_from
 from fedworth.theory.fairness import relative_difference
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import BASES, Valuation, valuation_from
@@ -13,7 +14,7 @@ from fedworth.valuation.valuation import BASES, Valuation, valuation_from
 
 @dataclass(frozen=True)
 class Report:
-    """Valuations, refusals, coverage, and pairs of clients known to have the same data."""
+    """Valuations, refusals, coverage, pairs of clients known to have the same data, and what was found."""
 
     title: str
     clients: tuple[str, ...]
@@ -22,6 +23,7 @@ class Report:
     copies: tuple[tuple[str, str], ...] = ()  # (copy, of)
     coverage: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
         for valuation in self.valuations:
@@ -49,6 +51,7 @@ class Report:
             "copies": [list(pair) for pair in self.copies],
             "coverage": self.coverage,
             "notes": list(self.notes),
+            "findings": [finding.document() for finding in self.findings],
         }
 
 
@@ -63,6 +66,7 @@ def report_from(document: dict[str, Any]) -> Report:
             tuple((copy, of) for copy, of in document["copies"]),
             document["coverage"],
             tuple(document["notes"]),
+            tuple(finding_from(found) for found in document.get("findings", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ArtefactError(f"not a report: {error!r}") from error

@@ -3,9 +3,11 @@
 import csv
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedworth.ledger.finding import Finding
 from fedworth.report.report import Report, agreement
 from fedworth.valuation.valuation import BASES, Valuation
 
@@ -19,6 +21,7 @@ LABELS = {
     "leave-one-out": "leave-one-out",
 }
 ABSENT = "–"
+FINDINGS = "Findings: what was seen, a reason to ask and not a verdict"
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,11 @@ def headlines(report: Report) -> list[str]:
     return lines
 
 
+def findings_lines(findings: Sequence[Finding]) -> list[str]:
+    """The findings under their heading, a sentence each; nothing if there are none."""
+    return [FINDINGS, *(f"- {finding.sentence}" for finding in findings), ""] if findings else []
+
+
 def markdown(report: Report) -> str:
     """The whole report as Markdown."""
     parts = [f"# {_plain(report.title)}"]
@@ -99,6 +107,8 @@ def markdown(report: Report) -> str:
     parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
         parts += [f"## {table.title}", _markdown_table(table)]
+    if report.findings:
+        parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.findings)]
     completed = report.valuation("comfedsv")
     if completed is not None and completed.completion is not None:
         parts += ["## The completion behind ComFedSV", _markdown_table(completion_table(completed.completion))]

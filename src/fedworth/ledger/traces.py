@@ -1,0 +1,135 @@
+"""The trace of a round: the few numbers about its models that findings are made of.
+
+In: one round of a ledger. Out, for the global model and for each answer: the sha256 of the model, its norm, the norm
+of its update w_k − w^t, and a *sketch* of that update.
+
+The sketch is a linear map to 64 numbers, s_j = Σ_b ±_b u[64 b + j], with signs that are fixed once and for all. It is
+linear, so a scaled copy of an update has a scaled copy of its sketch, in whatever round; and two updates that are not
+alike have sketches that are not alike. So rounds can be compared without having two of them in memory.
+
+Traces are kept beside the ledger (`traces/000000.npz`), so that a federation that is watched is read once. A trace is
+used only if it names the sha256 of the round's file. `verify` does not use them: it reads the models themselves.
+"""
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedworth.errors import ArtefactError
+from fedworth.ledger.ledger import Ledger, Round
+from fedworth.ledger.model import Model
+from fedworth.storage import make_folder, read_npz, write_npz
+
+FOLDER = "traces"
+FORMAT = 1
+WIDTH = 64
+PIECE = 4096  # rows of 64 numbers that are looked at together
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RoundTrace:
+    """What is kept of a round's models; row 0 is the global model, row 1 + i the i-th client that answered."""
+
+    clients: tuple[int, ...]
+    sha256s: tuple[str, ...]  # (1 + n_answered,) of the models
+    model_norms: Numbers  # (1 + n_answered,)
+    update_norms: Numbers  # (1 + n_answered,), 0 for the global model
+    sketches: Numbers  # (1 + n_answered, 64): of the global model, then of the updates
+    rounding: float  # the largest relative error of a number in the models' dtypes
+    n_numbers: int  # that a model has
+
+
+def trace_of(ledger: Ledger, round_index: int, *, is_kept: bool = True) -> RoundTrace:
+    """The trace of one round; with `is_kept`, from beside the ledger if it is there, and put there if it is not."""
+    if not is_kept:
+        return traced(ledger.open_round(round_index))
+    entry = ledger.entries[round_index]
+    path = ledger.folder / FOLDER / f"{round_index:06d}.npz"
+    found = _read(path, entry.sha256, tuple(sorted(entry.answered)))
+    if found is None:
+        found = traced(ledger.open_round(round_index))
+        with contextlib.suppress(OSError):  # a ledger that cannot be written to is read again next time
+            make_folder(path.parent)
+            write_npz(path, _arrays(found, entry.sha256))
+    return found
+
+
+def traced(round_: Round) -> RoundTrace:
+    """Look at the models of a round, one at a time."""
+    models = [round_.global_model, *round_.client_models.values()]
+    looked = [_looked_at(model, round_.global_model if k else None) for k, model in enumerate(models)]
+    floats = [tensor for tensor in round_.global_model.values() if tensor.is_floating_point()]
+    return RoundTrace(
+        tuple(round_.client_models),
+        tuple(model_sha256(model) for model in models),
+        np.array([norm for norm, _, _ in looked]),
+        np.array([norm for _, norm, _ in looked]),
+        np.stack([sketch for _, _, sketch in looked]),
+        max((torch.finfo(tensor.dtype).eps for tensor in floats), default=1.0),
+        sum(tensor.numel() for tensor in floats),
+    )
+
+
+def model_sha256(model: Model) -> str:
+    """The sha256 of a model: names, dtypes, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _looked_at(model: Model, start: Model | None) -> tuple[float, float, Numbers]:
+    """The norm of a model, the norm of its update from `start`, and the sketch of the update; without a start, the
+    sketch of the model itself. Numbers that are not floats (counters, flags) are left out."""
+    model_square, update_square, sketch, n_before = 0.0, 0.0, np.zeros(WIDTH), 0
+    for name, tensor in sorted(model.items()):
+        if not (tensor if start is None else start[name]).is_floating_point():
+            continue
+        flat, origin = tensor.reshape(-1), None if start is None else start[name].reshape(-1)
+        for first in range(0, len(flat), PIECE * WIDTH):
+            piece = flat[first : first + PIECE * WIDTH].to(torch.float64).numpy()
+            update = piece if origin is None else piece - origin[first : first + len(piece)].to(torch.float64).numpy()
+            model_square += float(piece @ piece)
+            update_square += 0.0 if origin is None else float(update @ update)
+            sketch += _sketched(update, n_before)
+            n_before += 1
+    return model_square**0.5, update_square**0.5, sketch
+
+
+def _sketched(update: Numbers, n_before: int) -> Numbers:
+    """(64,): the sum of the rows of 64 numbers, each with its sign; the signs depend on the piece's place alone."""
+    rows = np.pad(update, (0, -len(update) % WIDTH)).reshape(-1, WIDTH)  # (n_rows, 64)
+    raw = np.random.PCG64(n_before).random_raw(PIECE // 64)  # numpy promises these bits for ever
+    signs = 1.0 - 2.0 * np.unpackbits(np.asarray(raw, dtype="<u8").view(np.uint8))[: len(rows)]  # (n_rows,)
+    return np.asarray(signs @ rows)
+
+
+def _arrays(trace: RoundTrace, sha256: str) -> dict[str, NDArray[np.generic]]:
+    return {
+        "of": np.array([str(FORMAT), sha256, *trace.sha256s]),
+        "numbers": np.column_stack([trace.model_norms, trace.update_norms, trace.sketches]),
+        "models": np.array([trace.rounding, trace.n_numbers]),
+    }
+
+
+def _read(path: Path, sha256: str, clients: tuple[int, ...]) -> RoundTrace | None:
+    """The trace at `path`, if it is one of this round as it is now."""
+    try:
+        arrays = read_npz(path)
+        (of, numbers, models), n_models = (arrays["of"], arrays["numbers"], arrays["models"]), 1 + len(clients)
+    except (ArtefactError, KeyError):
+        return None
+    if of.shape != (2 + n_models,) or list(of[:2]) != [str(FORMAT), sha256] or models.shape != (2,):
+        return None
+    if numbers.dtype != np.float64 or numbers.shape != (n_models, 2 + WIDTH):
+        return None
+    names = tuple(str(name) for name in of[2:])
+    return RoundTrace(clients, names, numbers[:, 0], numbers[:, 1], numbers[:, 2:], float(models[0]), int(models[1]))
