@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import fedworth
 
 ROOT = Path(fedworth.__file__).parent
@@ -24,8 +26,8 @@ WAY = (
     "cli",
     "__main__",
 )
-SUBROOM = "fedworth.utility.fast"
-"""The one folder with a door of its own: nobody outside imports from deeper in it."""
+SUBROOMS = {"fedworth.utility.fast", "fedworth.completion.models"}
+"""Folders with a door of their own: nobody outside imports from deeper in them."""
 
 LARGEST_ROOM, LONGEST_MODULE = 18, 300
 DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare"}
@@ -88,17 +90,18 @@ def test_nobody_inside_imports_from_a_door():
 
 def test_nothing_is_imported_through_a_package_and_no_package_passes_anything_on():
     """A folder's `__init__` imports nothing, and naming the folder is no way to reach what is in it, but for a door."""
-    inner = PACKAGES - {"fedworth", SUBROOM}
+    inner = PACKAGES - {"fedworth"} - SUBROOMS
     assert {name: own_imports(name) & inner for name in PATHS if own_imports(name) & inner} == {}
     assert {name: own_imports(name) for name in inner if own_imports(name)} == {}
 
 
-def test_the_fast_oracle_is_entered_by_its_door():
-    outside = [name for name in PATHS if not name.startswith(SUBROOM)]
-    past = {name: {found for found in own_imports(name) if found.startswith(f"{SUBROOM}.")} for name in outside}
+@pytest.mark.parametrize("room", sorted(SUBROOMS))
+def test_a_subroom_is_entered_by_its_door(room):
+    outside = [name for name in PATHS if not name.startswith(room)]
+    past = {name: {found for found in own_imports(name) if found.startswith(f"{room}.")} for name in outside}
     assert {name: found for name, found in past.items() if found} == {}
-    inside = [name for name in PATHS if name.startswith(f"{SUBROOM}.")]
-    assert [name for name in inside if SUBROOM in own_imports(name)] == []
+    inside = [name for name in PATHS if name.startswith(f"{room}.")]
+    assert [name for name in inside if room in own_imports(name)] == []
 
 
 def test_no_room_is_too_full():

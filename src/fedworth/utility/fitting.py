@@ -16,17 +16,17 @@ def fitted(round_: Round, like: Model) -> Round:
     check_alike(round_.global_model, like, "global model, against the task's module")
     return Round(
         round_.entry,
-        _cast(round_.global_model, like),
+        fitted_model(round_.global_model, like),
         _cast_all(round_.client_models, like),
         _cast_all(round_.apart_models, like),
     )
 
 
 def _cast_all(models: Mapping[int, Model], like: Model) -> dict[int, Model]:
-    return {index: _cast(model, like) for index, model in models.items()}
+    return {index: fitted_model(model, like) for index, model in models.items()}
 
 
-def _cast(model: Model, like: Model) -> Model:
+def fitted_model(model: Model, like: Model) -> Model:
     """Tensors that fit already are passed on as they are, still memory-mapped."""
     return {name: _as(tensor, like[name].dtype) for name, tensor in model.items()}
 

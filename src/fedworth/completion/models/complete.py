@@ -1,0 +1,132 @@
+"""Complete by models: the seen utilities, a ledger and an oracle go in; an estimate of every cell comes out.
+
+    seen cells                 as seen
+    an absent client alone     by the lone process
+    any other coalition        measured, on the models that were heard and those predicted of the absent
+
+The variance of an estimated cell is g_t² s_k² Σ_{i ∈ S absent} ρ_ti, with s_k the held-out error at the coalition's
+size k and ρ_ti the variance of i's predicted answer over that of the held-out ones.
+"""
+
+import numpy as np
+
+from fedworth.arrays import Memberships, Utilities
+from fedworth.completion.models.answers import Floats
+from fedworth.completion.models.completion import ModelCompletion
+from fedworth.completion.models.holdouts import HoldOuts, held_points, hold_outs
+from fedworth.completion.models.lone_process import Lone, lone_utilities
+from fedworth.completion.models.predicted import PredictedLedger, predict_absent
+from fedworth.errors import CompletionError
+from fedworth.ledger.ledger import Ledger
+from fedworth.storage import Progress, silent
+from fedworth.utility.cache import TaskOracle
+from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.observe import round_weights
+from fedworth.utility.oracle import Oracle
+from fedworth.utility.weighting import mixtures
+
+
+def complete_by_models(
+    ledger: Ledger,
+    oracle: TaskOracle,
+    seen: UtilityMatrix,
+    *,
+    weighting: str = "uniform",
+    progress: Progress = silent,
+) -> ModelCompletion:
+    """Every coalition of the heard clients in every round; `seen` are the utilities of the participants' coalitions."""
+    if seen.is_truth:
+        raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
+    if seen.clients != ledger.clients or seen.n_rounds != ledger.n_rounds:
+        raise CompletionError(f"{ledger.folder}: utilities of another federation; observe this ledger")
+    predicted = predict_absent(ledger, oracle.task)
+    lone = heard_alone(predicted, oracle, seen, weighting)
+    coalitions = coalitions_of(predicted.heard, len(ledger.clients))
+    cells, n_evaluations = np.empty((seen.n_rounds, len(coalitions))), 0
+    for round_index, row in enumerate(cells):
+        n_evaluations += _fill(row, predicted, oracle, seen, lone, coalitions, round_index, weighting)
+        progress("completing rounds", round_index + 1, seen.n_rounds)
+    errors = hold_outs(predicted, oracle, seen, lone, weighting=weighting)
+    return _completion(predicted, coalitions, cells, lone, errors, n_evaluations)
+
+
+def heard_alone(predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, weighting: str) -> Lone:
+    """Everyone's lone utilities; those of participants as seen, or measured where they were not yet."""
+    singles = np.eye(seen.n_clients, dtype=bool)
+    heard = np.stack([seen.row(t, singles) for t in range(seen.n_rounds)])  # (n_rounds, n_clients)
+    for round_index, present in enumerate(seen.participants):
+        missing = np.flatnonzero(present & np.isnan(heard[round_index]))
+        if len(missing):
+            weights = round_weights(predicted.ledger, round_index, weighting)
+            recorded = predicted.answers.rounds[round_index]
+            heard[round_index, missing] = oracle.utilities(recorded, mixtures(singles[missing], weights, weighting))
+    return lone_utilities(heard, predicted.likeness, predicted.process.rounds, predicted.process.clients)
+
+
+def _fill(
+    row: Utilities,
+    predicted: PredictedLedger,
+    oracle: Oracle,
+    seen: UtilityMatrix,
+    lone: Lone,
+    coalitions: Memberships,
+    round_index: int,
+    weighting: str,
+) -> int:
+    """Write one round's utilities into `row`; how many of them had to be measured."""
+    row[:] = seen.row(round_index, coalitions)
+    row[~coalitions.any(axis=1)] = 0.0
+    is_lone = np.isnan(row) & (coalitions.sum(axis=1) == 1)
+    row[is_lone] = lone.utilities[round_index, np.argmax(coalitions[is_lone], axis=1)]
+    unseen = np.flatnonzero(np.isnan(row))
+    if len(unseen):
+        weights = round_weights(predicted.ledger, round_index, weighting)
+        wanted = mixtures(coalitions[unseen], weights, weighting)
+        row[unseen] = oracle.utilities(predicted.open_round(round_index), wanted)
+    return len(unseen)
+
+
+def _completion(
+    predicted: PredictedLedger,
+    coalitions: Memberships,
+    cells: Utilities,
+    lone: Lone,
+    errors: HoldOuts,
+    n_evaluations: int,
+) -> ModelCompletion:
+    points, heard = held_points(predicted), predicted.heard
+    relative = _relative_variances(predicted)  # ρ, (n_rounds, n_clients)
+    variances = np.zeros(cells.shape)
+    covariance = np.zeros((len(heard), len(heard)))
+    if len(points):
+        sizes = np.maximum(coalitions.sum(axis=1), 1) - 1
+        variances = (lone.scale[:, None] * errors.by_size[sizes]) ** 2 * (relative @ coalitions.T)
+        weights = np.where(predicted.known, 0.0, lone.scale[:, None])  # (n_rounds, n_clients)
+        summed = predicted.process.summed_covariance(weights)[np.ix_(heard, heard)]
+        covariance = errors.summed**2 * summed / _mean_variance(predicted)
+    return ModelCompletion(
+        clients=predicted.answers.clients,
+        coalitions=coalitions,
+        cells=cells,
+        cell_variances=variances,
+        heard=heard,
+        member_covariance=covariance,
+        relative_variances=relative[:, heard].sum(axis=0) / np.maximum((relative[:, heard] > 0).sum(axis=0), 1),
+        n_rounds_heard=predicted.answers.participants[:, heard].sum(axis=0),
+        lone_noise=lone.noise,
+        n_answers=len(predicted.points),
+        n_held_out=len(points),
+        n_evaluations=n_evaluations + errors.n_evaluations,
+        everyone_heard=bool(predicted.answers.participants[:, heard].all(axis=1).any()),
+    )
+
+
+def _relative_variances(predicted: PredictedLedger) -> Floats:
+    if len(held_points(predicted)) == 0:
+        return np.zeros(predicted.known.shape)
+    return np.nan_to_num(predicted.variances, nan=0.0) / _mean_variance(predicted)
+
+
+def _mean_variance(predicted: PredictedLedger) -> float:
+    return float(predicted.process.left_out_variances[held_points(predicted)].mean())

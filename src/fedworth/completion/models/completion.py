@@ -1,0 +1,110 @@
+"""What completing by models gives: an estimate of every cell with its variance, and what the values' intervals need.
+
+`member_covariance` says how far a client's predicted answers put the coalitions that hold it off: the covariance,
+between clients, of the error summed over rounds and coalition sizes. The Shapley value is linear in it (`intervals`).
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.completion.models.answers import Floats
+from fedworth.errors import ArtefactError, UnseenError
+from fedworth.storage import read_npz, write_npz
+from fedworth.utility.coalitions import locate, names
+
+KIND = "models"
+
+
+@dataclass(frozen=True)
+class ModelCompletion:
+    """The utility matrix, seen cells as seen, the others from heard and predicted models."""
+
+    clients: tuple[str, ...]
+    coalitions: Memberships  # (n_coalitions, n_clients)
+    cells: Utilities  # (n_rounds, n_coalitions)
+    cell_variances: Floats  # (n_rounds, n_coalitions), 0 where seen
+    heard: Indices  # (n_heard,): the clients that some round has heard
+    member_covariance: Floats  # (n_heard, n_heard)
+    relative_variances: Floats  # (n_heard,): of predicted answers, over that of the held-out ones
+    n_rounds_heard: Indices  # (n_heard,)
+    lone_noise: float
+    n_answers: int
+    n_held_out: int
+    n_evaluations: int
+    everyone_heard: bool
+
+    def __post_init__(self) -> None:
+        expected = (self.cells.shape[0], len(self.coalitions))
+        if self.cells.shape != expected or self.cell_variances.shape != expected:
+            raise ArtefactError(f"completion: cells of shape {self.cells.shape}, expected (n_rounds, n_coalitions)")
+        if not (np.isfinite(self.cells).all() and np.isfinite(self.member_covariance).all()):
+            raise ArtefactError("completion: a cell or its variance is not finite")
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.cells)
+
+    def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
+        """Which of these coalitions have an estimate: those of clients that were heard."""
+        return locate(coalitions, self.coalitions) >= 0
+
+    def estimates(self, coalitions: Memberships) -> Utilities:
+        """(n_rounds, n_coalitions): the cells."""
+        return np.asarray(self.cells[:, self._columns(coalitions)])
+
+    def totals(self, coalitions: Memberships) -> Utilities:
+        """(n_coalitions,): the cells summed over the rounds."""
+        return np.asarray(self.cells.sum(axis=0)[self._columns(coalitions)])
+
+    def variances(self, coalitions: Memberships) -> Utilities:
+        """(n_rounds, n_coalitions): the variances of the cells, from held-out answers."""
+        return np.asarray(self.cell_variances[:, self._columns(coalitions)])
+
+    def summary(self) -> dict[str, Any]:
+        """How the estimate was made, as JSON."""
+        return {
+            "kind": KIND,
+            "n_answers": self.n_answers,
+            "n_held_out": self.n_held_out,
+            "n_evaluations": self.n_evaluations,
+            "lone_noise": self.lone_noise,
+            "everyone_heard": self.everyone_heard,
+        }
+
+    def _columns(self, coalitions: Memberships) -> Indices:
+        columns = locate(coalitions, self.coalitions)
+        unknown = np.flatnonzero(columns < 0)
+        if len(unknown):
+            first = names(coalitions[unknown[0]], self.clients)
+            raise UnseenError(
+                f"{len(unknown):,} coalitions have no estimate, the first {first}: no round has heard all of its "
+                "members, not even one at a time; leave such clients out"
+            )
+        return columns
+
+
+def save_model_completion(completion: ModelCompletion, path: Path) -> None:
+    """Write a completion, whole or not at all."""
+    arrays = {field.name: np.asarray(getattr(completion, field.name)) for field in fields(completion)}
+    write_npz(path, {"kind": np.array(KIND), **arrays})
+
+
+def load_model_completion(path: Path) -> ModelCompletion:
+    """The completion at `path`."""
+    arrays = read_npz(path)
+    try:
+        made = {field.name: _own(arrays[field.name]) for field in fields(ModelCompletion)}
+        made["clients"] = tuple(str(name) for name in arrays["clients"])
+        return ModelCompletion(**made)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ArtefactError(f"{path}: not a completion by models ({error})") from error
+
+
+def _own(array: NDArray[Any]) -> Any:
+    """A number as a number, an array as it is."""
+    return array.item() if array.ndim == 0 else array

@@ -1,0 +1,162 @@
+"""Hold-outs: how wrong the predictions are, found on answers that were heard.
+
+Every heard answer of a round that somebody missed is predicted from all the others, in closed form, and each coalition
+of that round's participants with its client is measured once more with the predicted answer in place of the heard one
+(a lone client takes the lone process's word, as an absent one would). Never more than one answer is left out at once:
+with more, the sign of the bias turns.
+
+The error of a point at size k, ε_k, is the mean over its coalitions of size k of seen minus predicted utility, in
+units of the round's scale g_t, and of √ρ, ρ the variance of the point's prediction over the mean of all points'. No
+round shows coalitions larger than its participants; there one member's error fades as its share: ε_k = ε_K · K/k.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedworth.arrays import Indices, Memberships, Utilities, stream
+from fedworth.completion.models.answers import Floats
+from fedworth.completion.models.lone_process import Lone
+from fedworth.completion.models.predicted import PredictedLedger
+from fedworth.ledger.ledger import Round
+from fedworth.utility.coalitions import coalitions_of, distinct
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.observe import round_weights
+from fedworth.utility.oracle import Oracle
+from fedworth.utility.weighting import mixtures
+
+MOST_ENUMERATED = 6
+"""With more participants some coalitions are drawn instead: a ladder of sizes, a few coalitions of each."""
+
+N_SIZES, N_OF_A_SIZE = 6, 3
+MOST_POINTS = 600
+LEAST_VARIANCE = 0.1
+"""The least ρ that an error is divided by: a prediction that is nearly certain says little of the others."""
+
+
+@dataclass(frozen=True)
+class HoldOuts:
+    """The errors of left-out answers by coalition size, and what they cost to find."""
+
+    errors: Floats  # (n_points, n_clients): column k−1 is ε_k / √ρ
+    n_evaluations: int
+
+    @property
+    def by_size(self) -> Floats:
+        """(n_clients,): the root mean square error of one member's prediction in a coalition of 1, 2, … clients."""
+        return np.asarray(np.sqrt((self.errors**2).mean(axis=0)))
+
+    @property
+    def summed(self) -> float:
+        """The root mean square of a point's error, summed over the sizes."""
+        return float(np.sqrt((self.errors.sum(axis=1) ** 2).mean()))
+
+
+def hold_outs(
+    predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, lone: Lone, *, weighting: str
+) -> HoldOuts:
+    """Predict what was heard; `seen` are the utilities of coalitions of participants."""
+    points = held_points(predicted)
+    variances = predicted.process.left_out_variances[points]
+    errors, n_evaluations = np.zeros((len(points), len(predicted.heard))), 0
+    for round_index in np.unique(predicted.process.rounds[points]).tolist():
+        here = np.flatnonzero(predicted.process.rounds[points] == round_index)
+        trial = _Trial(predicted, seen, round_index, points[here])
+        found, n_measured = trial.errors(oracle, lone, weighting)
+        errors[here] = found / lone.scale[round_index]
+        n_evaluations += n_measured
+    relative = np.maximum(variances / variances.mean(), LEAST_VARIANCE) if len(points) else variances
+    return HoldOuts(errors / np.sqrt(relative)[:, None], n_evaluations)
+
+
+def held_points(predicted: PredictedLedger) -> Indices:
+    """The points that are held out: those of rounds that somebody missed, evenly thinned where there are many."""
+    missed = np.asarray(~predicted.known[:, predicted.heard].all(axis=1))
+    points = np.flatnonzero(missed[predicted.process.rounds])
+    if len(points) > MOST_POINTS:
+        points = points[np.linspace(0, len(points) - 1, MOST_POINTS).astype(np.int64)]
+    return points
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One round in which each of some answers is replaced by its prediction."""
+
+    predicted: PredictedLedger
+    seen: UtilityMatrix
+    round_index: int
+    points: Indices
+
+    def errors(self, oracle: Oracle, lone: Lone, weighting: str) -> tuple[Floats, int]:
+        """(n_points, n_heard): ε_k by size, in utilities; and how many utilities were measured."""
+        clients = self.predicted.process.clients[self.points]
+        tested = [self._coalitions(client) for client in clients.tolist()]
+        truth, n_measured = self._truth(oracle, np.concatenate(tested), weighting)
+        guesses = self._guesses(oracle, clients, tested, weighting)
+        ends = np.cumsum([len(coalitions) for coalitions in tested])[:-1]
+        rows = []
+        for point, coalitions, true, guess in zip(
+            self.points.tolist(), tested, np.split(truth, ends), np.split(guesses, ends), strict=True
+        ):
+            sizes = coalitions.sum(axis=1)
+            rows.append(self._by_size(sizes, true - np.where(sizes == 1, lone.left_out[point], guess)))
+        return np.array(rows), n_measured + len(guesses)
+
+    def _coalitions(self, client: int) -> Memberships:
+        """Coalitions of the participants with this client, and without others of its kind."""
+        present = self.predicted.answers.participants[self.round_index]
+        others = np.flatnonzero(present & ~self.predicted.likeness.same_kind[client])
+        if len(others) < MOST_ENUMERATED:
+            rows = coalitions_of(others, len(present))
+        else:
+            rows = _ladder(others, len(present), stream(0, "hold-outs", self.round_index, client))
+        rows[:, client] = True
+        return rows
+
+    def _truth(self, oracle: Oracle, coalitions: Memberships, weighting: str) -> tuple[Utilities, int]:
+        """What the round showed of these coalitions; what was not measured before is measured now."""
+        truth = self.seen.row(self.round_index, coalitions)
+        unknown = np.flatnonzero(np.isnan(truth))
+        if len(unknown):
+            weights = round_weights(self.predicted.ledger, self.round_index, weighting)
+            rows, places = distinct(coalitions[unknown])
+            measured = oracle.utilities(self._recorded, mixtures(rows, weights, weighting))
+            truth[unknown] = measured[places]
+            return truth, len(rows)
+        return truth, 0
+
+    def _guesses(self, oracle: Oracle, clients: Indices, tested: list[Memberships], weighting: str) -> Utilities:
+        """The same coalitions with the client's prediction in its place, which stands in a column of its own."""
+        weights = round_weights(self.predicted.ledger, self.round_index, weighting)
+        n_clients, rows = len(weights), []
+        for column, (client, coalitions) in enumerate(zip(clients.tolist(), tested, strict=True)):
+            replaced = np.zeros((len(coalitions), n_clients + len(clients)), dtype=bool)
+            replaced[:, :n_clients] = coalitions
+            replaced[:, client], replaced[:, n_clients + column] = False, True
+            rows.append(replaced)
+        models = dict(enumerate(self.predicted.left_out(self.points), start=n_clients))
+        recorded = self._recorded
+        round_ = Round(recorded.entry, recorded.global_model, {**recorded.client_models, **models}, {})
+        both = np.concatenate([weights, weights[clients]])
+        return oracle.utilities(round_, mixtures(np.concatenate(rows), both, weighting))
+
+    @property
+    def _recorded(self) -> Round:
+        return self.predicted.answers.rounds[self.round_index]
+
+    def _by_size(self, sizes: Indices, errors: Floats) -> Floats:
+        """(n_heard,): the mean error at each size, between the measured sizes in a line, beyond them fading."""
+        shown = np.unique(sizes)
+        means = [float(errors[sizes == size].mean()) for size in shown.tolist()]
+        every = np.arange(1, len(self.predicted.heard) + 1)
+        return np.asarray(np.interp(every, shown, means) * np.minimum(1.0, shown[-1] / every))
+
+
+def _ladder(others: Indices, n_clients: int, rng: np.random.Generator) -> Memberships:
+    """Some coalitions of these: none, all, and a few of sizes in between, closer together where they are small."""
+    sizes = np.unique(np.geomspace(1, len(others) + 1, N_SIZES).round().astype(np.int64)) - 1
+    rows = np.zeros((len(sizes), N_OF_A_SIZE, n_clients), dtype=bool)
+    for row, size in zip(rows, sizes.tolist(), strict=True):
+        for draw in row:
+            draw[rng.choice(others, size, replace=False)] = True
+    return distinct(rows.reshape(-1, n_clients))[0]

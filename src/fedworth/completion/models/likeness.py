@@ -1,0 +1,103 @@
+"""Likeness: how alike two clients are, and two global models, by what they say of the server's test set.
+
+    C_ij = exp(−d_ij²/(2 (.6 m)²))        d: distance of the changes that two answers make to the centred test logits
+    E_ts = exp(−‖f(w^t) − f(w^s)‖²/(2 m'))    f: centred test logits of a global model
+
+m is the median distance of two clients, m' the median squared distance of two rounds. A round that heard everyone
+compares all clients on the same global model; where there are several, their squared distances are averaged, each in
+units of its own median. Without one, distances are predicted: the update process with all clients equally far from each
+other predicts everyone's change of logits in every round, and the mean squared distance of two clients' changes counts.
+"""
+
+import numpy as np
+import torch
+from torch.func import functional_call
+
+from fedworth.completion.models.answers import Answers, Floats
+from fedworth.completion.models.update_process import Likeness, update_process
+from fedworth.federation.simulation.models import state_of
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Model
+from fedworth.utility.fitting import fitted_model
+
+WIDTH = 0.6
+MOST_SAMPLES = 1000
+"""Test samples that are looked at; more say nothing new of how alike two models are."""
+
+
+def likeness_of(answers: Answers, task: Task) -> Likeness:
+    """How alike the clients and the rounds of a federation are."""
+    probe = _Probe(task)
+    before = np.stack([probe.logits(round_.global_model) for round_ in answers.rounds])  # (n_rounds, n_logits)
+    of_rounds = _alike(squared_distances(before), 1.0)
+    heard, n_clients = answers.heard, answers.participants.shape[1]
+    everyone = np.flatnonzero(answers.participants[:, heard].all(axis=1))
+    if len(everyone):
+        apart = sum(_in_round(answers, probe, t, before[t]) for t in everyone.tolist())
+    else:
+        apart = _predicted(answers, probe, before, of_rounds)
+    of_clients = np.eye(n_clients)
+    of_clients[np.ix_(heard, heard)] = _alike(np.asarray(apart), WIDTH)
+    return Likeness(of_clients, of_rounds)
+
+
+class _Probe:
+    """The task's module and some of its test samples, evenly taken."""
+
+    def __init__(self, task: Task) -> None:
+        step = -(-len(task.inputs) // MOST_SAMPLES)
+        self._module, self._inputs = task.module.eval(), task.inputs[::step]
+        self._like = state_of(task.module)
+
+    def logits(self, model: Model) -> Floats:
+        """(n_logits,): the logits of the samples, centred over the classes."""
+        device = self._inputs.device
+        model = {name: tensor.to(device) for name, tensor in fitted_model(model, self._like).items()}
+        with torch.inference_mode():
+            found = functional_call(self._module, model, (self._inputs,), tie_weights=False).to(torch.float64)
+        return np.asarray((found - found.mean(dim=1, keepdim=True)).cpu().numpy().ravel())
+
+
+def _in_round(answers: Answers, probe: _Probe, round_index: int, before: Floats) -> Floats:
+    """Squared distances of the heard clients' answers in a round that heard everyone, in units of their median."""
+    models = answers.rounds[round_index].client_models
+    apart = squared_distances(np.stack([probe.logits(models[k]) - before for k in answers.heard.tolist()]))
+    return np.asarray(apart / (_median(apart) or 1.0))
+
+
+def _predicted(answers: Answers, probe: _Probe, before: Floats, of_rounds: Floats) -> Floats:
+    """Mean squared distances of the changes that the process predicts, from a start where all clients are as far."""
+    heard, (rounds, clients) = answers.heard, answers.places
+    equal = Likeness(_alike(1.0 - np.eye(answers.participants.shape[1]), WIDTH), of_rounds)
+    process, points = update_process(equal, rounds, clients)
+    changes = np.stack([probe.logits(answers.model(a)) - before[rounds[a]] for a in points.tolist()])
+    gram, apart = changes @ changes.T, np.zeros((len(heard), len(heard)))
+    for round_index in range(len(before)):
+        weights, _ = process.coefficients(heard, round_index)
+        apart += _distances_of(weights @ gram @ weights.T)
+    return apart
+
+
+def squared_distances(rows: Floats) -> Floats:
+    """(n, n): ‖x_i − x_j‖², exactly 0 where two rows are equal."""
+    first: dict[bytes, int] = {}
+    equal = np.array([first.setdefault(row.tobytes(), i) for i, row in enumerate(rows)])
+    return np.where(equal[:, None] == equal, 0.0, _distances_of(rows @ rows.T))
+
+
+def _distances_of(gram: Floats) -> Floats:
+    own = np.diag(gram)
+    return np.asarray(np.maximum(own[:, None] + own - 2 * gram, 0))
+
+
+def _alike(squared: Floats, width: float) -> Floats:
+    """exp(−d²/(2 width² m²)), m² the median squared distance of two different ones."""
+    return np.asarray(np.exp(-squared / (2 * width**2 * (_median(squared) or 1.0))))
+
+
+def _median(squared: Floats) -> float:
+    """The median over pairs; if most pairs are equal, over those that are not; 0 if all are."""
+    pairs = squared[np.triu_indices(len(squared), 1)]
+    if len(pairs) and np.median(pairs) > 0:
+        return float(np.median(pairs))
+    return float(np.median(pairs[pairs > 0])) if (pairs > 0).any() else 0.0

@@ -1,0 +1,100 @@
+"""The lone process: the utility of an absent client alone, from the lone utilities that were heard.
+
+Alone, a client's model lies far from all others; its predicted model is then a poor guide (loss is convex along the
+way, so the prediction looks too good). The heard lone utilities, divided by the scale g_t of their round, are
+taken as a Gaussian process of their own:
+
+    k((i,t),(j,s)) = Σ_{p=0..3} C_ij^p (A_p + B_p exp(−(t−s)²/200) + R_p 1(t=s)) + ν 1(same)
+
+All numbers are fixed but the noise ν, the one of a few that predicts the heard ones best, each from all the others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices, Utilities
+from fedworth.completion.models.answers import Floats
+from fedworth.completion.models.update_process import Likeness
+
+ALWAYS = (0.5, 0.1, 0.1, 0.03)  # A
+NEARBY = (0.1, 0.5, 0.3, 0.1)  # B
+OF_ROUND = (0.1, 0.1, 0.03, 0.01)  # R
+REACH = 200.0
+NOISES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+BANDWIDTH = 3.0
+LEAST_SCALE = 1e-4
+
+
+@dataclass(frozen=True)
+class Lone:
+    """Everyone's lone utility in every round, and what the heard ones look like when they are left out."""
+
+    utilities: Utilities  # (n_rounds, n_clients), as heard or predicted
+    left_out: Utilities  # (n_points,): what the others say of each heard one
+    scale: Floats  # g, (n_rounds,)
+    noise: float  # ν
+
+
+def lone_utilities(heard: Utilities, likeness: Likeness, rounds: Indices, clients: Indices) -> Lone:
+    """Complete the lone utilities; `heard` (n_rounds, n_clients) has NaN where a client was absent, and the points
+    are heard ones, no two of one kind in one round."""
+    scale = scales(heard)
+    powers = [likeness.of_clients**p for p in range(len(ALWAYS))]
+    times = over_time(len(heard))
+    covariance = sum(
+        q[np.ix_(clients, clients)] * m[np.ix_(rounds, rounds)] for q, m in zip(powers, times, strict=True)
+    )
+    known = heard[rounds, clients] / scale[rounds]
+    noise, weights, residuals = _least_left_out(np.asarray(covariance), known, _later(heard)[rounds])
+    mean = np.zeros(heard.shape)
+    for power, time in zip(powers, times, strict=True):
+        mean += np.einsum("ta,a,ia->ti", time[:, rounds], weights, power[:, clients], optimize=True)
+    mean *= scale[:, None]
+    for client, kind in enumerate(likeness.kinds.tolist()):  # who answered as another did is worth as much alone
+        alike = np.flatnonzero(likeness.kinds == kind)
+        mean[:, client] = np.where(np.isnan(heard[:, alike]).all(axis=1), mean[:, client], _first(heard[:, alike]))
+    return Lone(np.where(np.isnan(heard), mean, heard), (known - residuals) * scale[rounds], scale, noise)
+
+
+def over_time(n_rounds: int) -> list[Floats]:
+    """A_p + B_p exp(−(t−s)²/200) + R_p 1(t=s) for each power p, (n_rounds, n_rounds)."""
+    t = np.arange(n_rounds, dtype=np.float64)
+    near, same = np.exp(-((t[:, None] - t) ** 2) / REACH), np.eye(n_rounds)
+    return [a + b * near + r * same for a, b, r in zip(ALWAYS, NEARBY, OF_ROUND, strict=True)]
+
+
+def scales(heard: Utilities) -> Floats:
+    """g, (n_rounds,): the root mean square of each round's heard lone utilities, smoothed over the rounds."""
+    shown = np.flatnonzero(~np.isnan(heard).all(axis=1))
+    sizes = np.sqrt(np.nanmean(heard[shown] ** 2, axis=1))
+    logs = np.log(np.maximum(sizes, LEAST_SCALE * sizes.max(initial=0) or 1.0))
+    near = np.exp(-0.5 * ((np.arange(len(heard))[:, None] - shown) / BANDWIDTH) ** 2)  # (n_rounds, n_shown)
+    return np.asarray(np.exp(near @ logs / near.sum(axis=1)))
+
+
+def _least_left_out(covariance: Floats, known: Floats, counted: NDArray[np.bool_]) -> tuple[float, Floats, Floats]:
+    """ν, (K + νI)⁻¹u, and how far each u is from its prediction without itself; by one eigendecomposition."""
+    variances, axes = np.linalg.eigh(covariance)
+    turned, best = axes.T @ known, (np.inf, 0.0, known, known)
+    for noise in NOISES:
+        inverse = 1 / (np.maximum(variances, 0) + noise)
+        weights = axes @ (inverse * turned)
+        residuals = weights / ((axes**2) @ inverse)
+        error = float((residuals[counted] ** 2).mean())
+        if error < best[0]:
+            best = (error, noise, weights, residuals)
+    return best[1:]
+
+
+def _later(heard: Utilities) -> NDArray[np.bool_]:
+    """(n_rounds,): rounds with someone absent, which are like the ones to be predicted; all if there is none."""
+    absent = np.isnan(heard[:, ~np.isnan(heard).all(axis=0)]).any(axis=1)
+    return np.asarray(absent if absent.any() else np.ones(len(heard), dtype=bool))
+
+
+def _first(columns: Utilities) -> Utilities:
+    """The first number of each row that is one; NaN where there is none."""
+    place = np.argmax(~np.isnan(columns), axis=1)
+    return np.asarray(columns[np.arange(len(columns)), place])

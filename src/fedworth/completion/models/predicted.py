@@ -1,0 +1,87 @@
+"""A ledger whose absent answers are predicted: everyone answers in every round.
+
+In: a ledger and a task. Out: `PredictedLedger`. Its rounds hold the heard models as heard, and for every absent
+client that some round has heard a model that the update process predicts. The ordinary oracle measures any coalition
+on them. A client whose like (same first answer) was heard answers as that one did.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices
+from fedworth.completion.models.answers import Answers, Floats, answers_of
+from fedworth.completion.models.likeness import likeness_of
+from fedworth.completion.models.update_process import Likeness, UpdateProcess, update_process
+from fedworth.errors import CompletionError
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Ledger, Model, Round
+
+
+@dataclass(frozen=True)
+class PredictedLedger:
+    """A recorded federation in which the absent answer too."""
+
+    ledger: Ledger
+    answers: Answers
+    likeness: Likeness
+    process: UpdateProcess
+    points: Indices  # (n_points,): which answers the process rests on
+
+    @property
+    def heard(self) -> Indices:
+        """The clients that some round has heard."""
+        return self.answers.heard
+
+    @cached_property
+    def known(self) -> NDArray[np.bool_]:
+        """(n_rounds, n_clients): whether a client's answer is known, since it was heard, or one of its kind."""
+        alike = self.likeness.same_kind
+        return np.asarray(self.answers.participants @ alike)
+
+    @cached_property
+    def variances(self) -> Floats:
+        """(n_rounds, n_clients): the variance of each predicted answer; 0 where it is known, NaN if never heard."""
+        found = np.full(self.known.shape, np.nan)
+        for round_index, row in enumerate(found):
+            row[self.heard] = self.process.coefficients(self.heard, round_index)[1]
+        return np.where(self.known, 0.0, found)
+
+    def open_round(self, round_index: int) -> Round:
+        """A round with a model of every heard client, heard or predicted."""
+        recorded = self.answers.rounds[round_index]
+        absent = self.heard[~self.answers.participants[round_index, self.heard]]
+        predicted = self._predict(absent, round_index)
+        models = {**recorded.client_models, **dict(zip(absent.tolist(), predicted, strict=True))}
+        return replace(recorded, client_models={k: models[k] for k in sorted(models)})
+
+    def left_out(self, points: Indices) -> list[Model]:
+        """The answers at these points of one round, each predicted from all the others."""
+        spread = np.zeros((len(points), len(self.answers.places[0])))
+        spread[:, self.points] = [self.process.left_out(point) for point in points.tolist()]
+        return self.answers.models(int(self.process.rounds[points[0]]), spread)
+
+    def _predict(self, absent: Indices, round_index: int) -> list[Model]:
+        spread = np.zeros((len(absent), len(self.answers.places[0])))
+        if len(absent):
+            spread[:, self.points] = self._weights(absent, round_index)
+        return self.answers.models(round_index, spread)
+
+    def _weights(self, absent: Indices, round_index: int) -> Floats:
+        """(n_absent, n_points): the process's coefficients; exactly one point's where the answer is known."""
+        weights, _ = self.process.coefficients(absent, round_index)
+        here = self.process.rounds == round_index
+        same = self.likeness.same_kind[np.ix_(absent, self.process.clients)] & here
+        return np.where(same.any(axis=1)[:, None], same.astype(np.float64), weights)
+
+
+def predict_absent(ledger: Ledger, task: Task) -> PredictedLedger:
+    """The ledger with predicted answers of those whom a round has not heard."""
+    answers = answers_of(ledger)
+    if len(answers.heard) == 0:
+        raise CompletionError(f"{ledger.folder}: no round has heard anyone, so nobody's answers can be predicted")
+    likeness = likeness_of(answers, task)
+    process, points = update_process(likeness, *answers.places)
+    return PredictedLedger(ledger, answers, likeness, process, points)

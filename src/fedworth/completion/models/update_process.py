@@ -1,0 +1,117 @@
+"""The update process: what an absent client would have answered, as a Gaussian process over clients and rounds.
+
+    k((i,t),(j,s)) = (.2 + .8 C_ij)(.75 + .25 E_ts) + (.025 + .04 C_ij) 1(t=s) + .05 1(t=s, i and j of one kind)
+
+C says how alike two clients are, E how alike two global models (`likeness`). Clients of one kind gave the same first
+answer; they count as one. Every number is fixed: nothing is fitted, so the process is the same for every ledger of
+the same shape, and predictions are linear combinations of the heard updates:
+
+    Δ̂ = k K⁻¹ Δ,       v = k(x,x) − k K⁻¹ kᵀ,       Δ_a left out: Σ_{b≠a} −[K⁻¹]_ab/[K⁻¹]_aa Δ_b,  v = 1/[K⁻¹]_aa
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from fedworth.arrays import Indices
+from fedworth.completion.models.answers import Floats
+
+ALL_CLIENTS, LIKE_CLIENTS = 0.2, 0.8
+ALL_ROUNDS, LIKE_ROUNDS = 0.75, 0.25
+OF_ROUND, OF_ROUND_LIKE = 0.025, 0.04
+NOISE = 0.05
+
+SAME = 1 - 1e-9
+"""Clients at least so much alike are of one kind: they gave the same answer."""
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How alike clients and rounds are, from 0 to 1."""
+
+    of_clients: Floats  # C, (n_clients, n_clients)
+    of_rounds: Floats  # E, (n_rounds, n_rounds)
+
+    @cached_property
+    def same_kind(self) -> NDArray[np.bool_]:
+        """(n_clients, n_clients): whether two clients gave the same answer."""
+        return np.asarray(self.of_clients >= SAME)
+
+    @cached_property
+    def kinds(self) -> Indices:
+        """(n_clients,): the first client of each client's kind."""
+        return np.asarray(np.argmax(self.same_kind, axis=1))
+
+
+@dataclass(frozen=True)
+class UpdateProcess:
+    """The process, conditioned on some heard answers, no two of one kind in one round."""
+
+    likeness: Likeness
+    rounds: Indices  # (n_points,)
+    clients: Indices  # (n_points,)
+
+    @cached_property
+    def _between_clients(self) -> Floats:
+        return ALL_CLIENTS + LIKE_CLIENTS * self.likeness.of_clients
+
+    @cached_property
+    def _between_rounds(self) -> Floats:
+        return ALL_ROUNDS + LIKE_ROUNDS * self.likeness.of_rounds
+
+    @cached_property
+    def _within_round(self) -> Floats:
+        return OF_ROUND + OF_ROUND_LIKE * self.likeness.of_clients + NOISE * self.likeness.same_kind
+
+    @cached_property
+    def inverse(self) -> Floats:
+        """K⁻¹, (n_points, n_points)."""
+        covariance = self.covariance(self.clients, self.rounds)
+        return np.asarray(cho_solve(cho_factor(covariance), np.eye(len(covariance))))
+
+    @property
+    def left_out_variances(self) -> Floats:
+        """(n_points,): the variance of each point's prediction from all the others."""
+        return np.asarray(1 / np.diag(self.inverse))
+
+    def covariance(self, clients: Indices, rounds: Indices) -> Floats:
+        """k of these answers with the points, (n_answers, n_points)."""
+        of_round = self._within_round[np.ix_(clients, self.clients)] * (rounds[:, None] == self.rounds)
+        between = self._between_clients[np.ix_(clients, self.clients)]
+        return np.asarray(between * self._between_rounds[np.ix_(rounds, self.rounds)] + of_round)
+
+    def coefficients(self, clients: Indices, round_index: int) -> tuple[Floats, Floats]:
+        """(n, n_points), (n,): what each point counts in these clients' predictions, and the predictions' variances."""
+        near = self.covariance(clients, np.full(len(clients), round_index))
+        weights = near @ self.inverse
+        own = np.diag(self._between_clients) * self._between_rounds[round_index, round_index]
+        prior = (own + np.diag(self._within_round))[clients]
+        return np.asarray(weights), np.maximum(prior - (weights * near).sum(axis=1), 0)
+
+    def left_out(self, point: int) -> Floats:
+        """(n_points,): what each other point counts in the prediction of this one, itself 0."""
+        weights = -self.inverse[point] / self.inverse[point, point]
+        weights[point] = 0
+        return np.asarray(weights)
+
+    def summed_covariance(self, weights: Floats) -> Floats:
+        """(n_clients, n_clients): the covariance of the clients' sums Σ_t g_ti Δ_i^t, given the points.
+
+        Σ_ts g_ti g_sj k((i,t),(j,s)) − B K⁻¹ Bᵀ with B_ia = Σ_t g_ti k((i,t), a), so that no matrix of all cells is
+        made; `weights` are g, (n_rounds, n_clients).
+        """
+        over_rounds = self._between_rounds @ weights  # (n_rounds, n_clients)
+        prior = self._between_clients * (weights.T @ over_rounds) + self._within_round * (weights.T @ weights)
+        cross = self._between_clients[:, self.clients] * over_rounds[self.rounds].T
+        cross += self._within_round[:, self.clients] * weights[self.rounds].T  # B, (n_clients, n_points)
+        return np.asarray(prior - cross @ self.inverse @ cross.T)
+
+
+def update_process(likeness: Likeness, rounds: Indices, clients: Indices) -> tuple[UpdateProcess, Indices]:
+    """The process of these heard answers, and which of them are its points: one of each kind a round."""
+    keys = rounds * len(likeness.kinds) + likeness.kinds[clients]
+    points = np.unique(keys, return_index=True)[1]
+    return UpdateProcess(likeness, rounds[points], clients[points]), points

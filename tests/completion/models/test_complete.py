@@ -1,0 +1,136 @@
+"""The completion by models, held against the formulas written out; and what it may not do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedworth.completion.models import complete_by_models, load_model_completion, save_model_completion
+from fedworth.completion.models.complete import heard_alone
+from fedworth.completion.models.holdouts import held_points, hold_outs
+from fedworth.completion.models.predicted import predict_absent
+from fedworth.errors import CompletionError, UnseenError
+from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.planning.plan import plan_exact
+from fedworth.valuation.value import value
+from tests.support.by_hand import ByHand
+
+EVERYONE = coalitions_of(np.arange(5), 5)
+
+
+def seen_of(ledger, oracle, weighting="uniform"):
+    return observe(ledger, oracle, plan_exact(participation(ledger)), weighting=weighting)
+
+
+def completed(ledger, weighting="uniform"):
+    oracle = FastOracle(task_of(ledger), n_threads=1)
+    return complete_by_models(ledger, oracle, seen_of(ledger, oracle, weighting), weighting=weighting)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_every_cell_is_what_the_formulas_say(ledger, task, weighting):
+    by_hand = ByHand(ledger, task, weighting)
+    expected = [[by_hand.cell(t, np.flatnonzero(row).tolist()) for row in EVERYONE] for t in range(4)]
+    oracle = LoopOracle(task)
+    seen = seen_of(ledger, oracle, weighting)
+    made = complete_by_models(ledger, oracle, seen, weighting=weighting)
+    assert made.lone_noise == by_hand.noise()
+    np.testing.assert_allclose(made.estimates(EVERYONE), expected, rtol=2e-4, atol=2e-6)
+
+
+def test_the_hold_outs_are_what_the_formulas_say(ledger, task):
+    by_hand, oracle = ByHand(ledger, task), LoopOracle(task)
+    seen, predicted = seen_of(ledger, oracle), predict_absent(ledger, task)
+    made = hold_outs(predicted, oracle, seen, heard_alone(predicted, oracle, seen, "uniform"), weighting="uniform")
+    points = held_points(predicted)
+    places = zip(predicted.process.rounds[points].tolist(), predicted.process.clients[points].tolist(), strict=True)
+    errors, variances = zip(*(by_hand.held_out(t, i) for t, i in places), strict=True)
+    relative = np.maximum(np.array(variances) / np.mean(variances), 0.1)
+    np.testing.assert_allclose(predicted.process.left_out_variances[points], variances, rtol=1e-9)
+    np.testing.assert_allclose(made.errors, np.array(errors) / np.sqrt(relative)[:, None], rtol=1e-3, atol=1e-4)
+    assert made.by_size[0] == pytest.approx(np.sqrt(np.mean(made.errors[:, 0] ** 2)))
+
+
+def test_what_was_seen_stays_as_seen_and_is_certain(ledger):
+    oracle = FastOracle(task_of(ledger), n_threads=1)
+    seen = seen_of(ledger, oracle)
+    made = complete_by_models(ledger, oracle, seen)
+    for t in range(4):
+        known = ~np.isnan(seen.row(t, EVERYONE))
+        assert (made.estimates(EVERYONE)[t, known] == seen.row(t, EVERYONE)[known]).all()
+        assert (made.variances(EVERYONE)[t, known] == 0).all()
+        assert (made.variances(EVERYONE)[t, ~known] >= 0).all()
+    assert (made.variances(EVERYONE)[1:].sum(axis=1) > 0).all()
+    assert made.estimates(EVERYONE)[:, 0].tolist() == [0.0] * 4
+
+
+def test_a_copy_is_worth_what_its_original_is(ledger):
+    oracle = FastOracle(task_of(ledger), n_threads=1)
+    seen = seen_of(ledger, oracle)
+    assert seen.participants[1:, [0, 4]].tolist() == [[True, False], [False, True], [True, True]]
+    values = value(seen, "comfedsv", completion=complete_by_models(ledger, oracle, seen)).values
+    assert values[4] == pytest.approx(values[0], rel=1e-5)
+
+
+def test_it_reads_nothing_that_the_server_has_not_seen(ledger):
+    before = completed(ledger)
+    for path in (ledger.folder / "apart").glob("*.safetensors"):
+        path.write_bytes(np.full(path.stat().st_size // 4 + 1, np.nan, dtype=np.float32).tobytes())
+    after = completed(ledger)
+    for name in ("cells", "cell_variances", "member_covariance", "relative_variances"):
+        assert np.array_equal(getattr(before, name), getattr(after, name)), name
+
+
+def test_the_same_ledger_gives_the_same_bits(ledger):
+    first, second = completed(ledger), completed(ledger)
+    assert first.cells.tobytes() == second.cells.tobytes()
+    assert first.member_covariance.tobytes() == second.member_covariance.tobytes()
+
+
+def test_it_works_without_a_round_that_heard_everyone(settings, tmp_path):
+    ledger = simulate(replace(settings, everyone_heard=False, n_rounds=8), tmp_path / "ledger")
+    assert participation(ledger).any(axis=0).all()
+    made = completed(ledger)
+    assert not made.everyone_heard
+    assert np.isfinite(made.cells).all()
+    assert made.has(EVERYONE).all()
+
+
+def test_a_client_that_no_round_has_heard_has_no_estimate(settings, tmp_path):
+    ledger = simulate(replace(settings, everyone_heard=False, n_rounds=1), tmp_path / "ledger")
+    made = completed(ledger)
+    assert made.has(EVERYONE).sum() == 2 ** participation(ledger).any(axis=0).sum()
+    with pytest.raises(UnseenError, match="have no estimate"):
+        made.totals(EVERYONE)
+
+
+def test_where_everyone_always_answers_nothing_is_predicted(settings, tmp_path):
+    ledger = simulate(replace(settings, n_participants=5, n_rounds=2), tmp_path / "ledger")
+    made = completed(ledger)
+    assert (made.n_evaluations, made.n_held_out) == (0, 0)
+    assert not made.cell_variances.any()
+    assert not made.member_covariance.any()
+
+
+def test_it_survives_the_disk(ledger, tmp_path):
+    made = completed(ledger)
+    save_model_completion(made, tmp_path / "completion.npz")
+    back = load_model_completion(tmp_path / "completion.npz")
+    assert back.summary() == made.summary()
+    assert back.clients == made.clients
+    assert np.array_equal(back.cells, made.cells)
+    assert np.array_equal(back.variances(EVERYONE), made.variances(EVERYONE))
+
+
+def test_the_truth_and_other_federations_are_refused(ledger, task, settings, tmp_path):
+    oracle = FastOracle(task, n_threads=1)
+    truth = observe(ledger, oracle, plan_exact(participation(ledger), with_truth=True))
+    with pytest.raises(CompletionError, match="holds the truth"):
+        complete_by_models(ledger, oracle, truth)
+    other = simulate(replace(settings, n_rounds=2), tmp_path / "ledger")
+    with pytest.raises(CompletionError, match="another federation"):
+        complete_by_models(other, oracle, truth.seen_part())
