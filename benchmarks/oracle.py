@@ -33,9 +33,10 @@ from fedworth.arrays import Memberships
 from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
-from fedworth.utility.coalitions import coalitions_of, draw_permutations, prefixes
+from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import mix
+from fedworth.utility.orders import draw_permutations
 from fedworth.utility.weighting import Mixtures, mixtures
 
 N_RUNS = 6

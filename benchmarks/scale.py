@@ -29,10 +29,11 @@ from fedworth.completion.complete import complete
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import open_ledger
-from fedworth.utility.coalitions import coalitions_of, default_permutations
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.observe import observe_and_count, participation
+from fedworth.utility.orders import default_permutations
 from fedworth.utility.planning.budget import arrivals, shortened
 from fedworth.utility.planning.plan import Plan, plan_prefixes
 from fedworth.valuation.value import value

@@ -13,7 +13,8 @@ from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.baselines import heard_round, truth
 from fedworth.valuation.comfedsv import comfedsv
 from fedworth.valuation.fedsv import fedsv, rounds_of
-from fedworth.valuation.shapley import permutation_values, shapley_values
+from fedworth.valuation.permutations import permutation_values
+from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.value import value
 from tests.support.games import factors_completion, matrix_of
 

@@ -231,7 +231,7 @@ def test_too_many_clients_are_not_enumerated_and_monte_carlo_is_offered(tmp_path
     assert main(["observe", ledger, "--out", str(tmp_path / "u.npz")]) == 10
     said = capsys.readouterr().err
     assert "2,097,152" in said
-    assert "--permutations 64" in said
+    assert "--permutations auto" in said
     assert main(["observe", ledger, "--permutations", "3", "--out", str(tmp_path / "u.npz"), "--json"]) == 0
     assert main(["value", str(tmp_path / "u.npz"), "--json"]) == 0
 

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from fedworth.completion.als import Status
 from fedworth.completion.completion import FactorCompletion
 from fedworth.completion.problem import Problem, problem_of_cells
-from fedworth.utility.coalitions import coalitions_of, distinct, draw_permutations, prefixes
+from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
+from fedworth.utility.orders import draw_permutations
 
 Array = NDArray[np.float64]
 

@@ -1,23 +1,13 @@
 """Sets of clients as rows of booleans, compared with Python's own sets."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import TooManyError
-from fedworth.utility.coalitions import (
-    MOST_ENUMERATED,
-    coalitions_of,
-    default_permutations,
-    distinct,
-    draw_permutations,
-    locate,
-    names,
-    prefixes,
-)
+from fedworth.utility.coalitions import MOST_ENUMERATED, coalitions_of, distinct, locate, names, prefixes
+from fedworth.utility.orders import draw_permutations
 
 
 @st.composite
@@ -52,7 +42,7 @@ def test_subsets_of_some_clients_leave_the_others_out():
 
 def test_too_many_clients_are_refused_with_the_number_of_coalitions_and_a_way_out():
     assert MOST_ENUMERATED == 20
-    with pytest.raises(TooManyError, match=r"2\^21 = 2,097,152 coalitions.*use Monte Carlo, say --permutations 64"):
+    with pytest.raises(TooManyError, match=r"2\^21 = 2,097,152 coalitions.*use Monte Carlo, say --permutations auto"):
         coalitions_of(np.arange(21), 21)
 
 
@@ -65,28 +55,6 @@ def test_prefixes_run_from_nobody_to_everybody(n, n_permutations, seed):
 
 def test_prefixes_of_some_clients_keep_the_width_of_all():
     assert sets_of(prefixes(np.array([[4, 1]]), 6)) == [set(), {4}, {1, 4}]
-
-
-@pytest.mark.parametrize(("n", "expected"), [(0, 1), (1, 1), (2, 2), (10, 24), (100, 461)])
-def test_as_many_permutations_as_the_paper_has(n, expected):
-    assert default_permutations(n) == expected
-
-
-def test_permutations_are_of_the_members_and_depend_on_the_generator_alone():
-    members = np.array([2, 5, 7])
-    orders = draw_permutations(members, 50, rng=np.random.default_rng(1))
-    assert orders.dtype == np.int64
-    assert (np.sort(orders, axis=1) == members).all()
-    assert np.array_equal(orders, draw_permutations(members, 50, rng=np.random.default_rng(1)))
-    assert members.tolist() == [2, 5, 7]
-
-
-def test_every_order_is_equally_likely():
-    """χ² with 5 degrees of freedom is beyond 37.6 with chance 4.5e-7 (its upper tail)."""
-    orders = draw_permutations(np.arange(3), 6000, rng=np.random.default_rng(0))
-    counts = np.unique(orders @ np.array([9, 3, 1]), return_counts=True)[1]
-    assert len(counts) == math.factorial(3)
-    assert ((counts - 1000) ** 2 / 1000).sum() < 37.6
 
 
 @given(some_coalitions())

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ArtefactError, UtilityError
-from fedworth.utility.coalitions import coalitions_of, draw_permutations
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.matrix_file import load_utilities, save_utilities
+from fedworth.utility.orders import draw_permutations
 
 COALITIONS = np.array([[1, 0], [0, 1], [1, 1]], dtype=bool)
 PARTICIPANTS = np.array([[True, True], [True, False]])

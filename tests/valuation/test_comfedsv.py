@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError, ValuationError
-from fedworth.utility.coalitions import coalitions_of, draw_permutations
+from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.orders import draw_permutations
 from fedworth.valuation.comfedsv import comfedsv
 from tests.support.games import factors_completion, federation, matrix_of, shapley_by_definition
 

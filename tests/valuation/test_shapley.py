@@ -1,8 +1,5 @@
 """The Shapley value: its axioms, games whose values are known, and the definition itself."""
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedworth.errors import ValuationError
-from fedworth.utility.coalitions import coalitions_of, draw_permutations, prefixes
-from fedworth.valuation.shapley import permutation_covariance, permutation_values, shapley_values
+from fedworth.utility.coalitions import coalitions_of
+from fedworth.valuation.shapley import shapley_values
 from tests.support.games import game, shapley_by_definition
 
 MODEST = st.floats(-1e3, 1e3)
@@ -111,46 +108,6 @@ def test_twenty_clients_are_valued_exactly():
     assert shapley_values((members @ worths) ** 2) == close(worths * worths.sum())  # v_i of (Σ_S x)² is x_i Σ x
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
-def test_all_permutations_together_give_the_exact_value(n):
-    utilities = np.random.default_rng(n).normal(size=2**n)
-    orders = np.array(list(itertools.permutations(range(n))))
-    columns = prefixes(orders, n) @ (1 << np.arange(n))
-    values, _ = permutation_values(utilities[columns].reshape(len(orders), -1), orders, n)
-    assert values == close(shapley_values(utilities))
-
-
-def test_random_permutations_are_unbiased():
-    # z = (estimate − exact)/σ̂ has |z| < 5 for each of 6 players but with probability < 6 · 6e-7, by the central limit
-    n, rng = 6, np.random.default_rng(0)
-    utilities = rng.normal(size=2**n)
-    orders = draw_permutations(np.arange(n), 4000, rng=rng)
-    columns = prefixes(orders, n) @ (1 << np.arange(n))
-    values, errors = permutation_values(utilities[columns].reshape(len(orders), -1), orders, n)
-    assert (np.abs(values - shapley_values(utilities)) < 5 * errors).all()
-    # the standard error is the marginals' spread over √M; it too is an estimate, within 4 · 1/√(2M) of the truth
-    every = np.array(list(itertools.permutations(range(n))))
-    all_columns = (prefixes(every, n) @ (1 << np.arange(n))).reshape(len(every), -1)
-    _, exact = permutation_values(utilities[all_columns], every, n)
-    assert errors == pytest.approx(exact * math.sqrt((len(every) - 1) / 4000), rel=0.1)
-
-
-def test_standard_errors_are_the_spread_of_the_marginals():
-    orders = np.array([[0, 1], [1, 0], [0, 1]])
-    values, errors = permutation_values(np.array([[0.0, 1, 3], [0, 2, 3], [0, 1, 3]]), orders, 2)
-    assert values == close([1, 2])
-    assert errors == close([np.std([1, 1, 1], ddof=1), np.std([2, 2, 2], ddof=1)])
-    values, errors = permutation_values(np.array([[0.0, 1, 3], [0, 5, 3]]), orders[:2], 2)
-    assert values == close([(1 - 2) / 2, (2 + 5) / 2])
-    assert errors == close([np.std([1, -2], ddof=1) / math.sqrt(2), np.std([2, 5], ddof=1) / math.sqrt(2)])
-
-
-def test_one_permutation_has_no_standard_error_and_an_absent_client_no_value():
-    values, errors = permutation_values(np.array([[0.0, 1.0, 3.0]]), np.array([[2, 0]]), 3)
-    assert values == pytest.approx([2.0, np.nan, 1.0], nan_ok=True)
-    assert np.isnan(errors).all()
-
-
 @pytest.mark.parametrize("utilities", [np.zeros(1), np.zeros(3), np.zeros((2, 2)), np.zeros(0)])
 def test_what_is_not_a_game_is_refused(utilities):
     with pytest.raises(ValuationError, match="expected 2\\^n utilities"):
@@ -160,18 +117,3 @@ def test_what_is_not_a_game_is_refused(utilities):
 def test_an_unknown_utility_is_refused():
     with pytest.raises(ValuationError, match="1 utilities are not finite"):
         shapley_values(np.array([0.0, np.nan]))
-
-
-@pytest.mark.parametrize("is_antithetic", [False, True])
-def test_the_covariance_has_the_variances_and_no_spread_in_the_sum(is_antithetic):
-    n, rng = 5, np.random.default_rng(3)
-    utilities = rng.normal(size=2**n)
-    orders = draw_permutations(np.arange(n), 30, is_antithetic=is_antithetic, rng=rng)
-    columns = (prefixes(orders, n) @ (1 << np.arange(n))).reshape(len(orders), -1)
-    covariance = permutation_covariance(utilities[columns], orders, n)
-    errors = permutation_values(utilities[columns], orders, n)[1]
-    assert np.diag(covariance) == close(errors**2)
-    assert covariance.sum(axis=0) == pytest.approx(np.zeros(n), abs=1e-12)  # every order shares out the same
-    draws = np.diff(utilities[columns], axis=1)[np.arange(30)[:, None], np.argsort(orders, axis=1)]  # (30, n)
-    if not is_antithetic:
-        assert covariance == close(np.cov(draws.T) / 30)

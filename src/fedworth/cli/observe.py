@@ -169,7 +169,8 @@ def _until(
         found.append(measured(plan_of(count), budget.after(n_spent, budget.clock() - started)))
         return found[-1].matrix
 
-    settled = measure_until(measure, rule, most=len(longest.permutations))
+    most, n_clients = longest.permutations.shape
+    settled = measure_until(measure, rule, most=most, n_clients=n_clients)
     n_evaluations = sum(observed.n_evaluations for observed in found)
     reasons = "; ".join(settled.reasons)
     ending = f"{settled.n_permutations:,} of {len(longest.permutations):,} permutations: {reasons}"
@@ -190,7 +191,6 @@ def _plan(args: argparse.Namespace, ledger: "Ledger", count: int | None) -> "Pla
         with_fedsv=not args.no_fedsv,
         with_truth=args.truth,
         sampler=args.sampler,
-        is_antithetic=args.antithetic,
         rng=stream(args.seed, "permutations"),
     )
 

@@ -111,10 +111,7 @@ def add_permutations_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--permutations",
         metavar="M|auto",
-        help="Monte Carlo over M permutations; auto: ⌈N ln N⌉ (default: exact, all coalitions)",
-    )
-    parser.add_argument(
-        "--antithetic", action="store_true", help="every other permutation is the one before it backwards"
+        help="Monte Carlo over M permutations; auto: N⌈ln N⌉ (default: exact, all coalitions)",
     )
     parser.add_argument(
         "--sampler",

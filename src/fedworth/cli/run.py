@@ -57,7 +57,6 @@ def run(args: argparse.Namespace) -> None:
         n_permutations=count,
         monte_carlo=monte_carlo,
         sampler=args.sampler,
-        is_antithetic=args.antithetic,
         completion=factor_settings(args),
         auto_rank=is_auto(args),
         unseen=args.unseen,

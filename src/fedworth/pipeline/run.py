@@ -50,7 +50,6 @@ class RunSettings:
     n_permutations: int | None = None
     monte_carlo: bool = False
     sampler: str = "stratified"
-    is_antithetic: bool = False
     completion: FactorSettings = field(default_factory=FactorSettings)
     auto_rank: bool = False
     unseen: str = "refuse"
@@ -92,7 +91,6 @@ def plan_for(settings: RunSettings, ledger: Ledger) -> Plan:
         n_permutations=settings.n_permutations,
         with_truth=with_truth,
         sampler=settings.sampler,
-        is_antithetic=settings.is_antithetic,
         rng=rng,
     )
 

@@ -4,7 +4,6 @@ With all 2^n coalitions listed, row c is the coalition whose integer is c: bit i
 Beyond 64 clients no machine integer holds a coalition, so rows are compared as packed bytes.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ def coalitions_of(members: Indices, n_clients: int) -> Memberships:
     if n > MOST_ENUMERATED:
         raise TooManyError(
             f"{n} clients have 2^{n} = {2**n:,} coalitions a round; at most 2^{MOST_ENUMERATED} are enumerated: "
-            f"use Monte Carlo, say --permutations {default_permutations(n)}"
+            "use Monte Carlo, say --permutations auto"
         )
     rows = np.zeros((2**n, n_clients), dtype=bool)  # (2^n, n_clients)
     rows[:, members] = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
@@ -42,22 +41,6 @@ def prefixes(permutations: Permutations, n_clients: int) -> Memberships:
         rows[:, position + 1] = rows[:, position]
         rows[order, position + 1, permutations[:, position]] = True
     return rows.reshape(n_permutations * (n + 1), n_clients)
-
-
-def default_permutations(n_clients: int) -> int:
-    """⌈n ln n⌉ permutations, the paper's M for n clients (at least 1)."""
-    return max(1, math.ceil(n_clients * math.log(n_clients))) if n_clients > 1 else 1
-
-
-def draw_permutations(
-    members: Indices, n_permutations: int, *, is_antithetic: bool = False, rng: np.random.Generator
-) -> Permutations:
-    """Uniformly random orders in which `members` may join; antithetic: every other one is the one before backwards."""
-    if is_antithetic:
-        forwards = draw_permutations(members, -(-n_permutations // 2), rng=rng)
-        both = np.stack([forwards, forwards[:, ::-1]], axis=1)  # (n_pairs, 2, n)
-        return both.reshape(2 * len(forwards), len(members))[:n_permutations]
-    return rng.permuted(np.tile(members, (n_permutations, 1)), axis=1).astype(np.int64)
 
 
 def distinct(coalitions: Memberships) -> tuple[Memberships, Indices]:

@@ -15,7 +15,8 @@ from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.fedsv import seen_row, stratified_note, stratified_round
 from fedworth.valuation.heard import heard_clients, spread
-from fedworth.valuation.shapley import permutation_values, shapley_values
+from fedworth.valuation.permutations import permutation_values
+from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.valuation import Valuation
 
 

@@ -16,7 +16,8 @@ from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.heard import heard_clients, spread
-from fedworth.valuation.shapley import permutation_covariance, permutation_values, shapley_values
+from fedworth.valuation.permutations import permutation_covariance, permutation_values
+from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.valuation import Valuation
 
 UNSEEN = ("refuse", "zero")
@@ -59,10 +60,10 @@ def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate
         raise ValuationError("utilities of all coalitions: no permutation was drawn, so nothing varies")
     heard = heard_clients(matrix, strict=False)[0]
     totals = _totals(completion, prefixes(permutations, matrix.n_clients), "refuse")[0]
-    drawn = (totals.reshape(len(permutations), -1), permutations, matrix.n_clients)
-    covariance = permutation_covariance(*drawn)[np.ix_(heard, heard)]
+    drawn = totals.reshape(len(permutations), -1)
+    values = permutation_values(drawn, permutations, matrix.n_clients)[0][heard]
     is_measured = np.asarray(matrix.coalitions.any(axis=1))[matrix.coalition_indices]  # the empty one's is known
-    return Estimate(permutation_values(*drawn)[0][heard], covariance, int(is_measured.sum()))
+    return Estimate(values, permutation_covariance(drawn, permutations), int(is_measured.sum()))
 
 
 def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, NDArray[np.bool_]]:

@@ -14,7 +14,8 @@ from fedworth.utility.coalitions import coalitions_of, names, prefixes
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.heard import heard_clients, spread
-from fedworth.valuation.shapley import permutation_values, shapley_values
+from fedworth.valuation.permutations import permutation_values
+from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.strata import strata_values
 from fedworth.valuation.valuation import Valuation
 

@@ -1,7 +1,8 @@
 """Settling: permutations measured some at a time, until ComFedSV's values are settled.
 
 A longer plan begins with the permutations of a shorter one, and what is measured is kept, so that stopping early
-costs no more than having asked for so few at once. The rules are those of `stopping`.
+costs no more than having asked for so few at once. Permutations come in squares (`orders`), and so are they measured.
+The rules are those of `stopping`.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from fedworth.valuation.stopping import Rule, StoppingReason
 FIRST_SHARE, GROWTH = 0.1, 1.5
 FEWEST = 4
 """Permutations below which a standard error says too little to stop on."""
+FEWEST_SQUARES = 2
+"""Squares below which there is no standard error of squares."""
 
 Measure = Callable[[int], UtilityMatrix]
 """Measures the first n permutations; fewer if a budget runs out."""
@@ -31,11 +34,17 @@ class Settled:
 
 
 def measure_until(
-    measure: Measure, rule: Rule, *, most: int, settings: FactorSettings | None = None, growth: float = GROWTH
+    measure: Measure,
+    rule: Rule,
+    *,
+    most: int,
+    n_clients: int,
+    settings: FactorSettings | None = None,
+    growth: float = GROWTH,
 ) -> Settled:
-    """Measure a tenth of `most` permutations, then `growth` times as many, …, until the rule holds of the values, all
-    of `most` are measured, or `measure` gives fewer than it was asked for."""
-    for count in _counts(most, growth):
+    """Measure a tenth of `most` permutations, then `growth` times as many, …, in whole squares of `n_clients` orders,
+    until the rule holds of the values, all of `most` are measured, or `measure` gives fewer than it was asked for."""
+    for count in _counts(most, n_clients, growth):
         matrix = measure(count)
         n_drawn = 0 if matrix.permutations is None else len(matrix.permutations)
         if n_drawn < count:
@@ -46,13 +55,13 @@ def measure_until(
     return Settled(matrix, n_drawn, (StoppingReason.BUDGET,))
 
 
-def _counts(most: int, growth: float) -> Iterator[int]:
+def _counts(most: int, square: int, growth: float) -> Iterator[int]:
     if growth <= 1 or most < FEWEST:
         raise UsageError(
             f"at most {most} permutations, growing {growth}-fold: expected {FEWEST} or more, growth above 1"
         )
-    count = max(FEWEST, round(FIRST_SHARE * most))
-    while count < most:
-        yield count
-        count = max(count + 1, int(count * growth))
+    count = max(FEWEST, FEWEST_SQUARES * square, round(FIRST_SHARE * most))
+    while (whole := -(-count // square) * square) < most:
+        yield whole
+        count = max(whole + 1, int(whole * growth))
     yield most

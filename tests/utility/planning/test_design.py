@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import UsageError, UtilityError
-from fedworth.utility.coalitions import default_permutations, distinct, draw_permutations, locate, prefixes
+from fedworth.utility.coalitions import distinct, locate, prefixes
 from fedworth.utility.matrix import matrix_from_cells
+from fedworth.utility.orders import default_permutations
 from fedworth.utility.planning.budget import arrivals
 from fedworth.utility.planning.design import (
     LEAST,
@@ -117,7 +118,7 @@ def test_the_default_budget_is_what_permutations_would_take(n):
     """The mean of R counts of different prefixes is nearly normal; it is off by 5 of its standard errors with 6e-7."""
     rng = np.random.default_rng(2)
     counts = [
-        len(distinct(prefixes(draw_permutations(np.arange(n), default_permutations(n), rng=rng), n))[0]) - 1
+        len(distinct(prefixes(rng.permuted(np.tile(np.arange(n), (default_permutations(n), 1)), axis=1), n))[0]) - 1
         for _ in range(200)
     ]
     whole = 2 * n + 1 + LEAST * (n - 3)
@@ -165,20 +166,6 @@ def test_what_only_a_design_needs_comes_after_the_last_permutation():
     assert is_prefix[locate(plan.round_designs[0], plan.cells[0])].any()
     assert np.array_equal(arrived > len(plan.permutations), ~is_prefix)
     assert (arrivals(plan, 0) > 0).any()
-
-
-@pytest.mark.parametrize("count", [6, 7])
-def test_antithetic_permutations_come_forwards_and_backwards(count):
-    rows = np.ones((1, 5), dtype=bool)
-    plan, longer = (
-        plan_prefixes(rows, n_permutations=n, is_antithetic=True, with_fedsv=False, rng=np.random.default_rng(0))
-        for n in (count, count + 3)
-    )
-    assert plan.permutations is not None
-    assert longer.permutations is not None
-    assert plan.permutations.shape == (count, 5)
-    assert np.array_equal(plan.permutations[1::2], plan.permutations[: count // 2 * 2 : 2, ::-1])
-    assert np.array_equal(longer.permutations[:count], plan.permutations)
 
 
 def test_an_unknown_sampler_is_refused():

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Permutations
-from fedworth.utility.coalitions import default_permutations, distinct, draw_permutations, prefixes
+from fedworth.utility.coalitions import distinct, prefixes
+from fedworth.utility.orders import default_permutations, draw_permutations
 from fedworth.utility.planning.plan import Plan, all_but_one, plan_prefixes
 
 Participants = NDArray[np.bool_]

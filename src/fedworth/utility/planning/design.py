@@ -18,7 +18,8 @@ import numpy as np
 
 from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UsageError, UtilityError
-from fedworth.utility.coalitions import default_permutations, distinct, locate
+from fedworth.utility.coalitions import distinct, locate
+from fedworth.utility.orders import default_permutations
 
 LEAST = 2
 """Coalitions of a stratum at least (if it has them): one alone shows no spread, hence no standard error."""
@@ -30,7 +31,7 @@ def least_budget(n_members: int) -> int:
 
 
 def default_budget(n_members: int) -> int:
-    """The different prefixes that ⌈n ln n⌉ permutations have on average, so that samplers cost the same; at least
+    """The different prefixes that n⌈ln n⌉ permutations have on average, so that samplers cost the same; at least
     what makes the sizes 1, n−1 and n whole.
 
     A coalition of size s is no prefix of M permutations with chance (1 − 1/C(n, s))^M.

@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Permutations
 from fedworth.errors import UsageError, unknown_name
-from fedworth.utility.coalitions import (
-    coalitions_of,
-    default_permutations,
-    distinct,
-    draw_permutations,
-    prefixes,
-    prefixes_within,
-)
+from fedworth.utility.coalitions import coalitions_of, distinct, prefixes, prefixes_within
+from fedworth.utility.orders import default_permutations, draw_permutations
 from fedworth.utility.planning.design import default_budget, draw_design
 
 SAMPLERS = ("stratified", "permutations")
@@ -57,13 +51,11 @@ def plan_prefixes(
     with_fedsv: bool = True,
     with_truth: bool = False,
     sampler: str = "permutations",
-    is_antithetic: bool = False,
     rng: np.random.Generator,
 ) -> Plan:
-    """The prefixes of `n_permutations` (default ⌈N ln N⌉) orders of all heard clients, as far as they lie within the
-    participants; and for FedSV the prefixes of ⌈K ln K⌉ orders of each round's K participants, or (`sampler`
-    stratified) a design of theirs with as many evaluations. `is_antithetic`: every other order of all clients is the
-    one before it backwards."""
+    """The prefixes of `n_permutations` (default N⌈ln N⌉) orders of all heard clients, as far as they lie within the
+    participants; and for FedSV the prefixes of K⌈ln K⌉ orders of each round's K participants, or (`sampler`
+    stratified) a design of theirs with as many evaluations."""
     if sampler not in SAMPLERS:
         raise unknown_name("sampler", sampler, SAMPLERS)
     n_clients = participants.shape[1]
@@ -74,7 +66,7 @@ def plan_prefixes(
     own_rng = rng.spawn(1)[0]  # so that a longer plan begins with the permutations of a shorter one
     with_orders = with_fedsv and sampler == "permutations"
     n_drawn = max(count, default_permutations(len(heard)) if with_orders else 0)
-    drawn = draw_permutations(heard, n_drawn, is_antithetic=is_antithetic, rng=rng)
+    drawn = draw_permutations(heard, n_drawn, rng=rng)
     permutations, orders = drawn[:count], _round_orders(participants, drawn, own_rng) if with_orders else None
     designs = _round_designs(participants, own_rng) if with_fedsv and not with_orders else None
     empty = np.zeros((1, n_clients), dtype=bool)
@@ -93,7 +85,7 @@ def plan_prefixes(
 def _round_orders(
     participants: NDArray[np.bool_], everyones: Permutations, rng: np.random.Generator
 ) -> tuple[Permutations, ...]:
-    """⌈K ln K⌉ orders of each round's K participants; a round that hears everyone takes its orders from everyone's,
+    """K⌈ln K⌉ orders of each round's K participants; a round that hears everyone takes its orders from everyone's,
     whose prefixes are measured there anyway."""
     members = [np.flatnonzero(row) for row in participants]
     counts = [default_permutations(len(m)) for m in members]
@@ -103,7 +95,7 @@ def _round_orders(
 
 
 def _round_designs(participants: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Memberships, ...]:
-    """A stratified design of each round's participants, as dear as ⌈K ln K⌉ of their orders."""
+    """A stratified design of each round's participants, as dear as K⌈ln K⌉ of their orders."""
     members = [np.flatnonzero(row) for row in participants]
     return tuple(draw_design(m, participants.shape[1], default_budget(len(m)), rng=rng) for m in members)
 
