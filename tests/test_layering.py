@@ -35,6 +35,7 @@ PICKLERS = {"pickle", "cloudpickle", "joblib", "dill"}
 ROOMS = {
     "flwr": ("fedworth.federation.live.flower", "fedworth.flower"),
     "nvflare": ("fedworth.federation.live.nvflare", "fedworth.nvflare"),
+    "cryptography": ("fedworth.ledger.signature",),
     "ray": ("fedworth.utility.ray_engine",),
 }
 

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from fedworth.cli.main import main
+from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
 
 SAME = "Clients 'a' and 'b' sent the same model, in the only round they share (0)."
@@ -32,3 +34,32 @@ def test_verifying_reads_the_models_and_writes_nothing(ledger):
     before = content(ledger)
     assert main(["verify", str(ledger)]) == 0
     assert content(ledger) == before
+
+
+def test_the_head_is_printed_and_checked(ledger, capsys):
+    head = open_ledger(ledger).chain
+    assert main(["verify", str(ledger), "--head", head]) == 0
+    shown = capsys.readouterr().out
+    assert f"head: {head} " in shown
+    assert "the head given is this ledger's: nothing was added or removed since" in shown
+    assert main(["verify", str(ledger), "--head", "0" * 64]) == 4
+    assert "never had the head" in capsys.readouterr().err
+    assert main(["verify", str(ledger), "--head", "zero"]) == 2
+
+
+def test_a_signed_head_vouches_for_the_rounds_so_far(ledger, tmp_path, capsys):
+    private, public = write_keys(tmp_path, "us")
+    _, others = write_keys(tmp_path, "them")
+    signature = str(tmp_path / "head.json")
+    assert main(["verify", str(ledger), "--sign", private, "--signature", signature]) == 0
+    check = ["verify", str(ledger), "--signature", signature, "--public-key"]
+    assert main([*check, public]) == 0
+    assert "the head signed is this ledger's" in capsys.readouterr().out
+    assert main([*check, others]) == 4
+    assert "not signed by the owner" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--sign", "k"], ["--signature", "s"], ["--public-key", "p"]])
+def test_half_a_signature_is_refused_before_anything_is_read(tmp_path, capsys, options):
+    assert main(["verify", str(tmp_path / "nowhere"), *options]) == 2
+    assert "expected" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedworth.cli.head import add_head_options, check_head, check_options
 from fedworth.cli.options import add_as_average_option, command
 from fedworth.cli.show import show_findings, show_json, show_lines, warn
 
@@ -24,6 +25,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("ledger", type=Path, help="the ledger of a federation")
     add_as_average_option(parser)
+    add_head_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -33,7 +35,9 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.ledger.findings import findings
     from fedworth.ledger.ledger import verify_ledger
 
+    check_options(args)
     ledger = verify_ledger(args.ledger)
+    said = check_head(args, ledger)
     checked = check_ledger(ledger, rule_of(ledger))
     odd = findings(ledger, is_kept=False)
     found = {
@@ -42,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
         "n_missing": len(ledger.missing),
         "n_clients": len(ledger.clients),
         "is_closed": ledger.is_closed,
-        "chain": ledger.chain,
+        "head": ledger.chain,
+        "head_checks": said,
         "rule": rule_name(checked.rule),
         "n_rounds_by_rule": checked.n_same,
         "largest_gap": checked.largest_gap,
@@ -51,19 +56,22 @@ def run(args: argparse.Namespace) -> None:
         warnings = [*ledger.warnings(), *checked.notes()]
         show_json({**found, "warnings": warnings, "findings": [finding.document() for finding in odd]})
     else:
-        _show(args, ledger, checked, odd)
+        _show(args, ledger, checked, odd, said)
     if not args.as_average:
         checked.refuse_others()
 
 
-def _show(args: argparse.Namespace, ledger: "Ledger", checked: "Checked", odd: "tuple[Finding, ...]") -> None:
+def _show(
+    args: argparse.Namespace, ledger: "Ledger", checked: "Checked", odd: "tuple[Finding, ...]", said: list[str]
+) -> None:
     from fedworth.federation.rules.documents import rule_name
 
     state = "closed" if ledger.is_closed else "still open"
     show_lines(
         [
             f"{args.ledger}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
-            f"chain: {ledger.chain}",
+            f"head: {ledger.chain} (keep it elsewhere; --head tells whether the ledger has passed it)",
+            *said,
             f"server: {rule_name(checked.rule)}; so it was in {checked.n_same} of {ledger.n_rounds} rounds",
         ]
     )
