@@ -113,10 +113,11 @@ def test_sums_in_whole_units_never_leave_32_bits(seed, n_clients, starts):
     sums = averages(coalition_trie(members), n_clients, np.ones(n_clients), from_global=starts)
     seen = 0
     for group in groups(sums, [(bounds, start)]):
-        units = np.rint(bounds / group.units[0])
+        unit = np.ldexp(1.0, group.exponents[0])
+        units = np.rint(bounds / unit)
         steps: list[float] = []
         for client, parent in zip(group.trie.clients, group.trie.parents, strict=True):
-            steps.append(units[client] + (steps[parent] if parent >= 0 else np.rint(start / group.units[0])))
+            steps.append(units[client] + (steps[parent] if parent >= 0 else np.rint(start / unit)))
         assert max(steps) < 2**31
         seen += int(group.trie.wanted.sum())
     assert seen == sums.trie.wanted.sum()

@@ -12,11 +12,12 @@ from torch import nn
 from fedworth.errors import ModelError, UsageError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import affine, graph, heads, stages
 from fedworth.utility.fast import oracle as fast
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.weighting import WEIGHTINGS, mixtures
+from fedworth.utility.weighting import WEIGHTINGS, client_weights, mixtures
 from tests.support.zoo import (
     GREY,
     IMAGES,
@@ -307,6 +308,20 @@ def test_coalitions_of_hundreds_of_clients_keep_the_bar(n_clients, weighting):
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
     assert oracle.describe().startswith("kernel: ")
+
+
+@pytest.mark.parametrize("count", [1e-300, 1e-18, 1e18, 1e300])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "deep mlp", "cnn"])
+def test_a_sample_count_of_any_size_gives_what_the_plain_loop_gives(name, count):
+    """Two such clients, so that they meet each other and the others; their own coalitions are not nothing."""
+    task = task_of(*ZOO[name][:2])
+    coalitions = coalitions_of(np.arange(5), 5)
+    for weighting in ("samples", "fixed"):
+        counts = {0: count, 1: 3 * count, 2: 40.0, 3: 1.0, 4: 900.0}
+        weights = client_weights(counts, 5, weighting=weighting, aggregation="samples")
+        wanted, round_ = mixtures(coalitions, weights, weighting), round_of(task.module)
+        expected = exact_utilities(task, round_, wanted)
+        np.testing.assert_allclose(FastOracle(task).utilities(round_, wanted), expected, rtol=0, atol=1e-6)
 
 
 def test_torchs_own_threads_are_as_before():

@@ -138,7 +138,7 @@ def head_losses(
     later = meanwhile(order, n_threads)  # the first layer does not need it
     outputs = _Outputs(stages, models, numbers.tolist(), starts=mixtures.from_global)
     layers = [_everybodys(layer, models.everybody, stages.exported) for layer in head.layers]
-    packed = _packed(layers, weights, starts=mixtures.from_global)
+    packed = _packed(layers, starts=mixtures.from_global)
 
     def of_batch(index: int) -> NDArray[np.float64]:
         found = [
@@ -154,15 +154,13 @@ def head_losses(
     return losses
 
 
-def _packed(
-    layers: Sequence[tuple[Floats, Floats]], client_weights: NDArray[np.float64], *, starts: bool
-) -> PackedLayers | None:
+def _packed(layers: Sequence[tuple[Floats, Floats]], *, starts: bool) -> PackedLayers | None:
     """Everybody's layers after the first relu, if there are any; sums start from the first model or from nothing."""
     if not layers:
         return None
     weights, biases = zip(*layers, strict=True)
     start = ([each[:1] for each in weights], [each[:1] for each in biases]) if starts else None
-    return packed_layers(weights, biases, start, client_weights)
+    return packed_layers(weights, biases, start)
 
 
 def _everybodys(layer: Layer, models: Sequence[Model], exported: Exported) -> tuple[Floats, Floats]:

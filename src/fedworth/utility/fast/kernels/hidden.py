@@ -7,7 +7,7 @@ and b = Σ a_k b_k. With s = 1/Σ a_k the averaged network computes, since relu(
 
 so nothing is scaled before it has been through a product. The last layer has no relu: its outputs are the logits.
 All sums are of integers, in the whole units of `averages`: one for the pre-activations of a block, and two for each
-later layer, of its weights and its biases. Units are factors, and go with s.
+later layer, of its weights and its biases. Units are factors, and go with s: `scales` are the products.
 
 With one hidden layer and at most WIDEST classes the running sum, the relu and the product are one pass, which reads two
 numbers and writes one for every 2·n_classes operations. Steps are taken a few at a time, first all their weights, then
@@ -18,7 +18,6 @@ Lanes beyond the last sample carry the label −1 and lose exactly 0.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,21 +52,22 @@ def hidden_sums(block: Block, averages: Averages, layers: PackedLayers) -> NDArr
     tiles, start, labels = block.tiles, block.start, block.labels
     n_held = max(1, HELD_BYTES // max(1, 4 * tiles[:, 0].size))
     largest, of_start = (_largest(extremes) for extremes in block.relative_extremes())  # (n_clients,), (1 or 0,)
-    bounds, start_bound = largest * averages.client_weights, float(of_start.max(initial=0))
+    start_bound = float(of_start.max(initial=0))
     found = np.zeros((2, averages.trie.n_steps))
-    for group in groups(averages, [(bounds, start_bound), *layers.bounds]):
+    for group in groups(averages, [(largest, start_bound), *layers.bounds]):
         steps, members = group.trie, group.members
-        factors = averages.client_weights / group.units[:, None]  # (n_parts, n_clients)
-        weights, start_weights = pack_weights(layers, members, factors[1:], 1 / group.units[1:])
+        factors = group.factors(averages.client_weights)  # (n_parts, n_clients)
+        of_start = np.ldexp(float(len(start)), -group.exponents)  # (n_parts,) 0 if sums start from nothing
+        weights, start_weights = pack_weights(layers, members, factors[1:], of_start[1:])
         parts = np.zeros((steps.n_steps, 4))  # Π m, Σ e, Σ linear part, n_correct, over the block
         parts[:, 0] = 1.0
         for first in range(0, tiles.shape[1], n_held):
             held = (first, min(first + n_held, tiles.shape[1]))
-            packed, packed_start = pack_tiles(tiles, start, held, members, factors[0], 1 / group.units[0])
+            packed, packed_start = pack_tiles(tiles, start, held, members, factors[0], of_start[0])
             measure_hidden(
                 packed, packed_start, weights, start_weights, layers.widths, layers.n_classes,
                 labels[first * TILE : (first + n_held) * TILE], steps.clients, steps.sources, steps.targets,
-                steps.wanted, averages.shares[group.places], group.units.astype(np.float32), steps.n_slots, parts,
+                steps.wanted, group.scales(averages.shares), steps.n_slots, parts,
             )  # fmt: skip
         here, places = parts[steps.wanted], group.places[steps.wanted]
         found[:, places] = _totals(here)
@@ -90,15 +90,13 @@ def _largest(extremes: Floats) -> NDArray[np.float64]:
 
 
 @compiled
-def _run_layers(
-    xs: Floats, ys: Floats, weights: Floats, at: int, widths: NDArray[np.int64], share: Any, units: Floats
-) -> Floats:
+def _run_layers(xs: Floats, ys: Floats, weights: Floats, at: int, widths: NDArray[np.int64], scales: Floats) -> Floats:
     """A tile's logits from its first activations in `xs`; they end up in one of `xs` and `ys`, which take turns."""
-    gain = share * units[0]
+    gain = scales[0]
     for layer in range(len(widths) - 1):
         n_inputs, n_outputs = widths[layer], widths[layer + 1]
         floor = np.float32(0.0) if layer < len(widths) - 2 else np.float32(-np.inf)
-        of_weights, of_biases = gain * share * units[2 * layer + 1], share * units[2 * layer + 2]
+        of_weights, of_biases = gain * scales[2 * layer + 1], scales[2 * layer + 2]
         biases = at + n_inputs * n_outputs
         for out in range(0, n_outputs, WIDEST):
             width = min(WIDEST, n_outputs - out)
@@ -124,8 +122,7 @@ def measure_hidden(
     sources: NDArray[np.int32],
     targets: NDArray[np.int32],
     wanted: NDArray[np.bool_],
-    shares: Floats,
-    units: Floats,
+    scales: Floats,
     n_slots: int,
     parts: NDArray[np.float64],
 ) -> None:
@@ -155,19 +152,19 @@ def measure_hidden(
                 source = np.int64(sources[step]) * size + tile * tile_size
                 client = np.int64(clients[step]) * size + tile * tile_size
                 target = targets[step] * size + tile * tile_size if keeps else n_slots * size
-                at, share = (step - first_step) * n_weights, shares[step]
+                at = (step - first_step) * n_weights
                 place = (sums, source, target, keeps, packed, client)
                 if joins and wanted[step]:
                     biases = at + widths[0] * widths[1]
-                    gain = share * units[0] * share * units[1]
-                    effect = (step_weights, at, biases, xs, 0, widths[0], gain, share * units[2], lowest)
+                    gain = scales[step, 0] * scales[step, 1]
+                    effect = (step_weights, at, biases, xs, 0, widths[0], gain, scales[step, 2], lowest)
                     join_and_run_panel(widths[1], (*place, *effect))
                 elif wanted[step]:
                     join_and_rectify((*place, xs, 0, tile_size))
                 else:  # always continued: a trie has no step that leads nowhere
                     add((sums, source, target, packed, client, tile_size))
                     continue
-                logits = xs if joins else _run_layers(xs, ys, step_weights, at, widths, share, units)
+                logits = xs if joins else _run_layers(xs, ys, step_weights, at, widths, scales[step])
                 measures = cross_entropy((logits, labels, tile * TILE, n_classes))
                 parts[step, 0] *= measures[0]
                 for part in range(1, 4):

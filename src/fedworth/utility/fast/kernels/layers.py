@@ -66,7 +66,6 @@ def packed_layers(
     weights: Sequence[Floats],
     biases: Sequence[Floats],
     start: tuple[Sequence[Floats], Sequence[Floats]] | None,
-    client_weights: NDArray[np.float64],
 ) -> PackedLayers:
     """Layers as (n_models, n_outputs, n_inputs) and (n_models, n_outputs); `start` holds those of one model."""
     packed = pack_layers(weights, biases)  # (n_clients, n_numbers)
@@ -78,7 +77,7 @@ def packed_layers(
     sizes[-1] += len(origin) - sizes.sum()  # what only fills up the last vector
     pieces = [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
     bounds = tuple(
-        (np.abs(packed[:, piece] - origin[piece]).max(axis=1) * client_weights, float(np.abs(origin[piece]).max()))
+        (np.abs(packed[:, piece] - origin[piece]).max(axis=1).astype(np.float64), float(np.abs(origin[piece]).max()))
         for piece in pieces
     )
     return PackedLayers(packed, origin, widths, sizes, weights[-1].shape[1], bounds)

@@ -130,7 +130,7 @@ def hidden_relu_measures(
     start = _one_model(None if global_head is None else global_head.pre_activations[0], outputs.shape[1:])
     refuse_infinite("pre-activations", outputs, start)
     start_layers = None if global_head is None else (global_head.weights, global_head.biases)
-    layers = packed_layers(heads.weights, heads.biases, start_layers, sums.client_weights)
+    layers = packed_layers(heads.weights, heads.biases, start_layers)
 
     def of_block(block: int) -> NDArray[np.float64]:
         return hidden_sums(_block(block, outputs, start, labels), sums, layers)

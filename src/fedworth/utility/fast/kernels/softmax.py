@@ -100,10 +100,10 @@ def softmax_sums(block: Block, averages: Averages, *, counts_correct: bool) -> N
     if (ranges > LARGEST_MARGIN).any():
         careful |= running_maxima(trie.clients, trie.parents, ranges) > LARGEST_MARGIN
     found = np.zeros((2, trie.n_steps))
-    for group in groups(averages, [(relative * averages.client_weights, float(start_range))]):
+    for group in groups(averages, [(relative, float(start_range))]):
         steps = group.trie
         measure_margins(
-            block.tiles, block.start, block.labels, averages.client_weights, group.members, float(group.units[0]),
+            block.tiles, block.start, block.labels, averages.client_weights, group.members, int(group.exponents[0]),
             steps.clients, steps.sources, steps.targets, steps.wanted, steps.n_slots, group.places,
             averages.shares, careful, found,
         )  # fmt: skip
@@ -140,7 +140,7 @@ def _pack_margins(
     labels: Labels,
     client_weights: NDArray[np.float64],
     members: NDArray[np.int64],
-    unit: float,
+    exponent: int,
 ) -> tuple[Integers, Integers]:
     """The weighted margins of some clients, in whole units, and those that sums start from; others' are left open."""
     n_clients, n_tiles, n_classes, width = tiles.shape
@@ -149,10 +149,10 @@ def _pack_margins(
     margins, origin = np.empty(size), np.zeros(size)
     for k in range(len(start)):
         _margins(start[k], labels, origin)
-        packed_start[:] = np.rint(origin * (1 / unit)).astype(np.int32)
+        packed_start[:] = np.rint(origin * math.ldexp(1.0, -exponent)).astype(np.int32)
     for k in members:
         _margins(tiles[k], labels, margins)
-        factor = client_weights[k] / unit
+        factor = math.ldexp(client_weights[k], -exponent)
         for at in range(size):
             packed[k, at] = np.int32(np.rint((margins[at] - origin[at]) * factor))
     return packed, packed_start
@@ -165,14 +165,14 @@ def measure_margins(
     labels: Labels,
     client_weights: NDArray[np.float64],
     members: NDArray[np.int64],
-    unit: float,
+    exponent: int,
     clients: NDArray[np.int32],
     sources: NDArray[np.int32],
     targets: NDArray[np.int32],
     wanted: NDArray[np.bool_],
     n_slots: int,
     places: NDArray[np.int64],
-    shares: Floats,
+    shares: NDArray[np.float64],
     careful: NDArray[np.bool_],
     found: NDArray[np.float64],
 ) -> None:
@@ -180,7 +180,7 @@ def measure_margins(
     which has a place for every step of the whole trie, as `shares` and `careful` have.
 
     One call for all of a block's work: threads that come back to the interpreter wait for each other there."""
-    packed, packed_start = _pack_margins(tiles, start, labels, client_weights, members, unit)
+    packed, packed_start = _pack_margins(tiles, start, labels, client_weights, members, exponent)
     padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
     n_filled_up = (labels < 0).sum()  # samples that only fill up a tile
     size, n_vectors = packed.shape[1], len(padding) // LANES
@@ -197,7 +197,7 @@ def measure_margins(
             add((sums, source, target, packed, client, size))
             continue
         place = places[step]
-        scale = shares[place] * np.float32(unit)
+        scale = np.float32(math.ldexp(shares[place], exponent))
         operands = (sums, source, target, keeps, packed, client, padding, scratch, n_vectors, n_others, scale)
         measures = _careful_step(operands) if careful[place] else _quick_step(operands)
         found[0, place] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
