@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedworth.ledger.writer import resume_ledger as resume_ledger
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
+    from fedworth.pipeline.stages import ValuingSettings as ValuingSettings
     from fedworth.report.files import write_report as write_report
     from fedworth.report.report import Report as Report
     from fedworth.utility.cache import utility_cache as utility_cache
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from fedworth.utility.observe import participation as participation
     from fedworth.utility.oracle import LoopOracle as LoopOracle
     from fedworth.utility.planning.budget import Budget as Budget
-    from fedworth.utility.planning.plan import plan_exact as plan_exact
-    from fedworth.utility.planning.plan import plan_prefixes as plan_prefixes
+    from fedworth.utility.planning.choose import PlanSettings as PlanSettings
+    from fedworth.utility.planning.choose import choose_plan as choose_plan
     from fedworth.utility.subset import stratified_subset as stratified_subset
     from fedworth.valuation.valuation import Valuation as Valuation
     from fedworth.valuation.value import value as value
@@ -60,12 +61,15 @@ _HOMES = {
     "Ledger": "ledger.ledger",
     "LedgerWriter": "ledger.writer",
     "LoopOracle": "utility.oracle",
+    "PlanSettings": "utility.planning.choose",
     "Report": "report.report",
     "RunSettings": "pipeline.run",
     "SimulationSettings": "federation.simulation.settings",
     "Task": "federation.task",
     "UtilityMatrix": "utility.matrix",
     "Valuation": "valuation.valuation",
+    "ValuingSettings": "pipeline.stages",
+    "choose_plan": "utility.planning.choose",
     "choose": "completion.crossvalidation",
     "complete": "completion.complete",
     "coverage": "completion.coverage",
@@ -76,8 +80,6 @@ _HOMES = {
     "observe_and_count": "utility.observe",
     "open_ledger": "ledger.ledger",
     "participation": "utility.observe",
-    "plan_prefixes": "utility.planning.plan",
-    "plan_exact": "utility.planning.plan",
     "resume_ledger": "ledger.writer",
     "run": "pipeline.run",
     "save_completion": "completion.completion",

@@ -11,6 +11,8 @@ import pytest
 from fedworth.errors import ArtefactError
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.pipeline.run import RunSettings, run
+from fedworth.pipeline.stages import ValuingSettings
+from fedworth.utility.planning.choose import PlanSettings
 
 SMALL = SimulationSettings(n_clients=4, copies=((3, 0),), n_participants=2, n_rounds=3, train_limit=100, test_limit=40)
 SETTINGS = RunSettings(simulation=SMALL)
@@ -133,7 +135,7 @@ def test_twins_are_paid_alike_by_the_truth_and_the_heard_round(tmp_path):
 
 
 def test_monte_carlo_runs_have_standard_errors_and_all_methods(tmp_path):
-    settings = RunSettings(simulation=SMALL, monte_carlo=True, n_permutations=6)
+    settings = RunSettings(SMALL, ValuingSettings(plan=PlanSettings(6)))
     report = run(settings, tmp_path / "run")
     assert not report.refusals
     for method in ("comfedsv", "fedsv", "truth", "heard-round"):

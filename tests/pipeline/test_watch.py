@@ -15,7 +15,8 @@ from fedworth.errors import ArtefactError
 from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import open_ledger
 from fedworth.pipeline import watch
-from fedworth.pipeline.watch import WatchSettings, claim, update
+from fedworth.pipeline.stages import ValuingSettings
+from fedworth.pipeline.watch import claim_for, update
 from fedworth.utility.fast import graph, routes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
@@ -51,8 +52,8 @@ def counted(monkeypatch):
 
 
 def test_each_round_costs_its_own_cells_only(tiny_ledger, tiny_task, tmp_path, counted):
-    settings, place = WatchSettings(oracle="loop"), tmp_path / "w"
-    claim(place, settings, tiny_task)
+    settings, place = ValuingSettings(oracle="loop"), tmp_path / "w"
+    claim_for(place, settings, tiny_task)
     kept = tmp_path / "l" / "utilities"
     costs = []
     for n_rounds in (1, 2, 3):
@@ -81,12 +82,12 @@ def test_a_module_is_exported_once_for_all_rounds_of_a_task(tiny_ledger, tiny_ta
     for task, n_exports in ((tiny_task, 1), (other, 2)):
         for n_rounds in (1, 2):
             ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
-            update(ledger, task, WatchSettings(), _made(tmp_path / "w"))
+            update(ledger, task, ValuingSettings(), _made(tmp_path / "w"))
         assert len(exported) == n_exports
 
 
 def test_the_end_of_watching_is_what_the_stages_give(tiny_ledger, tiny_task, tmp_path):
-    settings = WatchSettings(oracle="loop")
+    settings = ValuingSettings(oracle="loop")
     for n_rounds in (2, 3):
         ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
         update(ledger, tiny_task, settings, _made(tmp_path / "w"))
@@ -116,12 +117,12 @@ def test_a_warm_start_reaches_the_same_optimum(tiny_ledger, tiny_task):
 
 
 def test_a_folder_of_another_task_or_settings_is_refused(tiny_task, tmp_path):
-    claim(tmp_path / "w", WatchSettings(), tiny_task)
-    claim(tmp_path / "w", WatchSettings(), tiny_task)
+    claim_for(tmp_path / "w", ValuingSettings(), tiny_task)
+    claim_for(tmp_path / "w", ValuingSettings(), tiny_task)
     with pytest.raises(ArtefactError, match="another task or other settings"):
-        claim(tmp_path / "w", WatchSettings(measure="accuracy"), tiny_task)
+        claim_for(tmp_path / "w", ValuingSettings(measure="accuracy"), tiny_task)
     with pytest.raises(ArtefactError, match="another task or other settings"):
-        claim(tmp_path / "w", WatchSettings(), replace(tiny_task, labels=(tiny_task.labels + 1) % 10))
+        claim_for(tmp_path / "w", ValuingSettings(), replace(tiny_task, labels=(tiny_task.labels + 1) % 10))
 
 
 def test_the_command_follows_a_ledger_that_grows_until_it_is_closed(
@@ -157,7 +158,7 @@ def test_the_command_values_what_is_there_once(tiny_ledger, tmp_path, capsys):
 def test_what_cannot_be_valued_yet_is_said_and_watching_goes_on(tiny_settings, tiny_task, tmp_path):
     settings = replace(tiny_settings, everyone_heard=False, with_truth=False)
     ledger = simulate(settings, tmp_path / "l")
-    report = update(ledger, tiny_task, WatchSettings(), _made(tmp_path / "w"))
+    report = update(ledger, tiny_task, ValuingSettings(), _made(tmp_path / "w"))
     assert report.valuation("fedsv") is not None
     assert [method for method, _ in report.refusals] == ["comfedsv"]
 

@@ -32,7 +32,7 @@ from fedworth.studies.results.statistics import (
 )
 from fedworth.studies.time import papers_count
 from fedworth.studies.trials.methods import METHODS
-from fedworth.studies.trials.plans import plan_fedsv, plan_monte_carlo
+from fedworth.studies.trials.plans import plan_fedsv
 from fedworth.studies.trials.settings import Extent, extents_of
 from fedworth.studies.trials.trial import Trial
 from fedworth.studies.unfairness import printed_bound, simulated_chances
@@ -331,17 +331,6 @@ def test_simulated_selections_agree_with_the_exact_chance():
     """2,000 draws: five standard errors are at most 5 · √(1/4 / 2000) = .056."""
     for s, found in enumerate(simulated_chances(2_000)):
         assert abs(found.value - unfairness_chance(10, 3, 10, s)) < 0.056
-
-
-def test_a_monte_carlo_plan_draws_the_heard_round_once():
-    participants = np.ones((3, 6), dtype=bool)
-    participants[1:, :3] = False
-    plan = plan_monte_carlo(participants, n_permutations=4, rng=np.random.default_rng(0))
-    assert plan.round_permutations is not None
-    assert plan.permutations is not None
-    assert np.array_equal(plan.round_permutations[0], plan.permutations)
-    assert [sorted(orders[0].tolist()) for orders in plan.round_permutations[1:]] == [[3, 4, 5]] * 2
-    assert all(not cells[:, :3].any() for cells in plan.cells[1:])
 
 
 def test_fedsv_alone_measures_no_more_than_its_participants_in_any_round():

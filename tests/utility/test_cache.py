@@ -51,7 +51,9 @@ observe(ledger, oracle, prefix_plan(ledger, 8), cache=utility_cache(ledger, orac
 
 
 def prefix_plan(ledger: Ledger, n_permutations: int) -> Plan:
-    return plan_prefixes(participation(ledger), n_permutations=n_permutations, rng=np.random.default_rng(0))
+    return plan_prefixes(
+        participation(ledger), n_permutations=n_permutations, sampler="permutations", rng=np.random.default_rng(0)
+    )
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ from tests.utility.test_observe import CountingOracle
 
 
 def test_rounds_too_large_for_one_batch_are_measured_in_several(tiny_ledger, tiny_task, monkeypatch):
-    plan = plan_prefixes(participation(tiny_ledger), with_truth=True, rng=np.random.default_rng(0))
+    plan = plan_prefixes(
+        participation(tiny_ledger), with_truth=True, sampler="permutations", rng=np.random.default_rng(0)
+    )
     whole = observe(tiny_ledger, LoopOracle(tiny_task), plan)
     monkeypatch.setattr("fedworth.utility.batches.BATCH_NUMBERS", 5 * 7)  # seven coalitions of five clients
     oracle = CountingOracle(LoopOracle(tiny_task))
@@ -27,7 +29,7 @@ def test_rounds_too_large_for_one_batch_are_measured_in_several(tiny_ledger, tin
 
 
 def test_the_fast_oracle_sees_what_the_plain_loop_sees(tiny_ledger, tiny_task):
-    plan = plan_prefixes(participation(tiny_ledger), rng=np.random.default_rng(0))
+    plan = plan_prefixes(participation(tiny_ledger), sampler="permutations", rng=np.random.default_rng(0))
     plain, fast = (observe(tiny_ledger, oracle_named(name, tiny_task, "loss"), plan) for name in ("loop", "fast"))
     np.testing.assert_allclose(fast.utilities, plain.utilities, rtol=0, atol=1e-6)
 
@@ -48,6 +50,6 @@ def test_oracles_and_engines_are_found_by_name(tiny_task):
 
 def test_without_ray_the_ray_engine_says_how_to_have_it(tiny_ledger, tiny_task, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    plan = plan_prefixes(participation(tiny_ledger), rng=np.random.default_rng(0))
+    plan = plan_prefixes(participation(tiny_ledger), sampler="permutations", rng=np.random.default_rng(0))
     with pytest.raises(UsageError, match=r"pip install 'fedworth\[ray\]'"):
         observe(tiny_ledger, LoopOracle(tiny_task), plan, engine=engine_named("ray"))

@@ -46,8 +46,8 @@ def plans(ledger: Ledger) -> dict[str, Plan]:
     return {
         "exact": plan_exact(rows),
         "truth": plan_exact(rows, with_truth=True),
-        "prefixes": plan_prefixes(rows, rng=np.random.default_rng(0)),
-        "true prefixes": plan_prefixes(rows, with_truth=True, rng=np.random.default_rng(0)),
+        "prefixes": plan_prefixes(rows, sampler="permutations", rng=np.random.default_rng(0)),
+        "true prefixes": plan_prefixes(rows, with_truth=True, sampler="permutations", rng=np.random.default_rng(0)),
     }
 
 

@@ -1,12 +1,14 @@
 """fedworth observe: measure what coalitions would have achieved."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedworth.arrays import stream
-from fedworth.cli.options import add_data_option, add_permutations_option, add_seed_option, command, permutations_of
+from fedworth.cli.options import add_data_option, add_seed_option, command, plan_settings
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
+from fedworth.cli.valuing import add_measuring_options
 from fedworth.errors import UsageError
 from fedworth.storage import refuse_existing
 from fedworth.utility.matrix_file import save_utilities
@@ -14,12 +16,12 @@ from fedworth.utility.matrix_file import save_utilities
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedworth.ledger.ledger import Ledger
     from fedworth.utility.engines import Engine
     from fedworth.utility.matrix import UtilityMatrix
     from fedworth.utility.observe import Observed
     from fedworth.utility.oracle import Oracle
     from fedworth.utility.planning.budget import Budget
+    from fedworth.utility.planning.choose import PlanSettings
     from fedworth.utility.planning.plan import Plan
     from fedworth.valuation.stopping import Rule
 
@@ -39,9 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--truth", action="store_true", help="measure all clients in all rounds, with models kept apart"
     )
     parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
-    parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
-    parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
-    add_permutations_option(parser)
+    add_measuring_options(parser)
     parser.add_argument("--no-fedsv", action="store_true", help="with --permutations: leave out what only FedSV needs")
     add_data_option(parser)
     add_seed_option(parser)
@@ -65,7 +65,6 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--test-samples", type=int, metavar="N", help="judge on N test samples, every class in proportion"
     )
-    group.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
     group.add_argument("--threads", type=int, metavar="N", help="threads of the fast oracle (default: one a processor)")
     group.add_argument("--device", default="cpu", help="where coalitions are evaluated: cpu (default), cuda, cuda:1 …")
     group.add_argument("--engine", default="local", help="local (default), or ray: the workers of a Ray cluster")
@@ -79,15 +78,20 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.ledger.ledger import open_ledger
     from fedworth.utility.cache import utility_cache
     from fedworth.utility.choices import device_named, oracle_named
-    from fedworth.utility.observe import observe_and_count
+    from fedworth.utility.observe import observe_and_count, participation
     from fedworth.utility.planning.budget import Budget
+    from fedworth.utility.planning.choose import choose_plan
     from fedworth.utility.subset import stratified_subset
 
     refuse_existing(args.out, "a file of utilities")
-    rule = _rule(args)
+    rule, asked = _rule(args), plan_settings(args, with_fedsv=not args.no_fedsv)
     budget, engine, device = Budget(args.budget, args.seconds), _engine(args), device_named(args.device)
     ledger = open_ledger(args.ledger)
-    plan = _plan(args, ledger, permutations_of(args)[1])
+
+    def plan_of(settings: "PlanSettings") -> "Plan":
+        return choose_plan(participation(ledger), settings, with_truth=args.truth, seed=args.seed)
+
+    plan = plan_of(asked)
     task = task_for(ledger, args.task, data_folder=args.data)
     if args.test_samples is not None:
         task = stratified_subset(task, args.test_samples, rng=stream(args.seed, "test samples"))
@@ -99,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
                 ledger,
                 oracle,
                 plan,
-                weighting=args.weighting or ledger.default_weighting,
+                weighting=args.weighting,
                 engine=engine,
                 cache=None if args.no_cache else utility_cache(ledger, oracle),
                 budget=budget,
@@ -109,7 +113,9 @@ def run(args: argparse.Namespace) -> None:
         if rule is None:
             observed, ending = measured(plan, budget), ""
         else:
-            observed, ending = _until(rule, plan, lambda count: _plan(args, ledger, count), measured, budget)
+            observed, ending = _until(
+                rule, plan, lambda count: plan_of(replace(asked, permutations=count)), measured, budget
+            )
     save_utilities(observed.matrix, args.out)
     warn((*ledger.warnings(), *observed.matrix.notes))
     _show(args, observed, ending, _routes(oracle))
@@ -175,24 +181,6 @@ def _until(
     reasons = "; ".join(settled.reasons)
     ending = f"{settled.n_permutations:,} of {len(longest.permutations):,} permutations: {reasons}"
     return Observed(settled.matrix, n_evaluations, found[-1].status), ending
-
-
-def _plan(args: argparse.Namespace, ledger: "Ledger", count: int | None) -> "Plan":
-    """All coalitions, or the prefixes of so many permutations."""
-    from fedworth.utility.observe import participation
-    from fedworth.utility.planning.plan import plan_exact, plan_prefixes
-
-    participants = participation(ledger)
-    if args.permutations is None:
-        return plan_exact(participants, with_truth=args.truth)
-    return plan_prefixes(
-        participants,
-        n_permutations=count,
-        with_fedsv=not args.no_fedsv,
-        with_truth=args.truth,
-        sampler=args.sampler,
-        rng=stream(args.seed, "permutations"),
-    )
 
 
 def _show(args: argparse.Namespace, observed: "Observed", ending: str, routes: str | None) -> None:

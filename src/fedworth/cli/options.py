@@ -3,12 +3,18 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings
 from fedworth.completion.crossvalidation import choose
 from fedworth.errors import UsageError
 from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.planning.choose import PlanSettings
+from fedworth.utility.planning.plan import DEFAULT_SAMPLER
+
+MOST_DIGITS = 18
+"""Digits of a whole number on the command line: what a machine integer holds."""
 
 
 def command(
@@ -82,9 +88,7 @@ def chosen_settings(args: argparse.Namespace, matrix: UtilityMatrix) -> tuple[Fa
 
 def rank_of(text: str) -> int:
     """A rank from the command line."""
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"--rank {text}: expected a whole number from 1 on, or auto")
-    return int(text)
+    return whole_number(text, "--rank", least=1, otherwise=", or auto")
 
 
 def add_data_option(parser: argparse.ArgumentParser) -> None:
@@ -115,21 +119,31 @@ def add_permutations_option(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sampler",
-        default="stratified",
-        help="Monte Carlo of FedSV and the heard round: stratified (default) or permutations",
+        help=f"Monte Carlo of FedSV and the heard round: stratified or permutations (default {DEFAULT_SAMPLER})",
     )
 
 
-def permutations_of(args: argparse.Namespace) -> tuple[bool, int | None]:
-    """Whether Monte Carlo was asked for, and with how many permutations (None: the default number)."""
-    text: str | None = args.permutations
+def plan_settings(args: argparse.Namespace, *, with_fedsv: bool = True) -> PlanSettings:
+    """The plan asked for."""
+    if args.permutations is None and (args.sampler or not with_fedsv):
+        raise UsageError("--sampler and --no-fedsv: expected --permutations beside them")
+    return PlanSettings(permutations_of(args.permutations), args.sampler or DEFAULT_SAMPLER, with_fedsv)
+
+
+def permutations_of(text: str | None) -> int | Literal["auto"] | None:
+    """How many permutations were asked for; None: an exact plan."""
     if text is None:
-        return False, None
+        return None
     if text == "auto":
-        return True, None
-    if not text.isdigit() or int(text) < 2:
-        raise UsageError(f"--permutations {text}: expected a whole number from 2 on, or auto")
-    return True, int(text)
+        return "auto"
+    return whole_number(text, "--permutations", least=2, otherwise=", or auto")
+
+
+def whole_number(text: str, option: str, *, least: int = 0, otherwise: str = "") -> int:
+    """A whole number from the command line, from `least` on."""
+    if not (text.isascii() and text.isdigit()) or len(text) > MOST_DIGITS or int(text) < least:
+        raise UsageError(f"{option} {text}: expected a whole number from {least} on{otherwise}")
+    return int(text)
 
 
 def numbers(text: str) -> tuple[float, ...]:

@@ -7,17 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import (
-    add_completion_options,
-    add_data_option,
-    add_permutations_option,
-    add_seed_option,
-    command,
-    factor_settings,
-    is_auto,
-    permutations_of,
-)
+from fedworth.cli.options import add_data_option, add_seed_option, command, is_auto
 from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
+from fedworth.cli.valuing import add_valuing_options, valuing_settings
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,12 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
     parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
     parser.add_argument("--once", action="store_true", help="value what is there and stop")
-    parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
-    parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
-    parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
-    parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
-    add_permutations_option(parser)
-    add_completion_options(parser)
+    add_valuing_options(parser)
     add_data_option(parser)
     add_seed_option(parser)
 
@@ -54,20 +41,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Watch until the ledger is closed."""
     from fedworth.federation.task_file import task_for
-    from fedworth.pipeline.watch import WatchSettings, claim, update
+    from fedworth.pipeline.watch import claim_for, update
 
     if is_auto(args):
         raise UsageError("--rank auto would choose anew after each round; give watch a rank")
-    monte_carlo, count = permutations_of(args)
-    settings = WatchSettings(
-        args.weighting, args.measure, args.oracle, monte_carlo, count, factor_settings(args), args.unseen, args.seed
-    )
+    settings = valuing_settings(args)
     folder = args.out or args.ledger.with_name(args.ledger.name + ".watch")
     task, n_checked = None, 0
     for ledger in _growing(args.ledger, args.every, once=args.once):
         if task is None:
             task = task_for(ledger, args.task, data_folder=args.data)
-            claim(folder, settings, task)
+            claim_for(folder, settings, task)
         _show(update(ledger, task, settings, folder, n_checked=n_checked), as_json=args.json)
         n_checked = ledger.n_rounds
 

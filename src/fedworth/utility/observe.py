@@ -20,7 +20,6 @@ from fedworth.utility.engines import Batch, Engine, LocalEngine
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.oracle import Oracle
 from fedworth.utility.planning.budget import (
-    FEWEST,
     Budget,
     BudgetStatus,
     Costs,
@@ -30,7 +29,8 @@ from fedworth.utility.planning.budget import (
     n_stages,
     shortened,
 )
-from fedworth.utility.planning.plan import Plan
+from fedworth.utility.planning.choose import choose_plan
+from fedworth.utility.planning.plan import FEWEST, Plan
 
 __all__ = ["Observed", "observe", "observe_and_count", "participation", "round_weights"]
 
@@ -55,16 +55,20 @@ def participation(ledger: Ledger) -> NDArray[np.bool_]:
 def observe(
     ledger: Ledger,
     oracle: Oracle,
-    plan: Plan,
+    plan: Plan | None = None,
     *,
-    weighting: str = "uniform",
+    weighting: str | None = None,
     engine: Engine | None = None,
     cache: UtilityCache | None = None,
     budget: Budget | None = None,
     n_checked: int = 0,
     progress: Progress = silent,
 ) -> UtilityMatrix:
-    """The cells of the plan, measured, or known from the cache; those of a smaller plan if the budget runs out."""
+    """The cells of the plan, measured, or known from the cache; those of a smaller plan if the budget runs out.
+
+    Without a plan, all coalitions of each round's participants. Without a weighting, coalitions are averaged as fits
+    the federation: `ledger.default_weighting`.
+    """
     return observe_and_count(
         ledger,
         oracle,
@@ -81,9 +85,9 @@ def observe(
 def observe_and_count(
     ledger: Ledger,
     oracle: Oracle,
-    plan: Plan,
+    plan: Plan | None = None,
     *,
-    weighting: str = "uniform",
+    weighting: str | None = None,
     engine: Engine | None = None,
     cache: UtilityCache | None = None,
     budget: Budget | None = None,
@@ -92,8 +96,9 @@ def observe_and_count(
 ) -> Observed:
     """As `observe`, with the number of utilities that had to be measured. A round of which all is known must still be
     whole, but the first `n_checked` are not looked at: the caller knows that they are."""
+    plan = plan or choose_plan(participation(ledger))
     _refuse_other_federation(ledger, plan)
-    rounds = planned_cells(ledger, plan, weighting, cache)
+    rounds = planned_cells(ledger, plan, weighting or ledger.default_weighting, cache)
     for cells in rounds[n_checked:]:
         if len(cells.missing) == 0:
             ledger.check_round(cells.round_index)

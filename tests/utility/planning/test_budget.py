@@ -46,7 +46,9 @@ def plan_of(ledger, sampler="permutations"):
 def test_the_first_permutations_of_a_plan_are_the_plan_of_so_few(rows, n_kept, n_more, with_fedsv):
     """But for the rounds' own orders, of which the same share is kept, and leave-one-out, which stays whole."""
     n_all = n_kept + n_more
-    long = plan_prefixes(rows, n_permutations=n_all, with_fedsv=with_fedsv, rng=np.random.default_rng(1))
+    long = plan_prefixes(
+        rows, n_permutations=n_all, with_fedsv=with_fedsv, sampler="permutations", rng=np.random.default_rng(1)
+    )
     short = plan_prefixes(rows, n_permutations=n_kept, with_fedsv=False, rng=np.random.default_rng(1))
     arrived = [arrivals(long, t) for t in range(len(rows))]
     cut = shortened(long, arrived, n_kept)

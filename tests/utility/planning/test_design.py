@@ -170,7 +170,7 @@ def test_what_only_a_design_needs_comes_after_the_last_permutation():
 
 def test_an_unknown_sampler_is_refused():
     with pytest.raises(UsageError, match="did you mean 'stratified'"):
-        plan_prefixes(np.ones((1, 3), dtype=bool), sampler="stratify", rng=np.random.default_rng(0))
+        plan_prefixes(np.ones((1, 3), dtype=bool), sampler="stratify", rng=np.random.default_rng(0))  # type: ignore[arg-type]
 
 
 def test_a_matrix_has_one_estimate_of_fedsv_and_a_design_for_every_round():

@@ -67,6 +67,7 @@ def test_the_prefixes_that_are_needed_are_planned_each_once(rows, n_permutations
         n_permutations=n_permutations,
         with_fedsv=with_fedsv,
         with_truth=with_truth,
+        sampler="permutations",
         rng=np.random.default_rng(seed),
     )
     assert plan.permutations is not None
@@ -102,7 +103,7 @@ def test_the_default_is_n_ln_n_permutations_in_whole_squares():
 
 def test_the_same_generator_gives_the_same_plan():
     rows = np.ones((2, 6), dtype=bool)
-    first, again = (plan_prefixes(rows, rng=np.random.default_rng(5)) for _ in range(2))
+    first, again = (plan_prefixes(rows, sampler="permutations", rng=np.random.default_rng(5)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first.cells, again.cells, strict=True))
 
 
@@ -145,7 +146,7 @@ def test_too_many_participants_are_refused_with_the_number_of_cells_and_a_way_ou
     with pytest.raises(TooManyError, match=r"2,097,152 coalitions a round.*use Monte Carlo") as refusal:
         plan_exact(rows, with_truth=with_truth)
     assert refusal.value.exit_code == 10
-    assert plan_prefixes(rows, rng=np.random.default_rng(0)).n_evaluations > 0
+    assert plan_prefixes(rows, sampler="permutations", rng=np.random.default_rng(0)).n_evaluations > 0
 
 
 def test_twenty_participants_are_not_too_many():
@@ -155,4 +156,9 @@ def test_twenty_participants_are_not_too_many():
 @pytest.mark.parametrize("n_permutations", [0, -1])
 def test_no_permutations_are_no_plan(n_permutations):
     with pytest.raises(UsageError, match=f"{n_permutations} permutations, expected 1 or more"):
-        plan_prefixes(np.ones((1, 3), dtype=bool), n_permutations=n_permutations, rng=np.random.default_rng(0))
+        plan_prefixes(
+            np.ones((1, 3), dtype=bool),
+            n_permutations=n_permutations,
+            sampler="permutations",
+            rng=np.random.default_rng(0),
+        )

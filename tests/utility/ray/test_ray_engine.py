@@ -69,7 +69,9 @@ class FailingOracle:
 
 
 def test_a_killed_worker_is_replaced_and_the_bits_are_the_local_engines(tiny_ledger, tiny_task, tmp_path):
-    plan = plan_prefixes(participation(tiny_ledger), with_truth=True, rng=np.random.default_rng(0))
+    plan = plan_prefixes(
+        participation(tiny_ledger), with_truth=True, sampler="permutations", rng=np.random.default_rng(0)
+    )
     oracle = DeadlyOracle(tiny_task, str(tmp_path))
     found = observe_and_count(tiny_ledger, oracle, plan, engine=RayEngine())
     expected = observe_and_count(tiny_ledger, LoopOracle(tiny_task), plan)

@@ -16,22 +16,24 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, TypeVar
 
-from fedworth.arrays import stream
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import Ledger
 from fedworth.storage import Progress, json_bytes, make_folder, read_json, silent, write_json
 from fedworth.studies.trials.methods import METHODS
-from fedworth.studies.trials.plans import plan_monte_carlo
 from fedworth.utility.choices import device_named
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.planning.plan import Plan, plan_exact
+from fedworth.utility.planning.choose import PlanSettings, choose_plan
+from fedworth.utility.planning.plan import Plan
 
 FORMAT = 1
 """Raised when a reading changes its meaning, so that old rows are not taken for new ones."""
+
+DRAW = 2
+"""Raised when Monte Carlo trials draw other permutations than before. 1: by a plan of the studies' own."""
 
 Reading = dict[str, Any]
 Row = dict[str, Any]
@@ -50,7 +52,8 @@ class Trial:
     def measured(self) -> dict[str, Any]:
         """All that decides the utilities, as JSON."""
         document = {"format": FORMAT, "federation": self.federation.document()}
-        return {**document, "monte_carlo": self.monte_carlo, "n_permutations": self.n_permutations}
+        drawn = {"draw": DRAW} if self.monte_carlo else {}
+        return {**document, "monte_carlo": self.monte_carlo, "n_permutations": self.n_permutations, **drawn}
 
     @property
     def key(self) -> str:
@@ -140,12 +143,12 @@ def _observed(trial: Trial, ledger: Ledger, bench: Bench) -> UtilityMatrix:
 
 
 def plan_of(trial: Trial, ledger: Ledger) -> Plan:
-    """The cells that a trial measures."""
-    participants = participation(ledger)
-    if not trial.monte_carlo:
-        return plan_exact(participants, with_truth=trial.federation.with_truth)
-    rng = stream(trial.federation.seed, "permutations")
-    return plan_monte_carlo(participants, n_permutations=trial.n_permutations, rng=rng)
+    """The cells that a trial measures; FedSV by permutations, as in the paper."""
+    settings, most = PlanSettings(), trial.n_permutations
+    if trial.monte_carlo:
+        settings = PlanSettings("auto" if most is None else most, sampler="permutations", most_of_a_round=most)
+    federation = trial.federation
+    return choose_plan(participation(ledger), settings, with_truth=federation.with_truth, seed=federation.seed)
 
 
 def _hash(document: Any) -> str:

@@ -1,10 +1,10 @@
 """Budgets: how much may be measured, and what the plan becomes when that is not enough for all of it.
 
 Work comes in stages. Stage n is the n-th permutation, whole and in all rounds alike, with the same share of each
-round's own orders, so that what was measured is a valid smaller plan. FedSV's designs are whole or worthless: they are
-a last stage of their own, after all permutations. A cell *arrives* with the first stage that needs it; cells that no
-stage needs (of leave-one-out, beside orders) arrive with none, and are always measured. An exact plan has no smaller
-one: all its coalitions, or nothing.
+round's own permutations, so that what was measured is a valid smaller plan. FedSV's designs are whole or worthless:
+they are a last stage of their own, after all permutations. A cell *arrives* with the first stage that needs it; cells
+that no stage needs (of leave-one-out, beside permutations) arrive with none, and are always measured. An exact plan
+has no smaller one: all its coalitions, or nothing.
 """
 
 import math
@@ -19,9 +19,6 @@ from fedworth.arrays import Indices, Memberships, Permutations
 from fedworth.errors import UsageError
 from fedworth.utility.coalitions import locate, prefixes
 from fedworth.utility.planning.plan import Plan, all_but_one
-
-FEWEST = 2
-"""Permutations below which no standard error can be given."""
 
 GROWTH = 4
 CAUTION = 0.8
@@ -99,10 +96,10 @@ def arrivals(plan: Plan, round_index: int) -> Indices:
     if plan.permutations is not None:
         _mark(arrived, cells, plan.permutations, np.arange(1, len(plan.permutations) + 1))
     if plan.permutations is not None and plan.round_permutations is not None:
-        orders = plan.round_permutations[round_index]
-        shares = np.arange(len(orders)) * len(plan.permutations) // max(len(orders), 1) + 1
-        _mark(arrived, cells, orders, shares)
-        row = np.isin(np.arange(cells.shape[1]), orders[:1])
+        own = plan.round_permutations[round_index]
+        shares = np.arange(len(own)) * len(plan.permutations) // max(len(own), 1) + 1
+        _mark(arrived, cells, own, shares)
+        row = np.isin(np.arange(cells.shape[1]), own[:1])
         found = locate(all_but_one(row), cells)
         arrived[found[found >= 0]] = 0
     if plan.round_designs is not None:
@@ -116,9 +113,9 @@ def shortened(plan: Plan, arrived: Sequence[Indices], n: int) -> Plan:
         return plan
     kept = tuple(cells[stage <= n] for cells, stage in zip(plan.cells, arrived, strict=True))
     n_all = len(plan.permutations)
-    orders = plan.round_permutations and tuple(o[: -(-n * len(o) // n_all)] for o in plan.round_permutations)
+    of_rounds = plan.round_permutations and tuple(o[: -(-n * len(o) // n_all)] for o in plan.round_permutations)
     permutations = plan.permutations[:n]
-    return replace(plan, cells=kept, permutations=permutations, round_permutations=orders, round_designs=None)
+    return replace(plan, cells=kept, permutations=permutations, round_permutations=of_rounds, round_designs=None)
 
 
 def cut_note(plan: Plan, n: int, status: BudgetStatus) -> str:
@@ -134,18 +131,18 @@ def _never(plan: Plan) -> int:
     return 1 if plan.permutations is None else len(plan.permutations) + 1
 
 
-def _mark(arrived: Indices, cells: Memberships, orders: Permutations, stages: Indices) -> None:
-    """Lower `arrived` to the stage of the first order with that cell as a prefix, a few orders at a time.
+def _mark(arrived: Indices, cells: Memberships, permutations: Permutations, stages: Indices) -> None:
+    """Lower `arrived` to the stage of the first permutation with that cell as a prefix, a few at a time.
 
-    Only as far as orders stay among the cells' clients: small rounds have the first few clients of an order at most.
+    Only as far as permutations stay among the cells' clients: small rounds have the first few clients of one at most.
     """
     present = np.asarray(cells.any(axis=0))  # (n_clients,)
-    inside = np.logical_and.accumulate(present[orders], axis=1)  # (n_orders, n_joining)
-    orders = orders[:, : int(inside.sum(axis=1).max(initial=0))]
-    n_clients, length = cells.shape[1], orders.shape[1] + 1
+    inside = np.logical_and.accumulate(present[permutations], axis=1)  # (n_permutations, n_joining)
+    permutations = permutations[:, : int(inside.sum(axis=1).max(initial=0))]
+    n_clients, length = cells.shape[1], permutations.shape[1] + 1
     step = max(1, AT_ONCE // max(length * n_clients, 1))
-    for start in range(0, len(orders), step):
+    for start in range(0, len(permutations), step):
         part = slice(start, start + step)
-        found = locate(prefixes(orders[part], n_clients), cells)
+        found = locate(prefixes(permutations[part], n_clients), cells)
         stage = np.repeat(stages[part], length)
         np.minimum.at(arrived, found[found >= 0], stage[found >= 0])

@@ -1,4 +1,4 @@
-"""Plans: which cells to measure, before any is measured.
+"""Plans: which cells to measure, before any is measured. `choose` says which plan is made for whom.
 
 `plan_exact`: all coalitions of the participants (S ⊆ I_t). `plan_prefixes`: the prefixes of M random
 permutations that lie within I_t (Algorithm 1), and what FedSV's own Monte Carlo estimate needs: prefixes of
@@ -7,17 +7,24 @@ participant of every round.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Permutations
-from fedworth.errors import UsageError, unknown_name
+from fedworth.errors import UsageError, refuse_unknown
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes, prefixes_within
 from fedworth.utility.orders import default_permutations, draw_permutations
 from fedworth.utility.planning.design import default_budget, draw_design
 
-SAMPLERS = ("stratified", "permutations")
+Sampler = Literal["stratified", "permutations"]
+"""How FedSV is estimated: from a stratified design of each round, or from permutations of its participants."""
+
+DEFAULT_SAMPLER: Sampler = "stratified"
+
+FEWEST = 2
+"""Permutations below which no standard error can be given."""
 
 
 @dataclass(frozen=True)
@@ -50,52 +57,59 @@ def plan_prefixes(
     n_permutations: int | None = None,
     with_fedsv: bool = True,
     with_truth: bool = False,
-    sampler: str = "permutations",
+    sampler: Sampler = DEFAULT_SAMPLER,
+    most_of_a_round: int | None = None,
     rng: np.random.Generator,
 ) -> Plan:
-    """The prefixes of `n_permutations` (default N⌈ln N⌉) orders of all heard clients, as far as they lie within the
-    participants; and for FedSV the prefixes of K⌈ln K⌉ orders of each round's K participants, or (`sampler`
-    stratified) a design of theirs with as many evaluations."""
-    if sampler not in SAMPLERS:
-        raise unknown_name("sampler", sampler, SAMPLERS)
+    """The prefixes of `n_permutations` (default N⌈ln N⌉) permutations of all heard clients, as far as they lie within
+    the participants. For FedSV a stratified design of each round's K participants, or (`sampler` permutations) the
+    prefixes of K⌈ln K⌉ permutations of them, at most `most_of_a_round`."""
+    refuse_unknown("sampler", sampler, Sampler)
     n_clients = participants.shape[1]
     heard = np.flatnonzero(participants.any(axis=0))
     count = default_permutations(len(heard)) if n_permutations is None else n_permutations
     if count < 1:
         raise UsageError(f"plan: {count} permutations, expected 1 or more")
     own_rng = rng.spawn(1)[0]  # so that a longer plan begins with the permutations of a shorter one
-    with_orders = with_fedsv and sampler == "permutations"
-    n_drawn = max(count, default_permutations(len(heard)) if with_orders else 0)
+    by_permutations = with_fedsv and sampler == "permutations"
+    n_drawn = max(count, _count_of_round(len(heard), most_of_a_round) if by_permutations else 0)
     drawn = draw_permutations(heard, n_drawn, rng=rng)
-    permutations, orders = drawn[:count], _round_orders(participants, drawn, own_rng) if with_orders else None
-    designs = _round_designs(participants, own_rng) if with_fedsv and not with_orders else None
-    empty = np.zeros((1, n_clients), dtype=bool)
+    of_rounds = _round_permutations(participants, drawn, most_of_a_round, own_rng) if by_permutations else None
+    designs = _round_designs(participants, own_rng) if with_fedsv and not by_permutations else None
+    permutations = drawn[:count]
     everywhere = distinct(prefixes(permutations, n_clients))[0] if with_truth else None
     cells = []
     for round_index, row in enumerate(participants):
-        wanted = [empty, prefixes_within(permutations, row)] if everywhere is None else [everywhere]
-        if orders is not None:
-            wanted += [prefixes_within(orders[round_index], row), all_but_one(row)]
+        wanted = [np.zeros((1, n_clients), dtype=bool), prefixes_within(permutations, row)]
+        wanted = wanted if everywhere is None else [everywhere]
+        if of_rounds is not None:
+            wanted += [prefixes_within(of_rounds[round_index], row), all_but_one(row)]
         if designs is not None:
             wanted += [designs[round_index], all_but_one(row)]
         cells.append(distinct(np.concatenate(wanted))[0])
-    return Plan(tuple(cells), permutations, orders, with_truth, designs)
+    return Plan(tuple(cells), permutations, of_rounds, with_truth, designs)
 
 
-def _round_orders(
-    participants: NDArray[np.bool_], everyones: Permutations, rng: np.random.Generator
+def _count_of_round(n_participants: int, most: int | None) -> int:
+    """K⌈ln K⌉ permutations of K participants, or the most that was asked for."""
+    usual = default_permutations(n_participants)
+    return usual if most is None else min(usual, most)
+
+
+def _round_permutations(
+    participants: NDArray[np.bool_], everyones: Permutations, most: int | None, rng: np.random.Generator
 ) -> tuple[Permutations, ...]:
-    """K⌈ln K⌉ orders of each round's K participants; a round that hears everyone takes its orders from everyone's,
-    whose prefixes are measured there anyway."""
+    """Permutations of each round's participants; a round that hears everyone takes its own from everyone's, whose
+    prefixes are measured there anyway."""
     members = [np.flatnonzero(row) for row in participants]
-    counts = [default_permutations(len(m)) for m in members]
+    counts = [_count_of_round(len(m), most) for m in members]
     drawn = [draw_permutations(m, n, rng=rng) for m, n in zip(members, counts, strict=True)]
     hears_all = [len(m) == everyones.shape[1] for m in members]
-    return tuple(everyones[:n] if h else o for h, n, o in zip(hears_all, counts, drawn, strict=True))
+    return tuple(everyones[:n] if h else own for h, n, own in zip(hears_all, counts, drawn, strict=True))
 
 
 def _round_designs(participants: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Memberships, ...]:
-    """A stratified design of each round's participants, as dear as K⌈ln K⌉ of their orders."""
+    """A stratified design of each round's participants, which costs as much as K⌈ln K⌉ of their permutations."""
     members = [np.flatnonzero(row) for row in participants]
     return tuple(draw_design(m, participants.shape[1], default_budget(len(m)), rng=rng) for m in members)
 

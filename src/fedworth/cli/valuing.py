@@ -1,0 +1,41 @@
+"""Options that say how a ledger is valued, for the commands that go all the way from a ledger to values."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from fedworth.cli.options import add_completion_options, add_permutations_option, factor_settings, plan_settings
+
+if TYPE_CHECKING:
+    from fedworth.pipeline.stages import ValuingSettings
+
+
+def add_valuing_options(parser: argparse.ArgumentParser) -> None:
+    """How coalitions are measured, completed and valued."""
+    add_measuring_options(parser)
+    parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
+    parser.add_argument("--strict", action="store_true", help="stop at the first method that must be refused")
+    add_completion_options(parser)
+
+
+def add_measuring_options(parser: argparse.ArgumentParser) -> None:
+    """How coalitions are measured, and which."""
+    parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
+    parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
+    parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
+    add_permutations_option(parser)
+
+
+def valuing_settings(args: argparse.Namespace) -> "ValuingSettings":
+    """The settings that the options ask for."""
+    from fedworth.pipeline.stages import ValuingSettings
+
+    return ValuingSettings(
+        weighting=args.weighting,
+        measure=args.measure,
+        oracle=args.oracle,
+        plan=plan_settings(args),
+        completion=factor_settings(args),
+        unseen=args.unseen,
+        strict=args.strict,
+        seed=args.seed,
+    )

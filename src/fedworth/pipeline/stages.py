@@ -1,0 +1,80 @@
+"""The stages that a run and a watch share: how a ledger is measured, and how its methods are valued.
+
+In: a ledger, an oracle, settings. Out: utilities; valuations, and why a method gave none. `observe`, `complete` and
+`value` give the same numbers for the same ledger and options, to the bit.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedworth.completion.complete import FactorSettings
+from fedworth.completion.completion import Completion
+from fedworth.errors import CompletionError, ValuationError
+from fedworth.ledger.ledger import Ledger
+from fedworth.storage import Progress, silent
+from fedworth.utility.cache import TaskOracle, utility_cache
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.planning.choose import PlanSettings, choose_plan
+from fedworth.valuation.valuation import Valuation
+from fedworth.valuation.value import value
+
+Refusals = tuple[tuple[str, str], ...]
+"""(method, why it gave no values)."""
+
+
+@dataclass(frozen=True)
+class ValuingSettings:
+    """How a ledger is valued: everything but the ledger and the task that decides the numbers."""
+
+    weighting: str | None = None  # None: as fits the federation
+    measure: str = "loss"
+    oracle: str = "fast"
+    plan: PlanSettings = field(default_factory=PlanSettings)
+    completion: FactorSettings = field(default_factory=FactorSettings)
+    unseen: str = "refuse"
+    strict: bool = False
+    seed: int = 0  # of whatever is drawn: permutations, cells to hide in cross-validation
+
+    def document(self) -> dict[str, Any]:
+        """The settings as JSON."""
+        return asdict(self)
+
+
+def measure(
+    ledger: Ledger,
+    oracle: TaskOracle,
+    settings: ValuingSettings,
+    *,
+    with_truth: bool = False,
+    n_checked: int = 0,
+    progress: Progress = silent,
+) -> UtilityMatrix:
+    """The utilities that the settings ask for; what was measured before is known. See `observe` for `n_checked`."""
+    plan = choose_plan(participation(ledger), settings.plan, with_truth=with_truth, seed=settings.seed)
+    cache, weighting = utility_cache(ledger, oracle), settings.weighting
+    return observe(ledger, oracle, plan, weighting=weighting, cache=cache, n_checked=n_checked, progress=progress)
+
+
+def value_by(
+    methods: Iterable[str],
+    utilities: UtilityMatrix,
+    completed: Callable[[], Completion],
+    settings: ValuingSettings,
+    *,
+    truth: UtilityMatrix | None = None,
+) -> tuple[tuple[Valuation, ...], Refusals]:
+    """Every method's valuation, and which methods are refused, with the reason; `strict`: a refusal is an error."""
+    made: list[Valuation] = []
+    refusals: list[tuple[str, str]] = []
+    for method in methods:
+        matrix = truth if method == "truth" and truth is not None else utilities
+        try:
+            completion = completed() if method == "comfedsv" else None
+            made.append(value(matrix, method, completion=completion, unseen=settings.unseen, strict=settings.strict))
+        except (CompletionError, ValuationError) as error:
+            if settings.strict:
+                raise
+            refusals.append((method, str(error)))
+    return tuple(made), tuple(refusals)
