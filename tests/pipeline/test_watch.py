@@ -167,7 +167,7 @@ def test_verify_says_what_is_there_and_names_the_first_bad_round(tiny_ledger, tm
     assert main(["verify", str(tiny_ledger.folder)]) == 0
     assert "3 rounds of 5 clients, closed; every byte as written" in capsys.readouterr().out
     assert main(["verify", str(tiny_ledger.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["chain"] == tiny_ledger.chain
+    assert json.loads(capsys.readouterr().out)["head"] == tiny_ledger.chain
     folder = shutil.copytree(tiny_ledger.folder, tmp_path / "bad")
     path = folder / "rounds" / "000001.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
