@@ -1,15 +1,20 @@
 """All of it on disk, or none of it: how every stage writes and reads its artefacts.
 
-Bytes go to a partial file, are flushed to the device, and take their name in one step. A killed
-run leaves a `.partial` behind, never half an artefact. Files are readable by their owner only:
-local models leak private data. No pickle is written or read. Equal content gives equal bytes.
+Bytes go to a partial file, are flushed to the device, and take their name in one step. A killed run leaves a
+`.partial` behind, never half an artefact. A partial file is always a new one: whatever lay at its place (the rest of
+a killed run, a link that somebody put there) is removed, never written through. Files are readable by their owner
+only: local models leak private data. No pickle is written or read. Equal content gives equal bytes.
+
+Only regular files are read: a pipe or a device is refused, not waited for.
 """
 
+import errno
 import io
 import json
+import math
 import os
+import stat
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,12 @@ from numpy.typing import NDArray
 from fedworth.errors import ArtefactError
 
 PARTIAL = ".partial"
+MOST_JSON = 2**28  # bytes of a JSON document
+
+NPY_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 Progress = Callable[[str, int, int], None]
 """Told (what, how many are done, how many in all) as long work goes on."""
@@ -30,19 +41,39 @@ def silent(what: str, n_done: int, n_all: int) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder that only its owner can enter."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """A folder that only its owner can enter; it and those made on the way to it survive a power cut."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    flush_folder(folder.parent)
+
+
+def create_file(path: Path) -> int:
+    """The descriptor of a new, empty file that only its owner can read, whatever lay at `path` before."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
+def write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    """All of `data` at `offset`; the kernel may take it in pieces."""
+    while data:
+        n_written = os.pwrite(descriptor, data, offset)
+        if n_written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        data, offset = data[n_written:], offset + n_written
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Put `data` at `path`, whole or not at all."""
     partial = path.with_name(path.name + PARTIAL)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = create_file(partial)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            write_at(descriptor, memoryview(data), 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         partial.rename(path)
     except OSError:
         partial.unlink(missing_ok=True)
@@ -57,6 +88,32 @@ def flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether `path` still names the file that is open as `descriptor`."""
+    try:
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """A file opened for reading; what is none (a pipe, a device, a folder) is an OSError, and is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """All of a regular file of at most so many bytes."""
+    with open_regular(path) as file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        if n_bytes > most:
+            raise OSError(errno.EFBIG, f"{n_bytes:,} bytes long, expected at most {most:,}", str(path))
+        return file.read()
 
 
 def refuse_existing(path: Path, what: str) -> None:
@@ -79,10 +136,10 @@ def write_json(path: Path, document: Any) -> None:
 def read_json(path: Path) -> Any:
     """The document at `path`, or an error that names it."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bytes(path, MOST_JSON))
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtefactError(f"{path}: not readable as JSON ({error})") from error
 
 
@@ -94,14 +151,35 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of the file at `path`, or an error that names it."""
+    """All arrays of the file at `path`, or an error that names it; its sizes are checked before memory is taken."""
     try:
-        with path.open("rb") as stream:  # opened here, since numpy leaves a broken archive open
-            file = np.load(stream, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("one array without a name, expected an archive of named ones")
-            return {name: file[name] for name in file.files}
+        with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
+            _check_sizes(archive)
+            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # zipfile and numpy raise a dozen kinds on a hostile archive
         raise ArtefactError(f"{path}: not readable as .npz without pickle ({error})") from error
+
+
+def _check_sizes(archive: zipfile.ZipFile) -> None:
+    n_bytes = sum(member.file_size for member in archive.infolist())
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    if n_bytes > most:
+        raise ValueError(f"its arrays take {n_bytes:,} bytes, and half of this machine's memory is {most:,}")
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """One array, if its header asks for no more than the member holds."""
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version not in NPY_HEADERS:
+            raise ValueError(f"{member.filename!r}: version {version} of the format is not known")
+        shape, _, dtype = NPY_HEADERS[version](stream)
+        found, expected = member.file_size - stream.tell(), math.prod(shape) * dtype.itemsize
+    if found != expected and not dtype.hasobject:
+        raise ValueError(f"{member.filename!r}: holds {found:,} bytes of numbers, and its header asks for {expected:,}")
+    with archive.open(member) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        stream.read()  # to the end, where the checksum is compared
+    return array

@@ -134,19 +134,6 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
         create_ledger(tmp_path / "file" / "l", aggregation="samples")
 
 
-def test_two_recorders_of_one_ledger_are_refused(tmp_path):
-    first = create_ledger(tmp_path / "l", aggregation="samples")
-    second = resume_ledger(tmp_path / "l")
-    first.start_round(model(1), asked=["a"])
-    with pytest.raises(LedgerError, match="another recorder"):
-        second.start_round(model(1), asked=["a"])
-    first.client_model("a", model(2), 1)
-    first.end_round()
-    with pytest.raises(LedgerError, match="written by someone else"):
-        second.record_round(model(1), {"a": Answer(model(2), 3)})
-    assert verify_ledger(tmp_path / "l").n_rounds == 1
-
-
 def test_nothing_is_recorded_after_the_end(tmp_path):
     write_ledger(tmp_path / "l")
     writer = resume_ledger(tmp_path / "l")
@@ -249,6 +236,7 @@ def test_odd_names_are_kept_and_never_name_a_file(tmp_path, name):
     recorder.start_round(model(1), asked=[name])
     recorder.client_model(name, model(2), 5)
     recorder.end_round()
+    recorder.release()
     assert verify_ledger(tmp_path / "l").clients == (name,)
     assert {path.name for path in (tmp_path / "l").rglob("*")} == {
         "federation.json",
@@ -307,8 +295,9 @@ def test_rounds_lost_with_their_recorder_are_told_by_the_gap_in_the_numbers(tmp_
         recorder = record_into(tmp_path / "l", resume=True)
         recorder.start_round(model(1), asked=["a"], number=number)
         recorder.end_round()
+        recorder.release()
     told = open_ledger(tmp_path / "l").warnings()
-    assert [text.split(" is missing")[0] for text in told] == ["round 2", "round 3"]
+    assert [text.split(";")[0] for text in told] == ["rounds 2 to 3 are missing (the recorder was stopped)"]
 
 
 def test_a_round_in_which_everyone_failed_is_a_round(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedworth.ledger.lock import LOCK
 from fedworth.ledger.writer import Answer, create_ledger
 
 CLIENTS = ("a", "b", "c")
@@ -45,8 +46,9 @@ def record_rest(writer, *, n_rounds: int = 3, is_closed: bool = True) -> None:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files of a folder and their bytes."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """All files of a folder and their bytes, but for the lock of who is recording."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class Killed(BaseException):

@@ -112,11 +112,11 @@ def test_the_truth_knows_what_was_seen_and_the_other_way_round(ledger, tiny_task
 
 
 def test_killed_in_the_middle_of_a_round_it_goes_on_to_equal_bytes(ledger, tiny_task, tmp_path, monkeypatch):
-    """Batches of at most 12 coalitions; a batch takes two flushes, and the third is the second batch's."""
+    """Batches of at most 12 coalitions; the first takes four flushes, the fifth is the second's."""
     monkeypatch.setattr("fedworth.utility.batches.BATCH_NUMBERS", 60)
     plan = prefix_plan(ledger, 8)
     whole = observe_and_count(ledger, FastOracle(tiny_task), plan).matrix
-    command = [sys.executable, "-c", CHILD, str(ledger.folder), "3"]
+    command = [sys.executable, "-c", CHILD, str(ledger.folder), "5"]
     assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
     n_left, resumed = measured(ledger, FastOracle(tiny_task), plan)
     n_kept, n_first = plan.n_evaluations - n_left, len(plan.cells[0]) - 1

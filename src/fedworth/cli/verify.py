@@ -76,4 +76,5 @@ def _show(
         ]
     )
     show_findings(odd)
+    warn([f"{file} is whole, but still has its partial name" for file in ledger.unsettled()])
     warn((*ledger.warnings(), *checked.notes()))

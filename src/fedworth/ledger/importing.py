@@ -33,11 +33,14 @@ def import_folder(folder: Path, ledger: Path, *, aggregation: str = "samples", p
     rounds = _round_folders(folder)
     counts = _sample_counts(folder, aggregation)
     writer = create_ledger(ledger, aggregation=aggregation, settings={"source": "import"}, quarantine=True)
-    for number, place in enumerate(rounds):
-        progress("importing rounds", number, len(rounds))
-        _import_round(writer, place, counts)
-    if (folder / (FINAL + SUFFIX)).is_file():
-        writer.close(_read(folder / (FINAL + SUFFIX)))
+    try:
+        for number, place in enumerate(rounds):
+            progress("importing rounds", number, len(rounds))
+            _import_round(writer, place, counts)
+        if (folder / (FINAL + SUFFIX)).is_file():
+            writer.close(_read(folder / (FINAL + SUFFIX)))
+    finally:
+        writer.release()
     progress("importing rounds", len(rounds), len(rounds))
     return open_ledger(ledger)
 

@@ -12,8 +12,11 @@ was killed. The manifest holds the files' sha256, and a file is hashed before an
 Tensors are memory-mapped: what is not looked at is not loaded.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,7 @@ class Ledger:
     missing: tuple[MissingRound, ...]
     closing: ClosedLine | None
     chain: str
+    next_number: int = 0  # the federation's own for the round after the last
 
     @property
     def n_rounds(self) -> int:
@@ -93,14 +97,17 @@ class Ledger:
 
     def sample_counts(self, round_index: int | None = None) -> dict[int, float]:
         """Each client's number of samples as last reported, or as reported in this round where it was heard."""
+        if round_index is None:
+            return dict(self._last_counts)
+        return {**self._last_counts, **_counts(self.entries[round_index])}
+
+    @cached_property
+    def _last_counts(self) -> dict[int, float]:
+        """What each client last reported; what was kept apart counts only for who never answered."""
         counts: dict[int, float] = {}
         for entry in self.entries:
             counts.update(zip(entry.apart, entry.apart_sample_counts, strict=True))
         for entry in self.entries:
-            counts.update(zip(entry.answered, entry.sample_counts, strict=True))
-        if round_index is not None:
-            entry = self.entries[round_index]
-            counts.update(zip(entry.apart, entry.apart_sample_counts, strict=True))
             counts.update(zip(entry.answered, entry.sample_counts, strict=True))
         return counts
 
@@ -126,6 +133,10 @@ class Ledger:
         if set(models) != {("global", -1)}:
             raise LedgerError(f"{self.folder / FINAL}: expected one global model in it")
         return models["global", -1]
+
+    def unsettled(self) -> tuple[str, ...]:
+        """Committed files that still have their partial names; a recorder names them when it goes on."""
+        return tuple(sorted(file for file in self.files if not (self.folder / file).exists()))
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader of any value from this ledger must know: what is missing, refused or unidentified."""
@@ -156,41 +167,41 @@ def verify_ledger(folder: Path) -> Ledger:
 def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
     files = _files(folder)  # listed before the manifest is read: what has its name by now has its line by then
     header, chain = read_header(folder)
-    ledger = Ledger(folder, tuple(header["clients"]), header["aggregation"], header["settings"], (), (), None, chain)
-    for longer in _growing(ledger):
-        if with_files and longer.n_rounds > ledger.n_rounds:
-            longer.open_round(ledger.n_rounds, with_apart=True)
-        ledger = longer
+    clients, known = list(header["clients"]), set(header["clients"])
+    entries, missing, closing, next_number = list[RoundEntry](), list[MissingRound](), None, 0
+    for line, following in read_lines(folder, chain):
+        chain = following
+        if isinstance(line, ClosedLine):
+            closing = line
+            continue
+        next_number = line.number + 1
+        if isinstance(line, MissingRound):
+            missing.append(line)
+            continue
+        _join(line, clients, known, f"{folder / MANIFEST}, round {line.round_index}")
+        entries.append(line)
+        if with_files:
+            _open_round(folder, line, clients, with_apart=True)
+    said = (header["aggregation"], header["settings"])
+    ledger = Ledger(folder, tuple(clients), *said, tuple(entries), tuple(missing), closing, chain, next_number)
     _refuse_unlisted(ledger, files)
     return ledger
 
 
-def _growing(ledger: Ledger) -> Iterator[Ledger]:
-    """The ledger after each line of its manifest."""
-    clients, entries, missing = list(ledger.clients), list(ledger.entries), list(ledger.missing)
-    closing: ClosedLine | None = None
-    for line, chain in read_lines(ledger.folder, ledger.chain):
-        if isinstance(line, RoundEntry):
-            clients += line.joined
-            _check_clients(line, clients, f"{ledger.folder / MANIFEST}, round {line.round_index}")
-            entries.append(line)
-        elif isinstance(line, MissingRound):
-            missing.append(line)
-        else:
-            closing = line
-        ledger = replace(ledger, clients=tuple(clients), entries=tuple(entries), closing=closing, chain=chain)
-        yield replace(ledger, missing=tuple(missing))
-
-
-def _check_clients(entry: RoundEntry, clients: list[str], where: str) -> None:
+def _join(entry: RoundEntry, clients: list[str], known: set[str], where: str) -> None:
+    """Take the new clients of a round into the list, and refuse positions beyond it."""
     if entry.joined:
-        check_names(clients, where)
+        check_names([*entry.joined], where)
+        if not known.isdisjoint(entry.joined):
+            raise LedgerError(f"{where}: client names are not all different")
+        clients += entry.joined
+        known.update(entry.joined)
     for positions in (entry.asked, entry.apart):
-        if any(k >= len(clients) for k in positions):
+        if positions and max(positions) >= len(clients):
             raise LedgerError(f"{where}: speaks of client {max(positions)}, but there are only {len(clients)}")
 
 
-def _open_round(folder: Path, entry: RoundEntry, clients: tuple[str, ...], *, with_apart: bool) -> Round:
+def _open_round(folder: Path, entry: RoundEntry, clients: Sequence[str], *, with_apart: bool) -> Round:
     where = f"round {entry.round_index}, {folder / entry.file}"
     models = _read(folder, entry.file, entry.sha256, entry.round_index)
     global_model = models.pop(("global", -1), None)
@@ -220,10 +231,24 @@ def _read(folder: Path, file: str, sha256: str, round_index: int) -> dict[tuple[
         raise LedgerError(f"round {round_index}: {error}") from None
 
 
+def _counts(entry: RoundEntry) -> dict[int, float]:
+    apart = zip(entry.apart, entry.apart_sample_counts, strict=True)
+    return {**dict(apart), **dict(zip(entry.answered, entry.sample_counts, strict=True))}
+
+
 def _files(folder: Path) -> set[str]:
     """All files where models are kept, by their place in the ledger."""
-    kept = [*folder.glob("rounds/*"), *folder.glob("apart/*"), *folder.glob(f"{FINAL}*")]
-    return {str(path.relative_to(folder)) for path in kept}
+    found = {name for name in _names_in(folder) if name.startswith(FINAL)}
+    return found.union(f"{place}/{name}" for place in ("rounds", "apart") for name in _names_in(folder / place))
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise LedgerError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
 def _refuse_unlisted(ledger: Ledger, files: set[str]) -> None:
@@ -239,7 +264,11 @@ def _refuse_unlisted(ledger: Ledger, files: set[str]) -> None:
 
 
 def _gaps(ledger: Ledger) -> list[str]:
-    """Rounds that were neither recorded nor reported missing, as a killed recorder leaves them."""
-    seen = {entry.number for entry in ledger.entries} | {gone.number for gone in ledger.missing}
-    gone = sorted(set(range(min(seen), max(seen))) - seen) if seen else []
-    return [f"round {number} is missing (its recorder was stopped); it adds nothing to any value" for number in gone]
+    """Rounds that were neither recorded nor reported missing, as a killed recorder leaves them; one text a gap."""
+    seen = sorted({entry.number for entry in ledger.entries} | {gone.number for gone in ledger.missing})
+    gaps = [(before + 1, after - 1) for before, after in pairwise(seen) if after - before > 1]
+    return [f"{_span(*gap)} missing (the recorder was stopped); nothing of it is in any value" for gap in gaps]
+
+
+def _span(first: int, last: int) -> str:
+    return f"round {first} is" if first == last else f"rounds {first} to {last} are"

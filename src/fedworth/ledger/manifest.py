@@ -3,27 +3,29 @@
     chain_0 = sha256(federation.json),  chain_{n+1} = sha256(chain_n + line n without its chain)
 
 Kinds of line: `round` (a recorded round), `missing` (a round that could not be recorded, and why), `closed` (the model
-after the last round). A line is believed only if it is, byte for byte, what fedworth writes for what it says: so no
-edit goes unseen, not even one that JSON forgives. A last line without its newline was never finished, and is not there.
+after the last round). The chain is over the line's bytes, so no edit goes unseen, not even one that JSON forgives.
+A last line without its newline, or with a zero byte in it, was never finished, and is not there: a power cut may leave
+such a line, and JSON has no zero bytes.
 
 `round_index` counts the recorded rounds. `number` is the federation's own: it may start at 1 and have gaps.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedworth.errors import ArtefactError, LedgerError
-from fedworth.storage import read_json
+from fedworth.storage import MOST_JSON, read_bytes, read_json
 
 FORMAT = 1
 HEADER, MANIFEST, FINAL = "federation.json", "manifest.jsonl", "final.safetensors"
 AGGREGATIONS = ("uniform", "samples")
 LONGEST_NAME = 200
+MOST_SAMPLES = 2**53
+MOST_MANIFEST = 2**32  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,36 @@ Line = RoundEntry | MissingRound | ClosedLine
 KINDS: dict[str, type[Line]] = {"round": RoundEntry, "missing": MissingRound, "closed": ClosedLine}
 
 
+def _is_position(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MOST_SAMPLES
+
+
+def _is_list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is list and all(map(is_right, value))
+
+
+Check = tuple[Callable[[Any], bool], str]
+CHECKED: dict[Any, Check] = {
+    int: (_is_position, "a whole number from 0"),
+    str: (_is_text, "text"),
+    str | None: (lambda value: value is None or _is_text(value), "text or null"),
+    tuple[int, ...]: (_is_list_of(_is_position), "a list of whole numbers from 0"),
+    tuple[str, ...]: (_is_list_of(_is_text), "a list of texts"),
+    tuple[float, ...]: (_is_list_of(_is_count), "a list of numbers from 0 to 2^53"),
+}
+CHECKS: dict[str, dict[str, Check]] = {
+    kind: {name: CHECKED[hint] for name, hint in get_type_hints(type_).items()} for kind, type_ in KINDS.items()
+}
+
+
 def line_bytes(line: Line, chain: str) -> tuple[bytes, str]:
     """A line as it is written after `chain`, and the chain after it."""
     kind = next(name for name, type_ in KINDS.items() if isinstance(line, type_))
@@ -109,50 +141,55 @@ def line_bytes(line: Line, chain: str) -> tuple[bytes, str]:
     return _json({**document, "chain": following}) + b"\n", following
 
 
-def read_lines(folder: Path, chain: str) -> Iterator[tuple[Line, str]]:
-    """The finished lines of a manifest, each with the chain after it; stops at the first that is not as written."""
+def read_manifest(folder: Path) -> bytes:
+    """The finished lines of a manifest, as they are on disk."""
     path = folder / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, MOST_MANIFEST)
     except FileNotFoundError:
         raise LedgerError(f"{path}: missing; without it no round can be trusted") from None
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
+    finished = content[: content.rfind(b"\n") + 1]
+    last = finished[:-1].rfind(b"\n") + 1
+    return finished[:last] if b"\0" in finished[last:] else finished
+
+
+def read_lines(folder: Path, chain: str) -> Iterator[tuple[Line, str]]:
+    """The finished lines of a manifest, each with the chain after it; stops at the first that is not as written."""
     n_rounds, is_closed = 0, False
-    for number, raw in enumerate(content.split(b"\n")[:-1]):
-        where = f"{path}, line {number + 1} (after {n_rounds} good rounds)"
+    for number, raw in enumerate(read_manifest(folder).split(b"\n")[:-1]):
+        where = f"{folder / MANIFEST}, line {number + 1} (after {n_rounds} good rounds)"
         if is_closed:
             raise LedgerError(f"{where}: stands after the line that closes the ledger")
         line = _parsed(raw, where)
-        expected, chain = line_bytes(line, chain)
-        if raw + b"\n" != expected:
-            raise LedgerError(f"{where}: its chain does not fit; it or something before it was edited")
+        chain = _following(raw, chain, where)
         _check_place(line, n_rounds, where)
         n_rounds += isinstance(line, RoundEntry)
         is_closed = isinstance(line, ClosedLine)
         yield line, chain
 
 
-def write_line(descriptor: int, data: bytes, offset: int) -> None:
-    """Put a line at the end of an open manifest: all of it on the device, or nothing of it."""
-    try:
-        if os.pwrite(descriptor, data, offset) != len(data):
-            raise OSError("the device is full")
-        os.fsync(descriptor)
-    except BaseException:  # an interrupt as well: whoever gives the round up removes its file
-        os.ftruncate(descriptor, offset)
-        raise
+def _following(raw: bytes, chain: str, where: str) -> str:
+    """The chain after a line, if the line says the same."""
+    body, _, said = raw.rpartition(b', "chain": "')
+    following = hashlib.sha256(chain.encode() + body + b"}").hexdigest()
+    if said != f'{following}"}}'.encode():
+        raise LedgerError(f"{where}: its chain does not fit; it or something before it was edited")
+    return following
 
 
 def read_header(folder: Path) -> tuple[dict[str, Any], str]:
     """What `federation.json` says, if this fedworth can read it, and the chain after it."""
     path = folder / HEADER
-    if not path.is_file():
-        raise LedgerError(f"{folder}: no {HEADER} in it, so this is not a ledger")
     try:
-        header, chain = read_json(path), hashlib.sha256(path.read_bytes()).hexdigest()
-    except (ArtefactError, OSError, RecursionError) as error:
-        raise LedgerError(f"{path}: cannot be read ({error})") from error
+        if not path.is_file():
+            raise LedgerError(f"{folder}: no {HEADER} in it, so this is not a ledger")
+        header, chain = read_json(path), hashlib.sha256(read_bytes(path, MOST_JSON)).hexdigest()
+    except ArtefactError as error:
+        raise LedgerError(str(error)) from error
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
         raise LedgerError(f"{path}: format {str(found)[:40]}, expected {FORMAT}; use a fitting fedworth")
@@ -187,29 +224,17 @@ def _parsed(raw: bytes, where: str) -> Line:
     kind = document.get("kind") if isinstance(document, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise LedgerError(f"{where}: neither a round, a missing round nor the closing line")
-    type_ = KINDS[kind]
+    checks = CHECKS[kind]
     given = {key: value for key, value in document.items() if key not in ("kind", "chain")}
-    if set(given) != {field.name for field in fields(type_)}:
+    if given.keys() != checks.keys():
         raise LedgerError(f"{where}: not the fields of a line of kind {kind!r}")
-    hints = get_type_hints(type_)
-    return type_(**{key: _checked(value, hints[key], f"{where}, {key}") for key, value in given.items()})
-
-
-def _checked(value: Any, hint: Any, where: str) -> Any:
-    """A JSON value as the type that the field has, or an error."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    match value:
-        case str() if hint in (str, str | None):
-            return value
-        case None if hint == str | None:
-            return None
-        case int() if hint is int and is_number and value >= 0:
-            return value
-        case int() | float() if hint is float and is_number and 0 <= value < float("inf"):
-            return value
-        case list() if str(hint).startswith("tuple"):
-            return tuple(_checked(item, hint.__args__[0], where) for item in value)
-    raise LedgerError(f"{where}: found {type(value).__name__} {str(value)[:40]!r}, expected {hint}")
+    for key, value in given.items():
+        is_right, expected = checks[key]
+        if not is_right(value):
+            found = f"{type(value).__name__} {str(value)[:40]!r}"
+            raise LedgerError(f"{where}, {key}: found {found}, expected {expected}")
+    said: dict[str, Any] = {key: tuple(value) if type(value) is list else value for key, value in given.items()}
+    return KINDS[kind](**said)
 
 
 def _check_place(line: Line, n_rounds: int, where: str) -> None:

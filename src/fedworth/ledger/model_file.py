@@ -9,7 +9,6 @@ The format has no checksum: a flipped bit loads without complaint. Whoever reads
 """
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import json
@@ -24,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedworth.errors import LedgerError
 from fedworth.ledger.model import Model
-from fedworth.storage import PARTIAL, flush_folder, make_folder
+from fedworth.storage import PARTIAL, create_file, flush_folder, is_at, make_folder, open_regular, write_at
 
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -52,45 +51,57 @@ class ModelFileWriter:
     """A file being written under a partial name; `finish` makes it whole, and only `settle` gives it its name."""
 
     path: Path
-    file: io.BufferedRandom
+    file: io.FileIO
     room: int  # bytes kept for the header
     header: dict[str, Any] = field(default_factory=dict)
     n_bytes: int = 0
 
     def add(self, owner: str, model: Model) -> None:
-        """Put one model's tensors on disk, the widest numbers first."""
-        for name, tensor in sorted(model.items(), key=lambda item: (-item[1].element_size(), item[0])):
-            self._add(f"{owner}/{name}", tensor)
-        if self.n_bytes % ALIGNMENT:
-            self._add(f"padding/{len(self.header)}", torch.zeros(-self.n_bytes % ALIGNMENT, dtype=torch.uint8))
+        """Put one model's tensors on disk, the widest numbers first; all of them, or none."""
+        n_bytes, keys = self.n_bytes, set(self.header)
+        try:
+            for name, tensor in sorted(model.items(), key=lambda item: (-item[1].element_size(), item[0])):
+                self._add(f"{owner}/{name}", tensor)
+            if self.n_bytes % ALIGNMENT:
+                self._add(f"padding/{len(self.header)}", torch.zeros(-self.n_bytes % ALIGNMENT, dtype=torch.uint8))
+        except BaseException:
+            self.n_bytes, self.header = n_bytes, {key: self.header[key] for key in self.header if key in keys}
+            raise
 
     def finish(self) -> str:
         """Write the header, flush all to the device (the partial name too), and say the sha256."""
         text = json.dumps(self.header, ensure_ascii=False, separators=(",", ":")).encode()
         if len(text) > self.room:
             raise LedgerError(f"{self.path}: more models than were announced, so its header has no room")
-        self.file.seek(0)
-        self.file.write(self.room.to_bytes(8, "little") + text.ljust(self.room))
-        self.file.flush()
+        write_at(self.file.fileno(), memoryview(self.room.to_bytes(8, "little") + text.ljust(self.room)), 0)
+        os.ftruncate(self.file.fileno(), 8 + self.room + self.n_bytes)
         with ThreadPoolExecutor(1) as pool:  # hashing takes about as long as flushing, and can be done meanwhile
-            hashing = pool.submit(file_sha256, partial_of(self.path))
+            hashing = pool.submit(hashlib.file_digest, self.file, "sha256")
             os.fsync(self.file.fileno())
-            sha256 = hashing.result()
-        self.file.close()
+            sha256 = hashing.result().hexdigest()
         flush_folder(self.path.parent)
+        if not is_at(partial_of(self.path), self.file.fileno()):
+            raise LedgerError(
+                f"{partial_of(self.path)}: removed or replaced while it was written; nothing is committed"
+            )
+        self.file.close()
         return sha256
+
+    def leave(self) -> None:
+        """Close the file and let it lie: whether it was committed is for `resume_ledger` to find out."""
+        with contextlib.suppress(OSError):
+            self.file.close()
 
     def abandon(self) -> None:
         """Leave nothing behind."""
-        with contextlib.suppress(OSError):
-            self.file.close()
+        self.leave()
         with contextlib.suppress(OSError):
             partial_of(self.path).unlink(missing_ok=True)
 
     def _add(self, key: str, tensor: torch.Tensor) -> None:
-        dense = tensor.detach().to("cpu").contiguous()  # the format stores bytes as they lie: strides must go
+        dense = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()  # bytes are stored as they lie
         data = dense.reshape(-1).view(torch.uint8).numpy()
-        self.file.write(data.data)
+        write_at(self.file.fileno(), data.data, 8 + self.room + self.n_bytes)
         self.header[key] = {
             "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -102,26 +113,13 @@ class ModelFileWriter:
 def start_model_file(path: Path, like: Model, n_models: int) -> ModelFileWriter:
     """Begin a file for at most `n_models` models of the tensors of `like`."""
     make_folder(path.parent)
-    descriptor = os.open(partial_of(path), os.O_RDWR | os.O_CREAT, 0o600)
-    file = open(descriptor, "r+b")  # noqa: SIM115 - closed by finish or abandon
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        room = _header_room(like, n_models)
-        file.seek(8 + room)
-    except BlockingIOError:
-        file.close()
-        raise LedgerError(f"{path}: another recorder is writing it; one ledger, one recorder") from None
-    except BaseException:
-        file.close()
-        raise
-    return ModelFileWriter(path, file, room)
+    file = io.FileIO(create_file(partial_of(path)), "r+")
+    return ModelFileWriter(path, file, _header_room(like, n_models))
 
 
 def settle(path: Path) -> None:
-    """Give a whole and committed file its name; if that fails, readers still find it under the partial one."""
-    with contextlib.suppress(OSError):
-        partial_of(path).rename(path)
+    """Give a whole and committed file its name. Until then readers find it under the partial one."""
+    partial_of(path).rename(path)
 
 
 def partial_of(path: Path) -> Path:
@@ -143,7 +141,7 @@ def read_models(path: Path, sha256: str) -> dict[Owner, Model]:
 def file_sha256(path: Path) -> str:
     """The sha256 of a file, read a piece at a time."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise

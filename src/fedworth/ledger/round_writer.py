@@ -8,7 +8,7 @@ from typing import TypeVar
 from fedworth.errors import LedgerError, ModelError
 from fedworth.ledger.manifest import RoundEntry, check_names
 from fedworth.ledger.model import Model, check_alike, check_finite
-from fedworth.ledger.model_file import ModelFileWriter, settle, start_model_file
+from fedworth.ledger.model_file import ModelFileWriter, start_model_file
 
 T = TypeVar("T")
 
@@ -106,11 +106,16 @@ class OpenRound:
             notes=tuple(shown(note) for note in notes),
         )
 
-    def settle(self) -> None:
-        """Give the committed files their names."""
+    @property
+    def files(self) -> list[Path]:
+        """Where the round's models are once it is committed."""
+        return [file.path for file in (self.file, self.apart_file) if file is not None]
+
+    def leave(self) -> None:
+        """Close the files and let them lie."""
         for file in (self.file, self.apart_file):
             if file is not None:
-                settle(file.path)
+                file.leave()
 
     def abandon(self) -> None:
         """Leave nothing behind."""

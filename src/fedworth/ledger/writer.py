@@ -9,17 +9,21 @@
 A round's file is written and flushed under a partial name, then its line is appended to the manifest: the line commits
 the round; then the file takes its name. After a kill, `resume_ledger` drops what no line speaks of.
 An answer that cannot be averaged is an error; with `quarantine=True` it is refused alone and the round goes on.
+
+A writer holds the ledger's lock from `create_ledger` or `resume_ledger` until `close` or `release`: a second one gets
+an error that names the first, and changes nothing.
 """
 
 import contextlib
-import os
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedworth.errors import LedgerError, ModelError, unknown_name
-from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.lock import LedgerLock, locked
 from fedworth.ledger.manifest import (
     AGGREGATIONS,
     FINAL,
@@ -31,15 +35,17 @@ from fedworth.ledger.manifest import (
     MissingRound,
     check_names,
     line_bytes,
-    read_lines,
-    write_line,
+    read_header,
 )
 from fedworth.ledger.model import Model, check_finite
 from fedworth.ledger.model_file import file_sha256, partial_of, settle, start_model_file
+from fedworth.ledger.repair import append_line, clear_away, cut_unfinished_line
 from fedworth.ledger.round_writer import Answer, OpenRound, open_round, shown
 from fedworth.storage import json_bytes, make_folder, refuse_existing, write_whole
 
 __all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
+
+log = logging.getLogger("fedworth")
 
 
 @dataclass
@@ -53,14 +59,17 @@ class LedgerWriter:
     n_rounds: int
     next_number: int
     manifest_size: int
+    lock: LedgerLock
     is_closed: bool = False
     quarantine: bool = False
     current: OpenRound | None = None
+    unsettled: list[Path] = field(default_factory=list)  # committed, but still under their partial names
 
     def start_round(self, global_model: Model, *, asked: Sequence[str], number: int | None = None) -> None:
         """Begin a round: the model that was sent, and to whom. `number` is the federation's own for the round."""
         self.abort_round()
-        self._refuse_closed()
+        self._check_writable()
+        self._settle([])
         own = self.next_number if number is None else number
         with self._told("its models"):
             self.current = open_round(self.folder, self.n_rounds, own, global_model, self.clients, asked)
@@ -100,12 +109,17 @@ class LedgerWriter:
             with self._told("its models"):
                 round_.keep_apart(apart or {})
                 self._append(round_.finish(participants, notes))
-        except BaseException:
+        except Exception:
             self.abort_round()
+            raise
+        except BaseException:  # interrupted: the line may be on disk or not, so only `resume_ledger` can tell
+            self.current = None
+            round_.leave()
+            self.lock.release()
             raise
         self.clients += round_.joined
         self.n_rounds, self.next_number, self.current = self.n_rounds + 1, round_.number + 1, None
-        round_.settle()
+        self._settle(round_.files)
 
     def abort_round(self) -> None:
         """Forget a round that was started; nothing of it stays."""
@@ -116,7 +130,7 @@ class LedgerWriter:
     def missing_round(self, number: int, reason: str) -> None:
         """Say in the ledger that a round of the federation is not in it."""
         self.abort_round()
-        self._refuse_closed()
+        self._check_writable()
         with self._told("that it is missing"):
             self._append(MissingRound(number, shown(reason)))
         self.next_number = number + 1
@@ -142,39 +156,64 @@ class LedgerWriter:
     def close(self, final_model: Model) -> None:
         """Commit the model after the last round; nothing can be recorded after that."""
         self.abort_round()
-        self._refuse_closed()
+        self._check_writable()
         check_finite(final_model, f"{self.folder}, final model")
         with self._told("the final model"):
             file = start_model_file(self.folder / FINAL, final_model, 1)
             try:
                 file.add("global", final_model)
                 self._append(ClosedLine(FINAL, file.finish()))
-            except BaseException:
+            except Exception:
                 file.abandon()
                 raise
+            except BaseException:
+                file.leave()
+                self.lock.release()
+                raise
         self.is_closed = True
-        settle(self.folder / FINAL)
+        self._settle([self.folder / FINAL])
+        self.release()
+
+    def release(self) -> None:
+        """Stop writing and let another recorder go on with the ledger; an open round is forgotten."""
+        self.abort_round()
+        if self.lock.is_held:
+            self._settle([])
+        self.lock.release()
 
     def _open(self) -> OpenRound:
         if self.current is None:
             raise LedgerError(f"{self.folder}, round {self.n_rounds}: not started; call start_round first")
         return self.current
 
-    def _refuse_closed(self) -> None:
+    def _check_writable(self) -> None:
         if self.is_closed:
             raise LedgerError(f"{self.folder}: the ledger is closed; record into a new one")
+        if not self.lock.is_held:
+            found = "this recorder has let go of it, or another process has taken its lock"
+            raise LedgerError(f"{self.folder}: {found}; go on with resume_ledger; nothing was written")
 
     def _append(self, line: Line) -> None:
         """Commit a line: all of it goes to the device, or nothing of it stays."""
+        self._check_writable()
         data, chain = line_bytes(line, self.chain)
-        descriptor = os.open(self.folder / MANIFEST, os.O_RDWR)
-        try:
-            if os.fstat(descriptor).st_size != self.manifest_size:
-                raise LedgerError(f"{self.folder}: the manifest was written by someone else; one ledger, one recorder")
-            write_line(descriptor, data, self.manifest_size)
-        finally:
-            os.close(descriptor)
+        append_line(self.folder / MANIFEST, data, self.manifest_size)
         self.chain, self.manifest_size = chain, self.manifest_size + len(data)
+
+    def _settle(self, files: Sequence[Path]) -> None:
+        """Give committed files their names; what cannot have it yet is said, and tried again before the next round."""
+        self.unsettled = [path for path in [*self.unsettled, *files] if not self._is_settled(path)]
+
+    def _is_settled(self, path: Path) -> bool:
+        try:
+            settle(path)
+        except OSError as error:
+            if not partial_of(path).exists():
+                raise LedgerError(f"{path}: was committed, and is gone; somebody removed it: restore it") from error
+            reason = error.strerror or error
+            log.error("fedworth: %s: committed and whole, but still under its partial name (%s)", path, reason)
+            return False
+        return True
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -204,49 +243,39 @@ def create_ledger(
     header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": dict(settings or {})}
     try:
         make_folder(folder)
+    except OSError as error:
+        raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
+    with locked(folder) as lock:
+        _begin(folder, header)
+        chain = file_sha256(folder / HEADER)
+        return LedgerWriter(folder, aggregation, list(clients), chain, 0, 0, 0, lock, quarantine=quarantine)
+
+
+def resume_ledger(folder: Path, *, quarantine: bool = False) -> LedgerWriter:
+    """The ledger at `folder`, ready for its next round, with what was never committed cleared away."""
+    read_header(folder)  # what is no ledger is not locked either
+    with locked(folder) as lock:
+        ledger = open_ledger(folder)
+        try:
+            size = cut_unfinished_line(folder)
+            clear_away(ledger)
+        except OSError as error:
+            raise LedgerError(f"{folder}: cannot be resumed ({error.strerror or error})") from error
+        clients, following = list(ledger.clients), ledger.next_number
+        writer = LedgerWriter(folder, ledger.aggregation, clients, ledger.chain, ledger.n_rounds, following, size, lock)
+        writer.is_closed, writer.quarantine = ledger.is_closed, quarantine
+        if writer.is_closed:
+            lock.release()  # there is nothing left to write
+        return writer
+
+
+def _begin(folder: Path, header: Mapping[str, Any]) -> None:
+    """The header of a new ledger, and an empty manifest."""
+    refuse_existing(folder / HEADER, "a ledger")
+    try:
         if (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_size:
             raise LedgerError(f"{folder}: rounds without a {HEADER}; restore it, or name another folder")
         write_whole(folder / MANIFEST, b"")
         write_whole(folder / HEADER, json_bytes(header))
     except OSError as error:
         raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
-    return LedgerWriter(
-        folder, aggregation, list(clients), file_sha256(folder / HEADER), 0, 0, 0, quarantine=quarantine
-    )
-
-
-def resume_ledger(folder: Path, *, quarantine: bool = False) -> LedgerWriter:
-    """The ledger at `folder`, ready for its next round, with what was never committed cleared away."""
-    ledger = open_ledger(folder)
-    header_chain = file_sha256(folder / HEADER)
-    lines = [line for line, _ in read_lines(folder, header_chain)]
-    manifest = (folder / MANIFEST).read_bytes()
-    size = manifest.rfind(b"\n") + 1
-    try:
-        if size < len(manifest):
-            os.truncate(folder / MANIFEST, size)
-        _clear_away(ledger)
-    except OSError as error:
-        raise LedgerError(f"{folder}: cannot be resumed ({error.strerror or error})") from error
-    numbers = [-1, *(line.number for line in lines if not isinstance(line, ClosedLine))]
-    return LedgerWriter(
-        folder,
-        ledger.aggregation,
-        list(ledger.clients),
-        ledger.chain,
-        ledger.n_rounds,
-        numbers[-1] + 1,
-        size,
-        ledger.is_closed,
-        quarantine,
-    )
-
-
-def _clear_away(ledger: Ledger) -> None:
-    """Finish what was committed, remove what was not."""
-    for file in ledger.files:
-        if not (ledger.folder / file).exists() and partial_of(ledger.folder / file).exists():
-            settle(ledger.folder / file)
-    for path in [*ledger.folder.glob("rounds/*"), *ledger.folder.glob("apart/*"), partial_of(ledger.folder / FINAL)]:
-        if str(path.relative_to(ledger.folder)) not in ledger.files:
-            path.unlink(missing_ok=True)

@@ -112,6 +112,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._end(recorder)
         if self._after is not None:
             recorder.close(self._after)
+        recorder.release()
 
     def _end(self, recorder: LiveRecorder) -> None:
         if self._number is not None:

@@ -5,7 +5,7 @@
     recorder.client_model("clinic-a", model, n_samples=120)
     recorder.client_failed("clinic-b", "out of memory")
     recorder.end_round()
-    recorder.close(global_model)
+    recorder.close(global_model)              # or recorder.release(), if the federation goes on another day
 
 The same verbs as the `LedgerWriter`'s, but none of them raises. An answer that cannot be averaged is refused and the
 others are kept; a round that cannot be recorded leaves a line in the ledger that says why. Models are state dicts of
@@ -87,6 +87,14 @@ class LiveRecorder:
         self._say_missing()
         self.trouble = None
         self._attempt(lambda: self.writer.close(model_of(final_model)))
+
+    def release(self) -> None:
+        """Stop recording without a final model, so that another recorder can go on with the ledger."""
+        self._say_missing()
+        try:
+            self.writer.release()
+        except Exception as error:
+            log.error("fedworth: %s", error)
 
     def _client_model(self, name: str, model: Arrays, n_samples: float) -> None:
         try:

@@ -66,7 +66,10 @@ def simulate(
     else:
         clients = federation.clients
         writer = create_ledger(folder, clients, aggregation=settings.aggregation, settings=document)
-    run_rounds(federation, writer, participants_of(settings), with_truth=settings.with_truth, progress=progress)
+    try:
+        run_rounds(federation, writer, participants_of(settings), with_truth=settings.with_truth, progress=progress)
+    finally:
+        writer.release()
     return open_ledger(folder)
 
 

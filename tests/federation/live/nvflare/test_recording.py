@@ -150,7 +150,7 @@ def test_an_error_in_recording_never_reaches_the_training(job, tmp_path):
 
 
 def test_a_ledger_that_exists_stops_the_job_before_it_begins(tmp_path):
-    Job(RoundRecorder(str(tmp_path / "l")))
+    Job(RoundRecorder(str(tmp_path / "l"))).fire(EventType.END_RUN)
     second = RoundRecorder(str(tmp_path / "l"))
     panics: list[str] = []
     second.system_panic = lambda reason, _context: panics.append(reason)
