@@ -22,7 +22,7 @@ MEMORY = 8
 class Status(StrEnum):
     """Why the solver stopped."""
 
-    CERTIFIED = "converged to the global optimum, certified"
+    CERTIFIED = "converged; no other factors fit the seen cells better"
     CONVERGED = "converged to a stationary point; a larger rank may do better"
     MAX_SWEEPS = "stopped at max_sweeps before the gradient vanished; raise it, or raise the penalty"
     ROUNDING = "stopped where rounding hides any further progress, before the gradient vanished; raise the penalty"

@@ -5,7 +5,8 @@ X = W Hᵀ. A coalition that no round has shown has no estimate: under the penal
 utility. Asking for it is an error, unless zero is asked for by name.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,10 +42,28 @@ class Completion(Protocol):
         """(n_coalitions,): the estimated cells summed over the rounds."""
 
     def variances(self, coalitions: Memberships) -> Utilities | None:
-        """(n_rounds, n_coalitions): the variances of the estimates, if the method knows them."""
+        """(n_rounds, n_coalitions): the variances of the estimates, if they are known."""
+
+    def error_factors(self, coalitions: Memberships) -> Utilities | None:
+        """(n_coalitions, n_factors): L, where L Lᵀ is the covariance of the errors of `totals`, if it is known."""
+
+    def doubts(self) -> tuple[str, ...]:
+        """Clients whose estimates may be worse than their variances say, and why."""
 
     def summary(self) -> dict[str, Any]:
         """How the estimate was made and how good it is known to be, as JSON."""
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Other factors that explain the seen cells about as well: how far apart they are says how sure an estimate is.
+
+    The variance of an estimate x is Σ_a weight_a (x_a − x)².
+    """
+
+    round_factors: Factors  # (n_alternatives, n_rounds, rank)
+    coalition_factors: Factors  # (n_alternatives, n_coalitions, rank)
+    weights: Factors  # (n_alternatives,)
 
 
 @dataclass(frozen=True)
@@ -65,6 +84,7 @@ class FactorCompletion:
     stationarity: float
     spectral_ratio: float
     n_sweeps: int
+    alternatives: Alternatives | None = None
 
     def __post_init__(self) -> None:
         expected = (len(self.coalitions), self.rank)
@@ -92,13 +112,31 @@ class FactorCompletion:
         """(n_coalitions,): Σ_t w_t·h_S, without making the cells."""
         return np.asarray(self._factors(coalitions) @ self.round_factors.sum(axis=0))
 
-    def variances(self, coalitions: Memberships) -> Utilities | None:  # noqa: ARG002 - factors know none
-        """None: two factors say nothing of their variance."""
-        return None
+    def variances(self, coalitions: Memberships) -> Utilities | None:
+        """(n_rounds, n_coalitions): how far the alternatives are from the estimates; None without any."""
+        if self.alternatives is None:
+            return None
+        made, total = self.estimates(coalitions), np.zeros((self.n_rounds, len(coalitions)))
+        for W, H, weight in self._others(coalitions):
+            total += weight * (W @ H.T - made) ** 2
+        return total
+
+    def error_factors(self, coalitions: Memberships) -> Utilities | None:
+        """(n_coalitions, n_alternatives): how far each alternative's totals are from ours; None without any."""
+        if self.alternatives is None:
+            return None
+        made = self.totals(coalitions)
+        columns = [np.sqrt(weight) * (H @ W.sum(axis=0) - made) for W, H, weight in self._others(coalitions)]
+        return np.stack(columns, axis=1)
+
+    def doubts(self) -> tuple[str, ...]:
+        """Nobody in particular: coalitions larger than a round's participants are seen once, whoever is in them."""
+        return ()
 
     def summary(self) -> dict[str, Any]:
-        """How the factors were found and how good they are known to be."""
+        """How the factors were found and how well they fit the seen cells."""
         return {
+            "kind": "factors",
             "rank": self.rank,
             "penalty": self.penalty,
             "relative_penalty": self.relative_penalty,
@@ -110,6 +148,14 @@ class FactorCompletion:
             "spectral_ratio": self.spectral_ratio,
             "n_sweeps": self.n_sweeps,
         }
+
+    def _others(self, coalitions: Memberships) -> Iterator[tuple[Factors, Factors, float]]:
+        """Each alternative's round factors, factors of these coalitions, and weight."""
+        others = self.alternatives
+        if others is not None:
+            rows = locate(coalitions, self.coalitions)
+            for W, H, weight in zip(others.round_factors, others.coalition_factors, others.weights, strict=True):
+                yield W, H[rows], float(weight)
 
     def _factors(self, coalitions: Memberships) -> Factors:
         rows = locate(coalitions, self.coalitions)
@@ -126,6 +172,7 @@ class FactorCompletion:
 def save_completion(completion: FactorCompletion, path: Path) -> None:
     """Write a completion, whole or not at all."""
     numbers = {name: np.array(value) for name, value in completion.summary().items()}
+    others = {} if completion.alternatives is None else asdict(completion.alternatives)
     write_npz(
         path,
         {
@@ -134,6 +181,7 @@ def save_completion(completion: FactorCompletion, path: Path) -> None:
             "round_factors": completion.round_factors,
             "coalition_factors": completion.coalition_factors,
             **numbers,
+            **{f"other_{name}": array for name, array in others.items()},
         },
     )
 
@@ -157,6 +205,13 @@ def load_completion(path: Path) -> FactorCompletion:
             stationarity=float(arrays["stationarity"]),
             spectral_ratio=float(arrays["spectral_ratio"]),
             n_sweeps=int(arrays["n_sweeps"]),
+            alternatives=_alternatives(arrays),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise ArtefactError(f"{path}: not a completion ({error})") from error
+
+
+def _alternatives(arrays: dict[str, NDArray[Any]]) -> Alternatives | None:
+    if "other_weights" not in arrays:
+        return None
+    return Alternatives(arrays["other_round_factors"], arrays["other_coalition_factors"], arrays["other_weights"])

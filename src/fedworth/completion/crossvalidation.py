@@ -44,7 +44,7 @@ def choose(
 ) -> Choice:
     """The rank and relative penalty with the least held-out error; the smaller rank among equals."""
     reduced = matrix.within(needed_columns(matrix))
-    folds = _folds(reduced, n_folds, rng)
+    folds = folds_of(reduced, n_folds, rng)
     candidates = []
     for rank in ranks:
         for fraction in relative_penalties:
@@ -60,10 +60,10 @@ def held_out_error(
 ) -> float:
     """The relative error of these settings on seen cells that were hidden from them."""
     reduced = matrix.within(needed_columns(matrix))
-    return _error(reduced, _folds(reduced, n_folds, rng), settings)
+    return _error(reduced, folds_of(reduced, n_folds, rng), settings)
 
 
-def _folds(matrix: UtilityMatrix, n_folds: int, rng: np.random.Generator) -> list[Indices]:
+def folds_of(matrix: UtilityMatrix, n_folds: int, rng: np.random.Generator) -> list[Indices]:
     """Disjoint sets of cells to hide, each leaving something in the columns and rounds of its cells."""
     everyone = matrix.participants.sum(axis=1) == matrix.heard.sum()  # (n_rounds,)
     n_in_column = np.bincount(matrix.coalition_indices, minlength=len(matrix.coalitions))

@@ -6,6 +6,8 @@
 Both are linear in the completed matrix, so the rounds are summed first and one Shapley value is taken.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,7 @@ from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
 from fedworth.valuation.shapley import shapley_values
+from fedworth.valuation.uncertainty import Uncertainty, uncertainty
 from fedworth.valuation.valuation import Valuation
 
 UNSEEN = ("refuse", "zero")
@@ -42,7 +45,8 @@ def comfedsv(
         totals, is_zero = _totals(completion, coalitions, unseen)
         values = spread(shapley_values(totals), heard, matrix.n_clients)
         warnings += _zeros(coalitions, is_zero, heard, matrix.clients)  # every coalition enters every value
-        return Valuation("comfedsv", matrix.clients, values, None, completion.summary(), warnings)
+        known = _known(completion, coalitions, values, lambda game: spread(shapley_values(game), heard, len(values)))
+        return Valuation("comfedsv", matrix.clients, values, None, completion.summary(), warnings, known)
     coalitions = prefixes(permutations, matrix.n_clients)
     totals, is_zero = _totals(completion, coalitions, unseen)
     values, errors = permutation_values(totals.reshape(len(permutations), -1), permutations, matrix.n_clients)
@@ -50,7 +54,14 @@ def comfedsv(
     warnings += (
         f"Monte Carlo over {len(permutations)} permutations; standard errors do not cover the completion's own error",
     )
-    return Valuation("comfedsv", matrix.clients, values, errors, completion.summary(), warnings)
+
+    def by_orders(game: Utilities) -> NDArray[np.float64]:
+        return permutation_values(game.reshape(len(permutations), -1), permutations, matrix.n_clients)[0]
+
+    drawn = np.full((matrix.n_clients, matrix.n_clients), np.nan)
+    drawn[np.ix_(heard, heard)] = permutation_covariance(totals.reshape(len(permutations), -1), permutations)
+    known = _known(completion, coalitions, values, by_orders, drawn)
+    return Valuation("comfedsv", matrix.clients, values, errors, completion.summary(), warnings, known)
 
 
 def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate:
@@ -64,6 +75,26 @@ def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate
     values = permutation_values(drawn, permutations, matrix.n_clients)[0][heard]
     is_measured = np.asarray(matrix.coalitions.any(axis=1))[matrix.coalition_indices]  # the empty one's is known
     return Estimate(values, permutation_covariance(drawn, permutations), int(is_measured.sum()))
+
+
+def _known(
+    completion: Completion,
+    coalitions: Memberships,
+    values: NDArray[np.float64],
+    values_of: Callable[[Utilities], NDArray[np.float64]],
+    drawn: NDArray[np.float64] | None = None,
+) -> Uncertainty | None:
+    """What is known of the values' errors: the completion's, through the same map as the values (it is linear), and
+    those of the draws; None where the completion does not know its own."""
+    known = completion.has(coalitions)
+    factors = completion.error_factors(coalitions[known])  # (n_known, n_factors)
+    if factors is None:
+        return None
+    games = np.zeros((factors.shape[1], len(coalitions)))
+    games[:, known] = factors.T
+    moved = np.stack([values_of(game) for game in games], axis=1)  # (n_clients, n_factors)
+    covariance = moved @ moved.T + (0.0 if drawn is None else drawn)
+    return uncertainty(values, covariance, doubts=completion.doubts())
 
 
 def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, NDArray[np.bool_]]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedworth.errors import ValuationError
 from fedworth.valuation.ranking import ranks_of
+from fedworth.valuation.uncertainty import Uncertainty, uncertainty_from
 
 BASES = {
     "fedsv": "earned: what the client added in the rounds it took part in",
@@ -34,6 +35,7 @@ class Valuation:
     standard_errors: NDArray[np.float64] | None = None  # (n_clients,), of Monte Carlo over permutations
     completion: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    uncertainty: Uncertainty | None = None
 
     def __post_init__(self) -> None:
         expected = (len(self.clients),)
@@ -63,13 +65,14 @@ class Valuation:
             "standard_errors": None if self.standard_errors is None else _nullable(self.standard_errors),
             "completion": self.completion,
             "warnings": list(self.warnings),
+            "uncertainty": None if self.uncertainty is None else self.uncertainty.document(self.values),
         }
 
 
 def valuation_from(document: dict[str, Any]) -> Valuation:
     """The valuation that `document()` gave."""
     try:
-        errors = document["standard_errors"]
+        errors, known = document["standard_errors"], document.get("uncertainty")
         return Valuation(
             document["method"],
             tuple(document["clients"]),
@@ -77,6 +80,7 @@ def valuation_from(document: dict[str, Any]) -> Valuation:
             None if errors is None else _numbers(errors),
             document["completion"],
             tuple(document["warnings"]),
+            None if known is None else uncertainty_from(known),
         )
     except (KeyError, TypeError) as error:
         raise ValuationError(f"not a valuation: {error!r}") from error

@@ -134,3 +134,39 @@ def test_the_truth_and_other_federations_are_refused(ledger, task, settings, tmp
     other = simulate(replace(settings, n_rounds=2), tmp_path / "ledger")
     with pytest.raises(CompletionError, match="another federation"):
         complete_by_models(other, oracle, truth.seen_part())
+
+
+def test_the_values_err_as_their_members_do(ledger):
+    """A member's error, spread over the sizes by κ, enters its own value with 1/N and the others' with what is left."""
+    oracle = FastOracle(task_of(ledger), n_threads=1)
+    seen = seen_of(ledger, oracle)
+    made = complete_by_models(ledger, oracle, seen)
+    n, grand = 5, made.size_shares[-1]
+    enters = np.full((n, n), (grand - 1 / n) / (n - 1))
+    np.fill_diagonal(enters, 1 / n)
+    expected = enters @ made.member_covariance @ enters.T
+    known = value(seen, "comfedsv", completion=made).uncertainty
+    assert known is not None
+    np.testing.assert_allclose(known.deviations**2, np.diag(expected), rtol=1e-9)
+    assert known.chances is not None
+    assert known.chances[0, 4] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_the_intervals_are_the_same_when_nothing_unseen_can_be_read(ledger):
+    def known():
+        oracle = FastOracle(task_of(ledger), n_threads=1)
+        seen = seen_of(ledger, oracle)
+        made = value(seen, "comfedsv", completion=complete_by_models(ledger, oracle, seen))
+        return made.document()
+
+    before = known()
+    for path in (ledger.folder / "apart").glob("*.safetensors"):
+        path.write_bytes(np.full(path.stat().st_size // 4 + 1, np.nan, dtype=np.float32).tobytes())
+    assert known() == before
+
+
+def test_who_was_heard_once_is_named(settings, tmp_path):
+    ledger = simulate(settings, tmp_path / "ledger")
+    assert participation(ledger)[1:, 2].sum() == 0
+    told = completed(ledger).doubts()
+    assert any(line.startswith("2 was heard in one round only") for line in told)

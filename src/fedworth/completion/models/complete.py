@@ -112,6 +112,7 @@ def _completion(
         cell_variances=variances,
         heard=heard,
         member_covariance=covariance,
+        size_shares=errors.size_shares,
         relative_variances=relative[:, heard].sum(axis=0) / np.maximum((relative[:, heard] > 0).sum(axis=0), 1),
         n_rounds_heard=predicted.answers.participants[:, heard].sum(axis=0),
         lone_noise=lone.noise,

@@ -1,7 +1,9 @@
 """What completing by models gives: an estimate of every cell with its variance, and what the values' intervals need.
 
-`member_covariance` says how far a client's predicted answers put the coalitions that hold it off: the covariance,
-between clients, of the error summed over rounds and coalition sizes. The Shapley value is linear in it (`intervals`).
+The error of a coalition's total over the rounds is taken as the sum of its members' parts, each fading with the size k
+of the coalition as the held-out errors do: Σ_{i∈S} κ_k e_i, with Σ_k κ_k = 1. `member_covariance` is the covariance
+of e: how far a client's predicted answers put the coalitions that hold it off, summed over rounds and sizes. It follows
+the posterior of the update process, so clients that are alike err alike, and copies the same.
 """
 
 from dataclasses import dataclass, fields
@@ -19,6 +21,9 @@ from fedworth.utility.coalitions import locate, names
 
 KIND = "models"
 
+FAR_OUTSIDE = 4.0
+"""A client whose predictions vary so many times as much as the held-out ones is named."""
+
 
 @dataclass(frozen=True)
 class ModelCompletion:
@@ -29,7 +34,8 @@ class ModelCompletion:
     cells: Utilities  # (n_rounds, n_coalitions)
     cell_variances: Floats  # (n_rounds, n_coalitions), 0 where seen
     heard: Indices  # (n_heard,): the clients that some round has heard
-    member_covariance: Floats  # (n_heard, n_heard)
+    member_covariance: Floats  # of e, (n_heard, n_heard)
+    size_shares: Floats  # κ, (n_heard,)
     relative_variances: Floats  # (n_heard,): of predicted answers, over that of the held-out ones
     n_rounds_heard: Indices  # (n_heard,)
     lone_noise: float
@@ -64,6 +70,28 @@ class ModelCompletion:
     def variances(self, coalitions: Memberships) -> Utilities:
         """(n_rounds, n_coalitions): the variances of the cells, from held-out answers."""
         return np.asarray(self.cell_variances[:, self._columns(coalitions)])
+
+    def error_factors(self, coalitions: Memberships) -> Utilities:
+        """(n_coalitions, n_heard): L = κ_|S| 1_S A with A Aᵀ the members' covariance."""
+        variances, axes = np.linalg.eigh(self.member_covariance)
+        parts = coalitions[:, self.heard] @ (axes * np.sqrt(np.maximum(variances, 0)))
+        sizes = coalitions.sum(axis=1)
+        return np.asarray(np.concatenate([[0.0], self.size_shares])[sizes][:, None] * parts)
+
+    def doubts(self) -> tuple[str, ...]:
+        """Clients heard once, and those whose predictions are far less certain than what was held out."""
+        told = []
+        for client, n_rounds, relative in zip(
+            self.heard.tolist(), self.n_rounds_heard.tolist(), self.relative_variances.tolist(), strict=True
+        ):
+            name = self.clients[client]
+            if n_rounds == 1 and self.n_rounds > 1:
+                told.append(f"{name} was heard in one round only; its interval is likely too narrow")
+            elif relative > FAR_OUTSIDE:
+                told.append(
+                    f"{name} is unlike the clients that predictions were checked on; its interval may be too narrow"
+                )
+        return tuple(told)
 
     def summary(self) -> dict[str, Any]:
         """How the estimate was made, as JSON."""

@@ -47,6 +47,13 @@ class HoldOuts:
         return np.asarray(np.sqrt((self.errors**2).mean(axis=0)))
 
     @property
+    def size_shares(self) -> Floats:
+        """κ, (n_clients,): what each size has of the error, in all 1; as many as there are sizes where none is held."""
+        sizes = self.by_size if len(self.errors) else np.ones(self.errors.shape[1])
+        total = float(sizes.sum())
+        return np.asarray(sizes / total) if total > 0 else np.full(len(sizes), 1 / len(sizes))
+
+    @property
     def summed(self) -> float:
         """The root mean square of a point's error, summed over the sizes."""
         return float(np.sqrt((self.errors.sum(axis=1) ** 2).mean()))

@@ -1,0 +1,86 @@
+"""Intervals, rank intervals, chances and trust, from values and the covariance of their errors."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedworth.errors import ValuationError
+from fedworth.valuation.uncertainty import SENTENCES, Trust, chances_of, uncertainty, uncertainty_from
+
+
+def test_an_interval_is_the_value_and_so_many_deviations():
+    known = uncertainty(np.array([1.0, 3.0]), np.diag([0.04, 0.25]))
+    np.testing.assert_allclose(known.deviations, [0.2, 0.5])
+    np.testing.assert_allclose(
+        known.intervals(np.array([1.0, 3.0])), [[1 - 0.32897, 1 + 0.32897], [3 - 0.82243, 3 + 0.82243]], atol=1e-5
+    )
+
+
+def test_the_chance_is_that_of_drawn_values():
+    values, covariance = np.array([1.0, 0.5, 0.0]), np.array([[0.3, 0.1, 0.0], [0.1, 0.2, 0.05], [0.0, 0.05, 0.4]])
+    drawn = np.random.default_rng(0).multivariate_normal(values, covariance, size=200_000)
+    expected = (drawn[:, :, None] > drawn[:, None, :]).mean(axis=0)
+    found = chances_of(values, covariance)
+    # a share of 200,000 draws has a standard error of at most .0011
+    assert np.abs(found - expected)[~np.eye(3, dtype=bool)].max() < 0.006
+    np.testing.assert_allclose(found + found.T, 1.0)
+
+
+def test_equal_clients_are_a_tie_and_certain_differences_are_certain():
+    values, covariance = np.array([1.0, 1.0, 2.0]), np.full((3, 3), 0.5)
+    found = chances_of(values, covariance)
+    assert found.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 1.0, 0.5]]
+    assert uncertainty(values, covariance).rank_intervals == ((2, 3), (2, 3), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("deviation", "trust"), [(0.1, Trust.TOLD_APART), (0.5, Trust.ROUGH_ORDER), (2.0, Trust.NOT_TOLD_APART)]
+)
+def test_trust_compares_the_errors_with_the_differences(deviation, trust):
+    values = np.array([-1.0, 1.0])  # their spread is 1
+    known = uncertainty(values, np.eye(2) * deviation**2)
+    assert known.trust is trust
+    assert known.ratio == pytest.approx(deviation)
+    assert known.sentence.startswith(SENTENCES[trust])
+    assert f"{deviation:.2f}" in known.sentence
+
+
+def test_values_that_are_all_the_same_cannot_be_told_apart_unless_they_are_certain():
+    same = np.ones(3)
+    assert uncertainty(same, np.eye(3)).trust is Trust.NOT_TOLD_APART
+    assert uncertainty(same, np.zeros((3, 3))).ratio == 0
+    assert uncertainty_from(json.loads(json.dumps(uncertainty(same, np.eye(3)).document(same)))).ratio == math.inf
+
+
+@given(st.integers(0, 200))
+def test_a_rank_lies_in_its_interval_and_a_wider_error_never_narrows_it(seed):
+    rng = np.random.default_rng(seed)
+    values, covariance = rng.normal(size=6), np.diag(rng.random(6))
+    narrow, wide = (uncertainty(values, covariance * scale).rank_intervals for scale in (0.01, 1.0))
+    ranks = 1 + (values[None] > values[:, None]).sum(axis=1)
+    for rank, inner, outer in zip(ranks.tolist(), narrow, wide, strict=True):
+        assert inner is not None
+        assert outer is not None
+        assert outer[0] <= inner[0] <= rank <= inner[1] <= outer[1]
+
+
+def test_who_has_no_value_has_no_interval():
+    values = np.array([1.0, np.nan, 0.0])
+    known = uncertainty(values, np.eye(3) * 0.01)
+    assert np.isnan(known.deviations).tolist() == [False, True, False]
+    assert known.rank_intervals == ((1, 1), None, (2, 2))
+    document = json.loads(json.dumps(known.document(values), allow_nan=False))
+    assert document["intervals_90"][1] is None
+    assert document["chances"][1] == [None, None, None]
+    back = uncertainty_from(document)
+    assert back.rank_intervals == known.rank_intervals
+    assert back.document(values) == known.document(values)
+
+
+def test_a_covariance_of_other_clients_is_refused():
+    with pytest.raises(ValuationError, match="covariance of shape"):
+        uncertainty(np.ones(2), np.eye(3))
