@@ -178,7 +178,7 @@ def test_factors_of_the_wrong_shape_or_not_finite_are_refused():
 def test_a_large_reduced_matrix_is_completed():
     matrix = large_federation(50, 15, 50, 100)
     completion = complete(matrix)
-    assert completion.status is Status.CONVERGED  # to the best of rank 5, the default
+    assert completion.status is Status.CERTIFIED  # the default rank, 5, is enough for these orders
     assert completion.stationarity < 1e-8
     assert completion.has(needed_columns(matrix)).all()
     assert completion.residual < 0.2
