@@ -8,8 +8,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+EXTRAS = ("fedworth.flower", "fedworth.nvflare")  # not installed beside the others; tests/test_public.py reads them
 NAMED = [
-    (path, name) for path in DOCUMENTS for name in sorted(set(re.findall(r"`(fedworth(?:\.\w+)+)", path.read_text())))
+    (path, name)
+    for path in DOCUMENTS
+    for name in sorted(set(re.findall(r"`(fedworth(?:\.\w+)+)", path.read_text())))
+    if not name.startswith(EXTRAS)
 ]
 TABLES = re.compile(r"function \(in `(fedworth(?:\.\w+)+)`\)(.*?)(?=\n\n)", flags=re.DOTALL)
 

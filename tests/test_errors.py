@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedworth import errors
+from fedworth.cli.main import code_of
 from fedworth.errors import FedworthError, UsageError, unknown_name
 
 CLASSES = {
@@ -14,6 +15,8 @@ CLASSES = {
 }
 CODES = {name: found.exit_code for name, found in CLASSES.items()}
 PAGE = Path(__file__).parent.parent / "docs" / "exit-codes.md"
+ROWS = re.findall(r"^\| *`?(\d+)`? *\| *`?(\w+Error)`? *\| *(\S.*?) *\|$", PAGE.read_text(), flags=re.MULTILINE)
+LISTED = [(name, code) for code, name, _ in ROWS]
 
 
 def test_exit_codes_are_distinct_and_leave_success_alone():
@@ -34,17 +37,18 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes():
 
 
 def test_the_page_of_exit_codes_lists_exactly_the_errors_there_are():
-    rows = re.findall(r"^\| *`?(\d+)`? *\| *`?(\w+Error)`? *\| *(\S.*?) *\|$", PAGE.read_text(), flags=re.MULTILINE)
-    listed = {name: int(code) for code, name, _ in rows if name != "FedworthError"}
+    listed = {name: int(code) for name, code in LISTED if name != "FedworthError"}
     assert listed == {name: code for name, code in CODES.items() if name != "FedworthError"}
-    assert len(rows) == len({name for _, name, _ in rows})
+    assert len(LISTED) == len(dict(LISTED))
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_any_error_is_caught_as_fedworths_with_its_message(name):
-    with pytest.raises(FedworthError, match="what to do") as caught:
-        raise CLASSES[name]("where: what was found; what to do")
-    assert caught.value.exit_code == CODES[name]
+@pytest.mark.parametrize(("name", "code"), LISTED)
+def test_a_command_that_fails_ends_with_the_code_of_the_page_and_one_line(name, code, capsys):
+    def fail() -> None:
+        raise CLASSES[name]("here: found this, expected that; do so")
+
+    assert code_of(fail) == int(code)
+    assert capsys.readouterr().err == "error: here: found this, expected that; do so\n"
 
 
 @pytest.mark.parametrize(

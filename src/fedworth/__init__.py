@@ -1,14 +1,18 @@
-"""fedworth: what each client's data is worth in a federated learning.
+"""fedworth: what each client's data is worth in a federation.
 
     settings → simulate → Ledger → observe → UtilityMatrix → complete → Completion → value → Valuation → report
 
-Each stage is a function on these artefacts. What needs torch is loaded when it is first asked for.
+Each stage is a function on these artefacts; `docs/api.md` lists every name. `fedworth.flower` and `fedworth.nvflare`
+record a federation that trains elsewhere. What needs torch is loaded when it is first asked for.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedworth import flower as flower
+    from fedworth import nvflare as nvflare
     from fedworth.completion.complete import FactorSettings as FactorSettings
     from fedworth.completion.complete import complete as complete
     from fedworth.completion.completion import Completion as Completion
@@ -16,12 +20,15 @@ if TYPE_CHECKING:
     from fedworth.completion.completion import load_completion as load_completion
     from fedworth.completion.completion import save_completion as save_completion
     from fedworth.completion.coverage import coverage as coverage
-    from fedworth.completion.crossvalidation import choose as choose
+    from fedworth.completion.crossvalidation import choose_factors as choose_factors
     from fedworth.errors import FedworthError as FedworthError
+    from fedworth.federation.live.recorder import record_into as record_into
     from fedworth.federation.simulation.settings import SimulationSettings as SimulationSettings
     from fedworth.federation.simulation.simulate import simulate as simulate
     from fedworth.federation.simulation.simulate import task_of as task_of
     from fedworth.federation.task import Task as Task
+    from fedworth.federation.task_file import load_task as load_task
+    from fedworth.ledger.importing import import_folder as import_folder
     from fedworth.ledger.ledger import Ledger as Ledger
     from fedworth.ledger.ledger import open_ledger as open_ledger
     from fedworth.ledger.ledger import verify_ledger as verify_ledger
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
     from fedworth.pipeline.stages import ValuingSettings as ValuingSettings
+    from fedworth.report.files import read_report as read_report
     from fedworth.report.files import write_report as write_report
     from fedworth.report.report import Report as Report
     from fedworth.utility.cache import utility_cache as utility_cache
@@ -69,17 +77,21 @@ _HOMES = {
     "UtilityMatrix": "utility.matrix",
     "Valuation": "valuation.valuation",
     "ValuingSettings": "pipeline.stages",
+    "choose_factors": "completion.crossvalidation",
     "choose_plan": "utility.planning.choose",
-    "choose": "completion.crossvalidation",
     "complete": "completion.complete",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",
+    "import_folder": "ledger.importing",
     "load_completion": "completion.completion",
+    "load_task": "federation.task_file",
     "load_utilities": "utility.matrix_file",
     "observe": "utility.observe",
     "observe_and_count": "utility.observe",
     "open_ledger": "ledger.ledger",
     "participation": "utility.observe",
+    "read_report": "report.files",
+    "record_into": "federation.live.recorder",
     "resume_ledger": "ledger.writer",
     "run": "pipeline.run",
     "save_completion": "completion.completion",
@@ -92,15 +104,19 @@ _HOMES = {
     "verify_ledger": "ledger.ledger",
     "write_report": "report.files",
 }
+_DOORS = ("flower", "nvflare")
 
-__all__ = sorted(_HOMES)
+__version__ = version("fedworth")
+__all__ = [*sorted(_HOMES), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _DOORS:
+        return import_module(f"fedworth.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedworth' has no attribute {name!r}")
     return getattr(import_module(f"fedworth.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    return sorted({*globals(), *_HOMES, *_DOORS})

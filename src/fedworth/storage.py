@@ -32,6 +32,9 @@ NPY_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, 
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 
+Place = str | os.PathLike[str]
+"""A path as users give it."""
+
 Progress = Callable[[str, int, int], None]
 """Told (what, how many are done, how many in all) as long work goes on."""
 
@@ -133,27 +136,27 @@ def write_json(path: Path, document: Any) -> None:
     write_whole(path, json_bytes(document))
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Place) -> Any:
     """The document at `path`, or an error that names it."""
     try:
-        return json.loads(read_bytes(path, MOST_JSON))
+        return json.loads(read_bytes(Path(path), MOST_JSON))
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ArtefactError(f"{path}: not readable as JSON ({error})") from error
 
 
-def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_npz(path: Place, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays, whole or not at all."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_whole(path, buffer.getvalue())
+    write_whole(Path(path), buffer.getvalue())
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+def read_npz(path: Place) -> dict[str, NDArray[Any]]:
     """All arrays of the file at `path`, or an error that names it; its sizes are checked before memory is taken."""
     try:
-        with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
+        with open_regular(Path(path)) as stream, zipfile.ZipFile(stream) as archive:
             _check_sizes(archive)
             return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     except FileNotFoundError:

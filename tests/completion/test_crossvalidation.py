@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedworth.completion.complete import FactorSettings
-from fedworth.completion.crossvalidation import choose, held_out_error
+from fedworth.completion.crossvalidation import choose_factors, held_out_error
 from fedworth.errors import CompletionError
 from tests.support.games import low_rank, matrix_of, participation
 
@@ -34,7 +34,7 @@ def test_hidden_cells_of_pure_noise_are_not():
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_the_rank_chosen_is_at_least_the_true_one_and_predicts(rank):
-    choice = choose(seen(rank), ranks=RANKS, relative_penalties=PENALTIES, rng=rng())
+    choice = choose_factors(seen(rank), ranks=RANKS, relative_penalties=PENALTIES, rng=rng())
     assert choice.settings.rank >= rank
     assert choice.settings.relative_penalty == 0.001
     assert choice.error < 0.1
@@ -44,13 +44,13 @@ def test_the_rank_chosen_is_at_least_the_true_one_and_predicts(rank):
 
 
 def test_the_chosen_error_is_the_held_out_error_of_the_settings():
-    choice = choose(seen(1), penalty_kind="uniform", ranks=(1, 2), relative_penalties=(0.01,), rng=rng())
+    choice = choose_factors(seen(1), penalty_kind="uniform", ranks=(1, 2), relative_penalties=(0.01,), rng=rng())
     assert choice.settings.penalty_kind == "uniform"
     assert held_out_error(seen(1), choice.settings, rng=rng()) == choice.error
 
 
 def test_the_choice_is_the_same_for_the_same_generator():
-    one, two = (choose(seen(2), ranks=(1, 2), relative_penalties=(0.01,), rng=rng()) for _ in range(2))
+    one, two = (choose_factors(seen(2), ranks=(1, 2), relative_penalties=(0.01,), rng=rng()) for _ in range(2))
     assert one == two
 
 
@@ -67,7 +67,7 @@ def test_too_few_cells_seen_twice_are_refused():
     utilities[:, 0] = 0
     for participants in ([[True, True]], [[True, False], [False, True]], [[True, True], [True, True]]):
         with pytest.raises(CompletionError, match="too few cells"):
-            choose(matrix_of(utilities[: len(participants)], participants), rng=rng())
+            choose_factors(matrix_of(utilities[: len(participants)], participants), rng=rng())
 
 
 def test_hidden_cells_that_are_all_zero_are_refused():

@@ -86,17 +86,6 @@ def test_two_observations_give_equal_bytes(tiny_ledger, tiny_task, tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
-def test_identical_clients_are_worth_the_same_to_any_coalition(tiny_ledger, tiny_task):
-    """Client 4 is a copy of client 0, in every round, taking part or not."""
-    truth = observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["truth"])
-    with_0 = truth.coalitions[truth.coalitions[:, 0] & ~truth.coalitions[:, 4]]
-    with_4 = with_0[:, [4, 1, 2, 3, 0]]
-    for round_index in range(truth.n_rounds):
-        np.testing.assert_allclose(
-            truth.row(round_index, with_4), truth.row(round_index, with_0), rtol=0, atol=2e-7
-        )  # the order of the sum differs, so the models may differ in the last place of float32
-
-
 def test_rounds_are_opened_one_at_a_time(tiny_ledger, tiny_task, monkeypatch):
     opened: list[weakref.ref[Round]] = []
     n_alive: list[int] = []

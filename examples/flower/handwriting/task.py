@@ -4,7 +4,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedworth.federation.task import Task
+from fedworth import Task
 
 N_TEST = 500
 Part = tuple[torch.Tensor, torch.Tensor]

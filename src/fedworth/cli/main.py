@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
@@ -30,8 +31,13 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
     args = parser().parse_args(argv)
+    return code_of(lambda: args.action(args))
+
+
+def code_of(action: Callable[[], None]) -> int:
+    """Do it, and say how it ended: an error is one line on standard error and a code."""
     try:
-        args.action(args)
+        action()
         sys.stdout.flush()
     except FedworthError as error:
         print(f"error: {error}", file=sys.stderr)

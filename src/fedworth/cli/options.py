@@ -7,7 +7,7 @@ from typing import Literal
 
 from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings
-from fedworth.completion.crossvalidation import choose
+from fedworth.completion.crossvalidation import choose_factors
 from fedworth.errors import UsageError
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.planning.choose import PlanSettings
@@ -79,7 +79,7 @@ def chosen_settings(args: argparse.Namespace, matrix: UtilityMatrix) -> tuple[Fa
     settings = factor_settings(args)
     if not is_auto(args):
         return settings, ()
-    choice = choose(matrix, penalty_kind=args.penalty_kind, rng=stream(args.seed, "cross-validation"))
+    choice = choose_factors(matrix, penalty_kind=args.penalty_kind, rng=stream(args.seed, "cross-validation"))
     found = f"rank {choice.settings.rank}, relative penalty {choice.settings.relative_penalty:g}"
     return choice.settings, (
         f"cross-validation chose {found}: held-out error {choice.error:.3f} on {choice.n_hidden} cells",

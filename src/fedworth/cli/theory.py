@@ -154,12 +154,11 @@ def _full(matrix: UtilityMatrix) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _measured(folder: Path) -> dict[str, Any]:
     """What Proposition 1 asks of a run: how far the global model moved, and the learning rates."""
-    from fedworth.federation.simulation.settings import settings_from
+    from fedworth.federation.simulation.simulate import simulation_of
     from fedworth.ledger.ledger import open_ledger
 
     ledger = open_ledger(folder)
-    document = {key: item for key, item in ledger.settings.items() if key != "test_sha256"}
-    rates = settings_from(document).learning_rate()
+    rates = simulation_of(ledger).learning_rate()
     flat = [np.concatenate([p.double().numpy().ravel() for p in r.global_model.values()]) for r in ledger.rounds()]
     return {
         "path_length": path_length(np.stack(flat)),

@@ -7,7 +7,6 @@ utility. Asking for it is an error, unless zero is asked for by name.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from fedworth.arrays import Memberships, Utilities
 from fedworth.completion.als import Status
 from fedworth.completion.kernels import Factors
 from fedworth.errors import ArtefactError, UnseenError
-from fedworth.storage import read_npz, write_npz
+from fedworth.storage import Place, read_npz, write_npz
 from fedworth.utility.coalitions import locate, names
 
 
@@ -169,7 +168,7 @@ class FactorCompletion:
         return self.coalition_factors[rows]
 
 
-def save_completion(completion: FactorCompletion, path: Path) -> None:
+def save_completion(completion: FactorCompletion, path: Place) -> None:
     """Write a completion, whole or not at all."""
     numbers = {name: np.array(value) for name, value in completion.summary().items()}
     others = {} if completion.alternatives is None else asdict(completion.alternatives)
@@ -186,7 +185,7 @@ def save_completion(completion: FactorCompletion, path: Path) -> None:
     )
 
 
-def load_completion(path: Path) -> FactorCompletion:
+def load_completion(path: Place) -> FactorCompletion:
     """The completion at `path`."""
     arrays = read_npz(path)
     try:

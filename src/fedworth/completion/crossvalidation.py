@@ -33,7 +33,7 @@ class Choice:
     candidates: tuple[tuple[int, float, float], ...]  # (rank, relative penalty, held-out error)
 
 
-def choose(
+def choose_factors(
     matrix: UtilityMatrix,
     *,
     penalty_kind: str = "counts",

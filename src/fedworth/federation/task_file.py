@@ -2,7 +2,7 @@
 
 The file is Python of the user's own. `task` in it is a `Task` (module, inputs, labels), or a function that makes one:
 
-    from fedworth.federation.task import Task
+    from fedworth import Task
 
     def task() -> Task:
         return Task(MyNet(), test_inputs, test_labels)
@@ -19,6 +19,7 @@ from fedworth.errors import FedworthError, UsageError
 from fedworth.federation.simulation.simulate import task_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
+from fedworth.storage import Place
 
 
 def load_task(text: str) -> Task:
@@ -35,11 +36,11 @@ def load_task(text: str) -> Task:
         raise UsageError(f"--task {text}: {name}() failed with {type(error).__name__}: {error}") from error
     if not isinstance(task, Task):
         kind = type(task).__name__
-        raise UsageError(f"--task {text}: gave a {kind}, expected a fedworth.federation.task.Task")
+        raise UsageError(f"--task {text}: gave a {kind}, expected a fedworth.Task")
     return task
 
 
-def task_for(ledger: Ledger, text: str | None, *, data_folder: Path | None = None) -> Task:
+def task_for(ledger: Ledger, text: str | None, *, data_folder: Place | None = None) -> Task:
     """The task named on the command line, or of a simulated federation the one that its settings make."""
     return task_of(ledger, data_folder=data_folder) if text is None else load_task(text)
 

@@ -23,13 +23,14 @@ from fedworth.errors import DataError, FedworthError, LedgerError
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.model import Model
 from fedworth.ledger.writer import LedgerWriter, create_ledger
-from fedworth.storage import Progress, read_json, silent
+from fedworth.storage import Place, Progress, read_json, silent
 
 GLOBAL, FINAL, SAMPLES, SUFFIX = "global", "final", "samples.json", ".safetensors"
 
 
-def import_folder(folder: Path, ledger: Path, *, aggregation: str = "samples", progress: Progress = silent) -> Ledger:
+def import_folder(folder: Place, ledger: Place, *, aggregation: str = "samples", progress: Progress = silent) -> Ledger:
     """Write the ledger of a folder of models."""
+    folder = Path(folder)
     rounds = _round_folders(folder)
     counts = _sample_counts(folder, aggregation)
     writer = create_ledger(ledger, aggregation=aggregation, settings={"source": "import"}, quarantine=True)

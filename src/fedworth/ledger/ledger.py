@@ -34,7 +34,7 @@ from fedworth.ledger.manifest import (
 )
 from fedworth.ledger.model import Model, check_alike, check_finite
 from fedworth.ledger.model_file import read_models
-from fedworth.storage import PARTIAL
+from fedworth.storage import PARTIAL, Place
 
 __all__ = [
     "FINAL",
@@ -87,7 +87,14 @@ class Ledger:
     @property
     def default_weighting(self) -> str:
         """How coalitions are averaged unless asked otherwise: as in the paper if simulated, else as the server did."""
-        return "uniform" if "test_sha256" in self.settings else self.aggregation
+        return "uniform" if self.simulation is not None else self.aggregation
+
+    @property
+    def simulation(self) -> Mapping[str, Any] | None:
+        """The settings of a federation that was simulated, None of any other."""
+        if "simulation" in self.settings or "test_sha256" not in self.settings:
+            return self.settings.get("simulation")
+        return {key: value for key, value in self.settings.items() if key != "test_sha256"}  # as first written
 
     @property
     def files(self) -> set[str]:
@@ -151,14 +158,14 @@ class Ledger:
         return tuple(told)
 
 
-def open_ledger(folder: Path) -> Ledger:
+def open_ledger(folder: Place) -> Ledger:
     """The ledger at `folder`, its manifest checked link by link; the round files are checked when opened."""
-    return _read_ledger(folder, with_files=False)
+    return _read_ledger(Path(folder), with_files=False)
 
 
-def verify_ledger(folder: Path) -> Ledger:
+def verify_ledger(folder: Place) -> Ledger:
     """Check every line and every byte of a ledger; the error names the first bad round."""
-    ledger = _read_ledger(folder, with_files=True)
+    ledger = _read_ledger(Path(folder), with_files=True)
     if ledger.is_closed:
         ledger.final_model()
     return ledger

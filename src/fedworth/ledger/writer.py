@@ -41,7 +41,7 @@ from fedworth.ledger.model import Model, check_finite
 from fedworth.ledger.model_file import file_sha256, partial_of, settle, start_model_file
 from fedworth.ledger.repair import append_line, clear_away, cut_unfinished_line
 from fedworth.ledger.round_writer import Answer, OpenRound, open_round, shown
-from fedworth.storage import json_bytes, make_folder, refuse_existing, write_whole
+from fedworth.storage import Place, json_bytes, make_folder, refuse_existing, write_whole
 
 __all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
 
@@ -228,7 +228,7 @@ class LedgerWriter:
 
 
 def create_ledger(
-    folder: Path,
+    folder: Place,
     clients: Sequence[str] = (),
     *,
     aggregation: str,
@@ -238,6 +238,7 @@ def create_ledger(
     """A new ledger for these clients (more may join); `aggregation` is how the server averages."""
     if aggregation not in AGGREGATIONS:
         raise unknown_name("aggregation", aggregation, AGGREGATIONS)
+    folder = Path(folder)
     check_names(list(clients), str(folder))
     refuse_existing(folder / HEADER, "a ledger")
     header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": dict(settings or {})}
@@ -251,8 +252,9 @@ def create_ledger(
         return LedgerWriter(folder, aggregation, list(clients), chain, 0, 0, 0, lock, quarantine=quarantine)
 
 
-def resume_ledger(folder: Path, *, quarantine: bool = False) -> LedgerWriter:
+def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
     """The ledger at `folder`, ready for its next round, with what was never committed cleared away."""
+    folder = Path(folder)
     read_header(folder)  # what is no ledger is not locked either
     with locked(folder) as lock:
         ledger = open_ledger(folder)

@@ -15,7 +15,7 @@ from fedworth.arrays import stream
 from fedworth.completion.complete import complete
 from fedworth.completion.completion import FactorCompletion, load_completion, save_completion
 from fedworth.completion.coverage import coverage
-from fedworth.completion.crossvalidation import choose
+from fedworth.completion.crossvalidation import choose_factors
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.findings import findings
@@ -24,7 +24,7 @@ from fedworth.pipeline.folder import claim
 from fedworth.pipeline.stages import ValuingSettings, measure, value_by
 from fedworth.report.files import write_report
 from fedworth.report.report import Report
-from fedworth.storage import Progress, silent
+from fedworth.storage import Place, Progress, silent
 from fedworth.utility.choices import device_named, oracle_named
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
@@ -52,13 +52,14 @@ class RunSettings:
 
 def run(
     settings: RunSettings,
-    folder: Path,
+    folder: Place,
     *,
-    data_folder: Path | None = None,
+    data_folder: Place | None = None,
     resume: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Run all stages into `folder`; with `resume`, only those that are not there yet."""
+    folder = Path(folder)
     device_named(settings.device)
     otherwise = "was run with other settings; resume with the same ones, or name another folder"
     claim(folder, settings.document(), may_resume=resume, otherwise=otherwise)
@@ -70,7 +71,7 @@ def run(
 
 
 def _observe(
-    settings: RunSettings, ledger: Ledger, folder: Path, data_folder: Path | None, progress: Progress
+    settings: RunSettings, ledger: Ledger, folder: Path, data_folder: Place | None, progress: Progress
 ) -> tuple[UtilityMatrix, UtilityMatrix | None]:
     """What the server could have seen, and the truth if it is wanted; the truth is measured once for both."""
     seen_path, truth_path = folder / "utilities.npz", folder / "truth.npz"
@@ -92,7 +93,7 @@ def _complete(settings: RunSettings, utilities: UtilityMatrix, folder: Path) -> 
         factors = settings.valuing.completion
         if settings.auto_rank:
             rng = stream(settings.valuing.seed, "cross-validation")
-            factors = choose(utilities, penalty_kind=factors.penalty_kind, rng=rng).settings
+            factors = choose_factors(utilities, penalty_kind=factors.penalty_kind, rng=rng).settings
         save_completion(complete(utilities, factors), path)
     return load_completion(path)
 

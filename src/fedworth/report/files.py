@@ -4,11 +4,12 @@ from pathlib import Path
 
 from fedworth.report.report import Report, report_from
 from fedworth.report.tables import csv_text, markdown
-from fedworth.storage import make_folder, read_json, write_json, write_whole
+from fedworth.storage import Place, make_folder, read_json, write_json, write_whole
 
 
-def write_report(report: Report, folder: Path) -> list[Path]:
+def write_report(report: Report, folder: Place) -> list[Path]:
     """Write `report.csv`, `report.json` and `report.md`; the same report gives the same bytes."""
+    folder = Path(folder)
     make_folder(folder)
     paths = [folder / f"report.{ending}" for ending in ("csv", "json", "md")]
     write_whole(paths[0], csv_text(report).encode())
@@ -17,6 +18,6 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     return paths
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Place) -> Report:
     """The report at `path` (`report.json`)."""
     return report_from(read_json(path))

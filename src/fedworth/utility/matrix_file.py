@@ -14,20 +14,19 @@ Both are plain `.npz` without pickle, and `load_utilities` reads either:
                notes str, optional: what a reader of any value must know, as that a budget ran out
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import UtilityError
-from fedworth.storage import read_npz, write_npz
+from fedworth.storage import Place, read_npz, write_npz
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def save_utilities(matrix: UtilityMatrix, path: Path) -> None:
+def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
     """Write a utility matrix, whole or not at all."""
     arrays: Arrays = {
         "clients": np.array(matrix.clients, dtype=np.str_),
@@ -49,7 +48,7 @@ def save_utilities(matrix: UtilityMatrix, path: Path) -> None:
     write_npz(path, arrays)
 
 
-def load_utilities(path: Path, *, is_truth: bool = False) -> UtilityMatrix:
+def load_utilities(path: Place, *, is_truth: bool = False) -> UtilityMatrix:
     """The utility matrix at `path`. `is_truth`: allow cells beyond the participants in a brought file too."""
     arrays = read_npz(path)
     is_written = "cell_rounds" in arrays

@@ -27,6 +27,7 @@ from fedworth.ledger.ledger import HEADER
 from fedworth.ledger.manifest import check_names
 from fedworth.ledger.model import Model
 from fedworth.ledger.writer import LedgerWriter, create_ledger, resume_ledger
+from fedworth.storage import Place
 
 log = logging.getLogger("fedworth")
 
@@ -137,7 +138,7 @@ class LiveRecorder:
 
 
 def record_into(
-    folder: Path | str,
+    folder: Place,
     clients: Sequence[str] = (),
     *,
     aggregation: str = "samples",

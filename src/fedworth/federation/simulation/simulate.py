@@ -11,6 +11,7 @@ Every draw comes from its own stream of the seed, so a resumed federation gives 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from fedworth.federation.simulation.training import ClientData, LocalTraining, c
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import HEADER, Ledger, Model, open_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
-from fedworth.storage import Progress, silent
+from fedworth.storage import Place, Progress, silent
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,16 @@ class Federation:
 
 def simulate(
     settings: SimulationSettings,
-    folder: Path,
+    folder: Place,
     *,
-    data_folder: Path | None = None,
+    data_folder: Place | None = None,
     resume: bool = False,
     progress: Progress = silent,
 ) -> Ledger:
     """Train a federation as the settings say and record it at `folder`, or finish a killed run's."""
-    dataset = _dataset(settings, data_folder)
+    folder, dataset = Path(folder), _dataset(settings, data_folder)
     federation, task = _federation(settings, dataset), _task(settings, dataset)
-    document = {**settings.document(), "test_sha256": task.fingerprint}
+    document = {"simulation": settings.document(), "test_sha256": task.fingerprint}
     if resume and (folder / HEADER).is_file():
         found = _with_these_settings(folder, document)
         writer = resume_ledger(folder)  # also gives a final model its name, if the kill came just before
@@ -73,13 +74,16 @@ def simulate(
     return open_ledger(folder)
 
 
-def task_of(ledger: Ledger, *, data_folder: Path | None = None) -> Task:
-    """The task of a simulated federation, remade from its settings and checked to be the same."""
-    document = dict(ledger.settings)
-    expected = document.pop("test_sha256", None)
-    if expected is None:
+def simulation_of(ledger: Ledger) -> SimulationSettings:
+    """The settings of a simulated federation."""
+    if ledger.simulation is None:
         raise DataError(f"{ledger.folder}: not a simulated federation; say which task it has")
-    settings = settings_from(document)
+    return settings_from(dict(ledger.simulation))
+
+
+def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
+    """The task of a simulated federation, remade from its settings and checked to be the same."""
+    settings, expected = simulation_of(ledger), ledger.settings.get("test_sha256")
     task = _task(settings, _dataset(settings, data_folder))
     if task.fingerprint != expected:
         found = f"test set has sha256 {task.fingerprint}, expected {expected}"
@@ -164,13 +168,13 @@ def _model_after(folder: Path, aggregation: str) -> Model:
     return average([Answer(last.client_models[k], counts[k]) for k in last.entry.participants], aggregation)
 
 
-def _dataset(settings: SimulationSettings, data_folder: Path | None) -> Dataset:
+def _dataset(settings: SimulationSettings, data_folder: Place | None) -> Dataset:
     is_synthetic = settings.dataset == "synthetic"
     return load_dataset(
         settings.dataset,
         rng=stream(settings.seed, "data set"),
         n_clients=len(distinct_clients(settings.n_clients, dict(settings.copies))),
-        data_folder=data_folder,
+        data_folder=None if data_folder is None else Path(data_folder),
         train_limit=settings.train_limit,
         test_limit=settings.test_limit,
         alpha=settings.alpha if is_synthetic else None,
@@ -218,11 +222,10 @@ def _spec(settings: SimulationSettings, dataset: Dataset) -> ModelSpec:
     return ModelSpec(settings.model, shape, dataset.n_classes, hidden, divisor, settings.dtype)
 
 
-def _with_these_settings(folder: Path, document: dict[str, object]) -> Ledger:
+def _with_these_settings(folder: Path, document: dict[str, Any]) -> Ledger:
     """The ledger at `folder`, if it was recorded with these very settings."""
     ledger = open_ledger(folder)
-    wanted = settings_from({k: v for k, v in document.items() if k != "test_sha256"}).document()
-    recorded = settings_from({k: v for k, v in ledger.settings.items() if k != "test_sha256"}).document()
+    wanted, recorded = settings_from(document["simulation"]).document(), simulation_of(ledger).document()
     odd = [name for name, setting in wanted.items() if recorded[name] != setting]
     if odd or ledger.settings.get("test_sha256") != document["test_sha256"]:
         raise ArtefactError(

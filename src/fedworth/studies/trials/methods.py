@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
-from fedworth.completion.crossvalidation import choose
+from fedworth.completion.crossvalidation import choose_factors
 from fedworth.utility.matrix import UtilityMatrix
 
 COUNTS = FactorSettings(penalty_kind="counts")
@@ -37,7 +37,7 @@ class Method:
 
 def _chosen(seen: UtilityMatrix) -> Completion:
     """The completion whose rank and penalty predict hidden cells best."""
-    return complete(seen, choose(seen, rng=stream(0, "cross-validation")).settings)
+    return complete(seen, choose_factors(seen, rng=stream(0, "cross-validation")).settings)
 
 
 METHODS: Mapping[str, Method] = {
