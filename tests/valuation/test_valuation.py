@@ -66,7 +66,7 @@ def test_a_valuation_comes_back_from_json_to_the_bit(values, with_errors):
 
 def test_the_document_has_the_promised_keys():
     document = valuation(1.0, math.nan).document()
-    promised = ["method", "clients", "values", "standard_errors", "completion", "warnings", "uncertainty"]
+    promised = ["method", "clients", "values", "standard_errors", "completion", "warnings", "uncertainty", "trail"]
     assert list(document) == promised
     assert document["values"] == [1.0, None]
     assert document["standard_errors"] is None

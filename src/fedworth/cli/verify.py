@@ -1,4 +1,4 @@
-"""fedworth verify: check every line and every byte of a ledger, and what its server made of the models."""
+"""fedworth verify: check every byte of a ledger and what its server made of the models, or the trail of a report."""
 
 import argparse
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedworth.cli.head import add_head_options, check_head, check_options
 from fedworth.cli.options import add_as_average_option, command
 from fedworth.cli.show import show_findings, show_json, show_lines, warn
+from fedworth.cli.verify_report import add_report_options, report_file, verify_report
 
 if TYPE_CHECKING:
     from fedworth.federation.rules.check import Checked
@@ -19,29 +20,41 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "verify",
-        "Check every line and every byte of a ledger, and that its server did what its rule says.",
+        "Check every byte of a ledger, and that its server did what its rule says; or that a report is of a ledger.",
         "fedworth verify my.ledger",
         run,
     )
-    parser.add_argument("ledger", type=Path, help="the ledger of a federation")
+    parser.add_argument(
+        "what", type=Path, metavar="LEDGER|REPORT", help="a ledger, or a report (report.json, or the folder of a run)"
+    )
     add_as_average_option(parser)
     add_head_options(parser)
+    add_report_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Verify, say what is in the ledger, and whether its server did what its rule says."""
+    """Verify a report's trail, or a ledger."""
+    check_options(args)
+    path = report_file(args.what)
+    if path is not None:
+        verify_report(args, path)
+    else:
+        _verify_ledger(args)
+
+
+def _verify_ledger(args: argparse.Namespace) -> None:
+    """Say what is in the ledger, and whether its server did what its rule says."""
     from fedworth.federation.rules.check import check_ledger
     from fedworth.federation.rules.documents import rule_name, rule_of
     from fedworth.ledger.findings import findings
     from fedworth.ledger.ledger import verify_ledger
 
-    check_options(args)
-    ledger = verify_ledger(args.ledger)
+    ledger = verify_ledger(args.what)
     said = check_head(args, ledger)
     checked = check_ledger(ledger, rule_of(ledger))
     odd = findings(ledger, is_kept=False)
     found = {
-        "ledger": str(args.ledger),
+        "ledger": str(args.what),
         "n_rounds": ledger.n_rounds,
         "n_missing": len(ledger.missing),
         "n_clients": len(ledger.clients),
@@ -69,7 +82,7 @@ def _show(
     state = "closed" if ledger.is_closed else "still open"
     show_lines(
         [
-            f"{args.ledger}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
+            f"{args.what}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
             f"head: {ledger.chain} (keep it elsewhere; --head tells whether the ledger has passed it)",
             *said,
             f"server: {rule_name(checked.rule)}; so it was in {checked.n_same} of {ledger.n_rounds} rounds",

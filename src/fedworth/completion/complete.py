@@ -4,7 +4,7 @@ With permutations, the reduced problem of Algorithm 1 (prob:matrix_completion_re
 prefixes. Without, all coalitions. The penalty is absolute, or a fraction of λ_collapse, which makes it free of scale.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fedworth.completion.kernels import Factors
 from fedworth.completion.problem import PENALTY_KINDS, Problem, problem_of
 from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
 from fedworth.errors import CompletionError, unknown_name
+from fedworth.trail import fingerprint
 from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
 
@@ -61,6 +62,7 @@ def complete(
         stationarity=solution.certificate.stationarity,
         spectral_ratio=solution.certificate.spectral_ratio,
         n_sweeps=solution.n_sweeps,
+        trail=None if matrix.trail is None else replace(matrix.trail, utilities=fingerprint(matrix)),
     )
 
 

@@ -17,6 +17,7 @@ from fedworth.completion.als import Status
 from fedworth.completion.kernels import Factors
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import Place, read_npz, write_npz
+from fedworth.trail import Trail, trail_array, trail_in
 from fedworth.utility.coalitions import locate, names
 
 
@@ -84,6 +85,7 @@ class FactorCompletion:
     spectral_ratio: float
     n_sweeps: int
     alternatives: Alternatives | None = None
+    trail: Trail | None = None
 
     def __post_init__(self) -> None:
         expected = (len(self.coalitions), self.rank)
@@ -181,6 +183,7 @@ def save_completion(completion: FactorCompletion, path: Place) -> None:
             "coalition_factors": completion.coalition_factors,
             **numbers,
             **{f"other_{name}": array for name, array in others.items()},
+            **trail_array(completion.trail),
         },
     )
 
@@ -205,6 +208,7 @@ def load_completion(path: Place) -> FactorCompletion:
             spectral_ratio=float(arrays["spectral_ratio"]),
             n_sweeps=int(arrays["n_sweeps"]),
             alternatives=_alternatives(arrays),
+            trail=trail_in(arrays),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise ArtefactError(f"{path}: not a completion ({error})") from error

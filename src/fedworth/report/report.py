@@ -1,6 +1,6 @@
 """The report: all valuations of one federation side by side, what they rest on, and how far to trust them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from fedworth.errors import ArtefactError
 from fedworth.ledger.finding import Finding, finding_from
 from fedworth.theory.fairness import relative_difference
+from fedworth.trail import Trail
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import BASES, Valuation, valuation_from
 
@@ -30,6 +31,17 @@ class Report:
             if valuation.clients != self.clients:
                 raise ArtefactError(f"report: {valuation.method} values {valuation.clients}, expected {self.clients}")
 
+        if len({trail.head for v in self.valuations if (trail := v.trail) is not None}) > 1:
+            raise ArtefactError("report: its valuations are of different ledgers, or of one at different times")
+
+    @property
+    def trail(self) -> Trail | None:
+        """Which ledger, task and software the values come from; None if that is not known of all of them."""
+        trails = [trail for valuation in self.valuations if (trail := valuation.trail) is not None]
+        if not trails or len(trails) < len(self.valuations):
+            return None
+        return replace(trails[0], utilities=None, completion=None)
+
     def valuation(self, method: str) -> Valuation | None:
         """The valuation by this method, if there is one."""
         return next((v for v in self.valuations if v.method == method), None)
@@ -51,6 +63,7 @@ class Report:
             "copies": [list(pair) for pair in self.copies],
             "coverage": self.coverage,
             "notes": list(self.notes),
+            "trail": None if self.trail is None else self.trail.document(),
             "findings": [finding.document() for finding in self.findings],
         }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedworth.ledger.finding import Finding
 from fedworth.report.report import Report, agreement
+from fedworth.trail import Trail
 from fedworth.valuation.valuation import BASES, Valuation
 
 MAIN = ("comfedsv", "fedsv", "truth")
@@ -117,7 +118,16 @@ def markdown(report: Report) -> str:
         parts += ["## The completion behind ComFedSV", _markdown_table(completion_table(completed.completion))]
     if report.warnings():
         parts += ["## Before you believe a number", "\n".join(f"- {_plain(w)}" for w in report.warnings())]
+    parts += ["## Where the numbers come from", trail_text(report.trail)]
     return "\n\n".join(parts) + "\n"
+
+
+def trail_text(trail: Trail | None) -> str:
+    """A trail in words."""
+    if trail is None:
+        return "This report has no trail: its utilities were brought, or written by an older fedworth."
+    task = "a task that is not known" if trail.task is None else f"task {trail.task}"
+    return f"Ledger {trail.head} ({trail.n_rounds} rounds), {task}, {trail.software}."
 
 
 def completion_table(summary: dict[str, Any]) -> Table:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.errors import UtilityError
+from fedworth.trail import Trail
 from fedworth.utility.coalitions import are_distinct, are_within, coalitions_of, distinct, locate, names, prefixes
 from fedworth.utility.planning.design import check_design
 
@@ -36,6 +37,7 @@ class UtilityMatrix:
     is_truth: bool = False
     notes: tuple[str, ...] = ()
     round_designs: tuple[Memberships, ...] | None = None
+    trail: Trail | None = None
 
     def __post_init__(self) -> None:
         n_rounds, n_clients = self.participants.shape
@@ -199,6 +201,7 @@ def matrix_from_cells(
     is_truth: bool = False,
     notes: tuple[str, ...] = (),
     round_designs: tuple[Memberships, ...] | None = None,
+    trail: Trail | None = None,
 ) -> UtilityMatrix:
     """A matrix from each round's measured coalitions; its columns are all that were measured, and the empty one."""
     is_empty = np.zeros((1, len(clients)), dtype=bool)
@@ -218,6 +221,7 @@ def matrix_from_cells(
         is_truth,
         notes,
         round_designs,
+        trail,
     )
 
 

@@ -11,6 +11,7 @@ Both are plain `.npz` without pickle, and `load_utilities` reads either:
                cell_rounds, cell_coalitions int (n_seen,) and utilities float64 (n_seen,);
                round_permutations_<t> int, for FedSV's Monte Carlo estimate, or
                round_designs_<t> bool (n_coalitions, n_clients), for its stratified one;
+               trail str, optional: which ledger and task the utilities were measured on (see `fedworth.trail`);
                notes str, optional: what a reader of any value must know, as that a budget ran out
 """
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedworth.errors import UtilityError
 from fedworth.storage import Place, read_npz, write_npz
+from fedworth.trail import trail_array, trail_in
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 
 Arrays = dict[str, NDArray[Any]]
@@ -45,7 +47,7 @@ def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
         arrays[f"round_designs_{round_index}"] = design
     if matrix.notes:
         arrays["notes"] = np.array(matrix.notes, dtype=np.str_)
-    write_npz(path, arrays)
+    write_npz(path, {**arrays, **trail_array(matrix.trail)})
 
 
 def load_utilities(path: Place, *, is_truth: bool = False) -> UtilityMatrix:
@@ -75,6 +77,7 @@ def _written(arrays: Arrays) -> UtilityMatrix:
         bool(np.all(arrays.get("is_truth", False))),
         tuple(str(note) for note in arrays.get("notes", ())),
         _round_designs(arrays),
+        trail_in(arrays),
     )
 
 

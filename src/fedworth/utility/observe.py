@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Utilities
 from fedworth.errors import LedgerError, UsageError, UtilityError
+from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.storage import Progress, silent
+from fedworth.trail import Trail
 from fedworth.utility.batches import Pace, RoundCells, batches, planned_cells, round_weights
 from fedworth.utility.cache import UtilityCache
 from fedworth.utility.engines import Batch, Engine, LocalEngine
@@ -234,7 +236,14 @@ class _Run:
             round_designs=plan.round_designs,
             is_truth=plan.is_truth,
             notes=notes,
+            trail=_trail(self.ledger, self.oracle),
         )
+
+
+def _trail(ledger: Ledger, oracle: Oracle) -> Trail:
+    """Which rounds were measured, and on what; an oracle of one's own need not know its task."""
+    task: Task | None = getattr(oracle, "task", None)
+    return Trail(ledger.chain, ledger.n_rounds, None if task is None else task.fingerprint)
 
 
 def _refuse_other_federation(ledger: Ledger, plan: Plan) -> None:

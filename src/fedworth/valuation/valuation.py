@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import ValuationError
+from fedworth.trail import Trail, trail_from
 from fedworth.valuation.ranking import ranks_of
 from fedworth.valuation.uncertainty import Uncertainty, uncertainty_from
 
@@ -36,6 +37,7 @@ class Valuation:
     completion: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     uncertainty: Uncertainty | None = None
+    trail: Trail | None = None
 
     def __post_init__(self) -> None:
         expected = (len(self.clients),)
@@ -66,6 +68,7 @@ class Valuation:
             "completion": self.completion,
             "warnings": list(self.warnings),
             "uncertainty": None if self.uncertainty is None else self.uncertainty.document(self.values),
+            "trail": None if self.trail is None else self.trail.document(),
         }
 
 
@@ -81,6 +84,7 @@ def valuation_from(document: dict[str, Any]) -> Valuation:
             document["completion"],
             tuple(document["warnings"]),
             None if known is None else uncertainty_from(known),
+            trail_from(document.get("trail")),
         )
     except (KeyError, TypeError) as error:
         raise ValuationError(f"not a valuation: {error!r}") from error

@@ -1,0 +1,166 @@
+"""Audit: a report and the ledger that it should be of go in; the trail from one to the other is recomputed.
+
+    ledger       every byte is checked, and it has passed through the head that the report names
+    task         its fingerprint is the one that the report names
+    utilities    the file beside the report holds the numbers that were valued, measured on that ledger and task
+    completion   the file beside the report holds the estimates that were valued, of those utilities
+    values       valuing those utilities again gives the report's values
+
+A step that fails ends the audit with an error that names it. A step for which something is not at hand is said to be
+unchecked: it is not taken for good.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedworth.completion.completion import FactorCompletion, load_completion
+from fedworth.errors import ArtefactError, FedworthError, LedgerError, UnseenError
+from fedworth.federation.task_file import task_for
+from fedworth.ledger.heads import passed_through
+from fedworth.ledger.ledger import Ledger, verify_ledger
+from fedworth.report.report import Report
+from fedworth.trail import SOFTWARE, Trail, fingerprint
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.matrix_file import load_utilities
+from fedworth.valuation.valuation import Valuation
+from fedworth.valuation.value import value
+
+UTILITIES, COMPLETIONS = ("utilities.npz", "truth.npz"), ("completion.npz", "factors.npz")
+CLOSE = 1e-9
+"""Values may differ by so much of the largest: other processors add in other orders."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an audit that did not fail: what was compared, whether it could be, and what was found."""
+
+    name: str
+    is_checked: bool
+    found: str
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """What stands beside a report, by fingerprint."""
+
+    utilities: dict[str, UtilityMatrix]
+    completions: dict[str, FactorCompletion]
+
+
+def audit(
+    report: Report, ledger: Path, folder: Path, *, task: str | None = None, data_folder: Path | None = None
+) -> list[Step]:
+    """Recompute the trail from the ledger to the report; `folder` is where the report's artefacts stand."""
+    trail = report.trail
+    if trail is None:
+        raise ArtefactError(
+            f"{report.title}: has no trail, so it cannot be followed to a ledger; its utilities were brought, or "
+            "written by an older fedworth; observe and value the ledger again"
+        )
+    whole = verify_ledger(ledger)
+    kept = _artefacts(folder)
+    return [
+        _ledger_step(whole, trail),
+        _task_step(whole, trail, task, data_folder),
+        *_utilities_steps(report.valuations, kept, trail),
+        *_completion_steps(report.valuations, kept),
+        *_value_steps(report.valuations, kept),
+        Step("software", True, f"made by {trail.software}, audited by {SOFTWARE}"),
+    ]
+
+
+def _artefacts(folder: Path) -> Artefacts:
+    matrices = [load_utilities(path) for name in UTILITIES if (path := folder / name).is_file()]
+    completions = [load_completion(path) for name in COMPLETIONS if (path := folder / name).is_file()]
+    return Artefacts({fingerprint(made): made for made in matrices}, {fingerprint(made): made for made in completions})
+
+
+def _ledger_step(ledger: Ledger, trail: Trail) -> Step:
+    try:
+        head = passed_through(ledger.folder, trail.head)
+    except LedgerError as error:
+        raise _broken("ledger", str(error)) from None
+    if head.n_rounds != trail.n_rounds:
+        raise _broken("ledger", f"{trail.n_rounds} rounds in the report, {head.n_rounds} at that head")
+    since = ledger.n_rounds - head.n_rounds
+    more = f"; {since} rounds were recorded since, which it does not value" if since else ""
+    return Step("ledger", True, f"every byte as written; the report is of its first {head.n_rounds} rounds{more}")
+
+
+def _task_step(ledger: Ledger, trail: Trail, task: str | None, data_folder: Path | None) -> Step:
+    if trail.task is None:
+        return Step("task", False, "the report does not say which")
+    try:
+        found = task_for(ledger, task, data_folder=data_folder).fingerprint
+    except FedworthError as error:
+        if task is not None:
+            raise
+        return Step("task", False, f"not at hand; name it with --task ({error})")
+    if found != trail.task:
+        raise _broken("task", f"the report names {trail.task}, this one is {found}: another test set, or another part")
+    return Step("task", True, f"the report's, {found}")
+
+
+def _utilities_steps(valuations: Iterable[Valuation], kept: Artefacts, trail: Trail) -> Iterator[Step]:
+    if not kept.utilities:
+        yield Step("utilities", False, f"neither of {', '.join(UTILITIES)} beside the report")
+        return
+    for valuation in valuations:
+        matrix = kept.utilities.get(_of(valuation).utilities or "")
+        if matrix is None:
+            raise _broken("utilities", f"those beside the report are not those that {valuation.method} was made from")
+        measured = matrix.trail
+        if measured is None or (measured.head, measured.task) != (trail.head, trail.task):
+            raise _broken("utilities", f"those of {valuation.method} were measured on another ledger or task")
+    yield Step("utilities", True, "those beside the report were measured on this ledger, and valued")
+
+
+def _completion_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[Step]:
+    for valuation in valuations:
+        wanted = _of(valuation).completion
+        if wanted is None:
+            continue
+        if not kept.completions:
+            yield Step("completion", False, f"neither of {', '.join(COMPLETIONS)} beside the report")
+            return
+        if wanted not in kept.completions:
+            raise _broken("completion", f"the one beside the report is not the one that {valuation.method} rests on")
+        of = kept.completions[wanted].trail
+        if of is None or of.utilities != _of(valuation).utilities:
+            raise _broken("completion", f"the one of {valuation.method} was made from other utilities")
+        yield Step("completion", True, f"the one beside the report is that of {valuation.method}")
+
+
+def _value_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[Step]:
+    for valuation in valuations:
+        trail = _of(valuation)
+        matrix, completion = kept.utilities.get(trail.utilities or ""), kept.completions.get(trail.completion or "")
+        if matrix is None or (trail.completion is not None and completion is None):
+            yield Step(valuation.method, False, "its utilities or completion are not at hand")
+            continue
+        again = _valued(matrix, valuation.method, completion)
+        scale = float(np.nanmax(np.abs(again.values), initial=0.0))
+        if not np.allclose(again.values, valuation.values, rtol=0.0, atol=CLOSE * scale, equal_nan=True):
+            worst = int(np.nanargmax(np.abs(again.values - valuation.values)))
+            found = f"{valuation.values[worst]} in the report, {again.values[worst]} when valued again"
+            raise _broken(valuation.method, f"client {valuation.clients[worst]!r} has {found}")
+        yield Step(valuation.method, True, "valued again from its utilities: the same values")
+
+
+def _valued(matrix: UtilityMatrix, method: str, completion: FactorCompletion | None) -> Valuation:
+    try:
+        return value(matrix, method, completion=completion)
+    except UnseenError:  # it was asked for by name, or there would be no such valuation
+        return value(matrix, method, completion=completion, unseen="zero")
+
+
+def _of(valuation: Valuation) -> Trail:
+    assert valuation.trail is not None  # a report with a trail has it from all of its valuations
+    return valuation.trail
+
+
+def _broken(step: str, why: str) -> ArtefactError:
+    return ArtefactError(f"the trail breaks at the {step}: {why}; do not use this report")
