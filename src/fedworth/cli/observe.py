@@ -107,6 +107,7 @@ def run(args: argparse.Namespace) -> None:
                 engine=engine,
                 cache=None if args.no_cache else utility_cache(ledger, oracle),
                 budget=budget,
+                as_average=args.as_average,
                 progress=progress,
             )
 

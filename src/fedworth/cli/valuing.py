@@ -3,7 +3,13 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import add_completion_options, add_permutations_option, factor_settings, plan_settings
+from fedworth.cli.options import (
+    add_as_average_option,
+    add_completion_options,
+    add_permutations_option,
+    factor_settings,
+    plan_settings,
+)
 
 if TYPE_CHECKING:
     from fedworth.pipeline.stages import ValuingSettings
@@ -22,6 +28,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
     parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
     parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
+    add_as_average_option(parser)
     add_permutations_option(parser)
 
 
@@ -33,6 +40,7 @@ def valuing_settings(args: argparse.Namespace) -> "ValuingSettings":
         weighting=args.weighting,
         measure=args.measure,
         oracle=args.oracle,
+        as_average=args.as_average,
         plan=plan_settings(args),
         completion=factor_settings(args),
         unseen=args.unseen,

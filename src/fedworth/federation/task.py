@@ -6,13 +6,14 @@ server: D_c of the paper. For a simulated federation the task is remade from the
 
 import copy
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedworth.errors import DataError
+from fedworth.federation.rules.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Task:
     module: nn.Module
     inputs: torch.Tensor  # (n_samples, ...)
     labels: torch.Tensor  # (n_samples,)
+    rule: Rule | None = None  # what the server makes of its clients' models; None: as the ledger says
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels) or len(self.labels) == 0:
@@ -36,7 +38,8 @@ class Task:
 
     def to(self, device: torch.device | str) -> "Task":
         """The same task on a device, where coalitions are then evaluated; the module is a copy."""
-        return Task(copy.deepcopy(self.module).to(device), self.inputs.to(device), self.labels.to(device))
+        module = copy.deepcopy(self.module).to(device)
+        return replace(self, module=module, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
     @property
     def fingerprint(self) -> str:

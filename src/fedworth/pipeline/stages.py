@@ -31,6 +31,7 @@ class ValuingSettings:
     weighting: str | None = None  # None: as fits the federation
     measure: str = "loss"
     oracle: str = "fast"
+    as_average: bool = False  # whether a server that does not average is taken for one that does
     plan: PlanSettings = field(default_factory=PlanSettings)
     completion: FactorSettings = field(default_factory=FactorSettings)
     unseen: str = "refuse"
@@ -53,8 +54,16 @@ def measure(
 ) -> UtilityMatrix:
     """The utilities that the settings ask for; what was measured before is known. See `observe` for `n_checked`."""
     plan = choose_plan(participation(ledger), settings.plan, with_truth=with_truth, seed=settings.seed)
-    cache, weighting = utility_cache(ledger, oracle), settings.weighting
-    return observe(ledger, oracle, plan, weighting=weighting, cache=cache, n_checked=n_checked, progress=progress)
+    return observe(
+        ledger,
+        oracle,
+        plan,
+        weighting=settings.weighting,
+        cache=utility_cache(ledger, oracle),
+        n_checked=n_checked,
+        as_average=settings.as_average,
+        progress=progress,
+    )
 
 
 def value_by(

@@ -12,9 +12,9 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +59,11 @@ class UtilityCache:
 
     folder: Path
     oracle: str  # sha256 of what measured them
+    servers: tuple[str | None, ...] = ()  # by round: sha256 of the server's rule and state, None for a mean
+
+    def under(self, servers: Sequence[str | None]) -> "UtilityCache":
+        """The same cache for coalitions that a server aggregates by a rule of its own."""
+        return replace(self, servers=tuple(servers))
 
     def read(self, entry: RoundEntry, batch: Batch) -> Known:
         """All known utilities of a round, measured with the weights of `batch`."""
@@ -89,7 +94,8 @@ class UtilityCache:
     def _key(self, entry: RoundEntry, batch: Batch) -> str:
         heard = sorted({*entry.answered, *entry.apart})
         weights = [(client, float(batch.weights[client])) for client in heard]
-        return _sha256([FORMAT, entry.sha256, entry.apart_sha256, self.oracle, batch.weighting, weights])
+        server = [name for name in self.servers[entry.round_index : entry.round_index + 1] if name is not None]
+        return _sha256([FORMAT, entry.sha256, entry.apart_sha256, self.oracle, batch.weighting, weights, *server])
 
     def _place(self, entry: RoundEntry, key: str) -> Path:
         return self.folder / f"{entry.round_index:06d}-{key[:SHORT]}"

@@ -33,6 +33,7 @@ from fedworth.utility.planning.budget import (
 )
 from fedworth.utility.planning.choose import choose_plan
 from fedworth.utility.planning.plan import FEWEST, Plan
+from fedworth.utility.server import Server, server_of
 
 __all__ = ["Observed", "observe", "observe_and_count", "participation", "round_weights"]
 
@@ -64,6 +65,7 @@ def observe(
     cache: UtilityCache | None = None,
     budget: Budget | None = None,
     n_checked: int = 0,
+    as_average: bool = False,
     progress: Progress = silent,
 ) -> UtilityMatrix:
     """The cells of the plan, measured, or known from the cache; those of a smaller plan if the budget runs out.
@@ -80,6 +82,7 @@ def observe(
         cache=cache,
         budget=budget,
         n_checked=n_checked,
+        as_average=as_average,
         progress=progress,
     ).matrix
 
@@ -94,17 +97,21 @@ def observe_and_count(
     cache: UtilityCache | None = None,
     budget: Budget | None = None,
     n_checked: int = 0,
+    as_average: bool = False,
     progress: Progress = silent,
 ) -> Observed:
     """As `observe`, with the number of utilities that had to be measured. A round of which all is known must still be
-    whole, but the first `n_checked` are not looked at: the caller knows that they are."""
-    plan = plan or choose_plan(participation(ledger))
+    whole, but the first `n_checked` are not looked at: the caller knows that they are. A ledger whose server did not
+    follow its rule is refused, unless it is to be valued `as_average`."""
+    plan, weighting = plan or choose_plan(participation(ledger)), weighting or ledger.default_weighting
     _refuse_other_federation(ledger, plan)
-    rounds = planned_cells(ledger, plan, weighting or ledger.default_weighting, cache)
+    server = server_of(ledger, oracle, weighting, as_average=as_average)
+    cache = None if cache is None else cache.under([server.identity(ledger, t) for t in range(ledger.n_rounds)])
+    rounds = planned_cells(ledger, plan, weighting, cache)
     for cells in rounds[n_checked:]:
         if len(cells.missing) == 0:
             ledger.check_round(cells.round_index)
-    run = _Run(ledger, oracle, plan, rounds, engine or LocalEngine(), cache, progress)
+    run = _Run(ledger, server, plan, rounds, engine or LocalEngine(), cache, progress)
     n_missing = run.n_missing
     n_done, status = run.within(budget or Budget())
     n_evaluations = n_missing - run.n_missing
@@ -116,7 +123,7 @@ class _Run:
     """One observation under way; the utilities in `rounds` are filled in as they are measured."""
 
     ledger: Ledger
-    oracle: Oracle
+    server: Server
     plan: Plan
     rounds: list[RoundCells]
     engine: Engine
@@ -196,7 +203,7 @@ class _Run:
         left = [len(cells) for cells in wanted]
         self._tell(left)
         pace = Pace()
-        work = self.engine.measure(self.oracle, self._open, batches(self.plan, self.rounds, wanted, pace))
+        work = self.engine.measure(self.server.oracle, self._open, batches(self.plan, self.rounds, wanted, pace))
         for batch, utilities in work:
             self._keep(batch, utilities)
             pace.n_measured += len(batch.cells)
@@ -221,7 +228,7 @@ class _Run:
     def matrix(self, n_done: int | None, status: BudgetStatus) -> UtilityMatrix:
         """The utility matrix of what was measured, and a note if it is less than was planned."""
         plan, kept = self.plan, [np.ones(len(cells.utilities), dtype=bool) for cells in self.rounds]
-        notes = self.ledger.warnings()
+        notes = self.ledger.warnings() + self.server.notes
         if status is not BudgetStatus.COMPLETE and n_done is not None:
             arrived = [arrivals(plan, t) for t in range(len(self.rounds))]
             kept = [stages <= n_done for stages in arrived]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fedworth.errors import RuleError
 from fedworth.federation.rules.compare import RoundCheck
 from fedworth.federation.rules.documents import rule_name
+from fedworth.federation.rules.private import noise_of
 from fedworth.federation.rules.replay import Place, replayed
 from fedworth.federation.rules.rule import Rule
 from fedworth.ledger.ledger import Ledger
@@ -54,8 +55,9 @@ class Checked:
         for check in self.checks:
             if check.gap is None:
                 reasons.setdefault(check.remark, []).append(check.number)
+        noise = "; its noise is not known, and none is added" if noise_of(self.rule) else ""
         return tuple(
-            f"the server's model after round {_listed(numbers)} could not be checked: {reason}"
+            f"the server's model after round {_listed(numbers)} could not be checked: {reason}{noise}"
             for reason, numbers in reasons.items()
         )
 

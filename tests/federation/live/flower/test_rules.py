@@ -1,13 +1,15 @@
 """Every rule against Flower's own strategy: the recorded models are replayed to float precision."""
 
+import copy
 import random
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
+from torch.func import functional_call
 
 import fedworth.flower
 from fedworth.errors import RuleError
@@ -18,10 +20,17 @@ from fedworth.federation.rules.optimizers import Adaptive
 from fedworth.federation.rules.private import noise_of
 from fedworth.federation.rules.replay import replayed, server_weights
 from fedworth.federation.rules.rule import WeightedMean, arrays_of
+from fedworth.federation.task import Task
 from fedworth.ledger.ledger import verify_ledger
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.planning.plan import plan_exact
+from fedworth.valuation.fedsv import fedsv
 from tests.federation.live.flower.in_process import InProcessGrid
+from tests.support.games import shapley_by_definition
 
-N_NODES, N_ROUNDS = 6, 4
+N_NODES, N_ROUNDS = 5, 4
 COMMON = {"fraction_evaluate": 0.0, "weighted_by_key": "weight"}
 STRATEGIES = {
     "FedAvg": lambda: flower.FedAvg(**COMMON),
@@ -44,7 +53,13 @@ NOISY = {
 
 def start():
     rng = torch.Generator().manual_seed(0)
-    return ArrayRecord({"w": torch.randn(8, 5, generator=rng), "b": torch.randn(5, generator=rng)})
+    return ArrayRecord({"weight": torch.randn(5, 8, generator=rng), "bias": torch.randn(5, generator=rng)})
+
+
+def task():
+    rng = torch.Generator().manual_seed(1)
+    inputs, labels = torch.randn(40, 8, generator=rng), torch.randint(5, (40,), generator=rng)
+    return Task(torch.nn.Linear(8, 5), inputs, labels)
 
 
 def trained(message, context):
@@ -60,13 +75,13 @@ def trained(message, context):
     return Message(content=RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
 
 
-def federation(strategy, folder, **options):
+def federation(strategy, folder, *, n_rounds=N_ROUNDS, **options):
     random.seed(0)
     np.random.seed(0)  # what Flower draws its noise from
     app = ClientApp(mods=[fedworth.flower.identity])
     app.train()(trained)
     grid = fedworth.flower.record(InProcessGrid(app, N_NODES), ledger=folder, strategy=strategy, **options)
-    result = strategy.start(grid=grid, initial_arrays=start(), num_rounds=N_ROUNDS, timeout=60)
+    result = strategy.start(grid=grid, initial_arrays=start(), num_rounds=n_rounds, timeout=60)
     grid.close(result.arrays)
     return verify_ledger(folder)
 
@@ -114,6 +129,60 @@ def test_noise_is_checked_by_its_size_and_belongs_to_the_round(tmp_path, name):
         found, _ = rule.aggregate(arrays_of(round_.global_model), members, server_weights(ledger, round_), step.state)
         for tensor, expected in after.items():
             np.testing.assert_allclose(found[tensor], expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def loss(model, on):
+    model = {name: tensor.float() for name, tensor in model.items()}  # FedAdam's come back in double precision
+    logits = functional_call(on.module, model, (on.inputs,))
+    return float(torch.nn.functional.cross_entropy(logits.double(), on.labels))
+
+
+def replies(round_, members):
+    """What the members of a coalition sent, as Flower hands it to a strategy."""
+    counts = dict(zip(round_.entry.answered, round_.entry.sample_counts, strict=True))
+    sent = Message(content=RecordDict(), dst_node_id=1, message_type="train")
+    return [
+        Message(
+            content=RecordDict(
+                {"arrays": ArrayRecord(dict(round_.client_models[k])), "metrics": MetricRecord({"weight": counts[k]})}
+            ),
+            reply_to=sent,
+        )
+        for k in members
+    ]
+
+
+def by_flower(strategy, ledger, on):
+    """Every round's utilities, each coalition aggregated by Flower's own strategy in the state it had in that round."""
+    grid = InProcessGrid(ClientApp(), N_NODES)
+    rows = []
+    for round_ in ledger.rounds():
+        number, members = round_.entry.number, round_.entry.participants
+        list(strategy.configure_train(number, ArrayRecord(dict(round_.global_model)), ConfigRecord(), grid))
+        row = np.zeros(2**N_NODES)
+        for coalition in range(1, 2**N_NODES):
+            chosen = [k for k in members if coalition >> k & 1]
+            arrays, _ = copy.deepcopy(strategy).aggregate_train(number, replies(round_, chosen))
+            row[coalition] = loss(round_.global_model, on) - loss(arrays.to_torch_state_dict(), on)
+        strategy.aggregate_train(number, replies(round_, members))
+        rows.append(row)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("kind", [FastOracle, LoopOracle])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_values_are_those_of_a_brute_force_replay_of_flowers_own_aggregation(tmp_path, name, kind):
+    ledger = federation(STRATEGIES[name](), tmp_path / "l", n_rounds=2)
+    plan = plan_exact(participation(ledger))
+    matrix = observe(ledger, kind(task()), plan, weighting=ledger.default_weighting)
+    expected = by_flower(STRATEGIES[name](), ledger, task())
+    bits = 2 ** np.arange(N_NODES)
+    for t, coalitions in enumerate(plan.cells):
+        np.testing.assert_allclose(matrix.row(t, coalitions), expected[t][coalitions @ bits], atol=1e-6)
+    by_hand = sum(shapley_by_definition(row) for row in expected)
+    np.testing.assert_allclose(fedsv(matrix).values, by_hand, atol=1e-6)
+    gained = loss(ledger.open_round(0).global_model, task()) - loss(ledger.final_model(), task())
+    assert fedsv(matrix).values.sum() == pytest.approx(gained, abs=1e-5)
 
 
 def test_the_metric_that_the_strategy_weights_by_is_what_is_recorded(tmp_path):
