@@ -1,6 +1,7 @@
 """Coalitions under the server's rule: as made by hand, refused where the server did something else, cached apart."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from fedworth.utility.matrix_file import load_utilities
 from fedworth.utility.observe import observe, observe_and_count, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.plan import plan_exact
-from fedworth.utility.server import server_of
+from fedworth.utility.server import Server, server_of
 from tests.support.servers import federation
 
 RULES = [ServerMomentum(0.7, 0.9), Adaptive("yogi"), Median(), Krum(0, 2), Private(WeightedMean(), 0.8, 0.0)]
@@ -133,8 +134,6 @@ def test_noise_that_becomes_known_is_measured_anew(tmp_path):
 
 
 def server_identity(ledger, rule):
-    from fedworth.utility.server import Server
-
     return Server(LoopOracle(task()), (), rule).identity(ledger, 0)
 
 
@@ -166,3 +165,14 @@ def test_observe_refuses_on_the_command_line_and_says_the_approximation_by_its_n
     assert "--as-average" in capsys.readouterr().err
     assert main([*command, "--as-average"]) == 0
     assert "--as-average" in load_utilities(tmp_path / "u.npz").notes[0]
+
+
+def test_watch_refuses_too_and_its_report_names_the_approximation(tmp_path, capsys):
+    federation(tmp_path / "l", Median())
+    (tmp_path / "own.py").write_text(TASK_FILE)
+    command = ["watch", str(tmp_path / "l"), "--task", f"{tmp_path / 'own.py'}:task", "--once", "--out"]
+    assert main([*command, str(tmp_path / "w")]) == RuleError.exit_code
+    capsys.readouterr()
+    assert main([*command, str(tmp_path / "average"), "--as-average", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "--as-average" in json.dumps(report)
