@@ -81,7 +81,6 @@ def test_python_averages_a_recorded_federation_as_the_command_does(tmp_path):
 
     writer = create_ledger(tmp_path / "l", aggregation="samples")
     writer.record_round(model(), {name: Answer(model(), 10**k) for k, name in enumerate("abc")})
-    writer.close(model())
     (tmp_path / "mytask.py").write_text(TASK)
     out = str(tmp_path / "u.npz")
     assert main(["observe", str(tmp_path / "l"), "--task", f"{tmp_path}/mytask.py:task", "--out", out]) == 0
