@@ -243,7 +243,7 @@ class _Run:
             round_designs=plan.round_designs,
             is_truth=plan.is_truth,
             notes=notes,
-            trail=_trail(self.ledger, self.oracle),
+            trail=_trail(self.ledger, self.server.oracle),
         )
 
 
