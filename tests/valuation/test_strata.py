@@ -20,7 +20,7 @@ from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 from fedworth.valuation import strata
 from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.strata import strata_values
-from fedworth.valuation.surrogate import fit, quadratic, similarities, slopes, smooth
+from fedworth.valuation.surrogate import fit, similarities, slopes, smooth
 from fedworth.valuation.value import value
 
 seeds = st.integers(0, 2**32 - 1)
@@ -40,6 +40,11 @@ def averaging_game(n, rng):
     mixed = np.einsum("cn,nsk->csk", coalitions / coalitions.sum(axis=1)[:, None], logits)
     losses = np.log(np.exp(mixed).sum(axis=2)) - mixed[:, np.arange(12), np.arange(12) % 3]
     return np.concatenate([[0.0], math.log(3) - losses.mean(axis=1)])
+
+
+def quadratic(overlaps, sizes, others, n_members):  # noqa: ARG001
+    """A kernel for games that are known to be quadratic forms in the averaging weights: κ = (m_S · m_T)²."""
+    return np.asarray((overlaps / (sizes * others)) ** 2)
 
 
 def quadratic_game(n, rng):

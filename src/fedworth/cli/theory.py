@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedworth.cli.options import command
 from fedworth.cli.show import show_json, show_table
 from fedworth.completion.completion import load_completion
 from fedworth.errors import UsageError
 from fedworth.report.tables import Table
-from fedworth.theory.fairness import completeness, fairness_bounds
+from fedworth.theory.fairness import completeness, fairness_bounds, fairness_report
 from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
 from fedworth.theory.rank_bounds import (
     path_length,
@@ -21,6 +22,7 @@ from fedworth.theory.rank_bounds import (
     rank_upper_cover,
     rank_upper_svd,
 )
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix, needed_columns
 from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.fedsv import seen_row
@@ -134,15 +136,26 @@ def fairness(args: argparse.Namespace) -> None:
     columns = columns[columns.any(axis=1)]
     delta = completeness(_full(matrix), completion.estimates(columns))
     bounds = fairness_bounds(delta, matrix.n_clients)
-    errors = value(matrix.seen_part(), "comfedsv", completion=completion).values - value(matrix, "truth").values
+    values = value(matrix.seen_part(), "comfedsv", completion=completion).values
     row = {
-        "value_error": float(np.nanmax(np.abs(errors))),
+        "value_error": float(np.nanmax(np.abs(values - value(matrix, "truth").values))),
         "value_error_bound": bounds.value_error,
+        **_gaps(matrix, values),
         "symmetry_bound": bounds.symmetry,
         "zero_element_bound": bounds.zero_element,
         "additivity_bound": bounds.additivity,
     }
     _show("Theorem 1", {"delta": delta}, [row], args)
+
+
+def _gaps(matrix: UtilityMatrix, values: NDArray[np.float64]) -> dict[str, float]:
+    """How far apart the values of equal clients are, and how far from 0 those of null clients; where all is known."""
+    if matrix.permutations is not None or not matrix.heard.all():
+        return {}
+    everyone = coalitions_of(np.arange(matrix.n_clients), matrix.n_clients)
+    utilities = np.sum([seen_row(matrix, t, everyone) for t in range(matrix.n_rounds)], axis=0)  # (2^n_clients,)
+    found = fairness_report(utilities, values)
+    return {"symmetry_gap": found.symmetry_gap, "zero_element_gap": found.zero_element_gap}
 
 
 def _full(matrix: UtilityMatrix) -> np.ndarray[Any, np.dtype[np.float64]]:

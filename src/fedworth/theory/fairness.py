@@ -48,13 +48,6 @@ class FairnessReport:
     null_clients: tuple[int, ...]
     symmetry_gap: float
     zero_element_gap: float
-    additivity_gap: float | None
-    """None when no split of the utilities was given."""
-
-    def is_fair(self, epsilon: float) -> bool:
-        """Whether the values are ε-Shapley-fair, as far as was examined."""
-        gaps = (self.symmetry_gap, self.zero_element_gap, self.additivity_gap or 0.0)
-        return max(gaps) <= epsilon
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +60,13 @@ class FairnessBounds:
     additivity: float
 
 
-def fairness_report(
-    utilities: Utilities,
-    values: Values,
-    *,
-    split: tuple[Values, Values] | None = None,
-    tolerance: float = EQUAL_UTILITIES,
-) -> FairnessReport:
-    """All three properties at once; `split` holds the values under U¹ and under U² where U = U¹ + U²."""
+def fairness_report(utilities: Utilities, values: Values, *, tolerance: float = EQUAL_UTILITIES) -> FairnessReport:
+    """How far values are from treating equal clients alike and null clients as null."""
     return FairnessReport(
         symmetric_pairs=symmetric_pairs(utilities, tolerance=tolerance),
         null_clients=null_clients(utilities, tolerance=tolerance),
         symmetry_gap=symmetry_gap(utilities, values, tolerance=tolerance),
         zero_element_gap=zero_element_gap(utilities, values, tolerance=tolerance),
-        additivity_gap=None if split is None else additivity_gap(values, *split),
     )
 
 
@@ -119,13 +105,6 @@ def zero_element_gap(utilities: Utilities, values: Values, *, tolerance: float =
     """Largest |v_i| over the null clients; 0 if there are none."""
     _check_values(values, _n_clients(utilities))
     return max((abs(float(values[i])) for i in null_clients(utilities, tolerance=tolerance)), default=0.0)
-
-
-def additivity_gap(values: Values, values_1: Values, values_2: Values) -> float:
-    """Largest |v_i − (v¹_i + v²_i)|, the values under U = U¹ + U² against those under its two parts."""
-    for part in (values, values_1, values_2):
-        _check_values(part, len(values))
-    return float(np.abs(values - (values_1 + values_2)).max())
 
 
 def completeness(utilities_true: Utilities, utilities_completed: Utilities) -> float:

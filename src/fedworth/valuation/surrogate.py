@@ -48,11 +48,6 @@ def smooth(overlaps: Floats, sizes: Floats, others: Floats, n_members: int) -> F
     return _matern(in_weights) + ROUGH * _matern(REACH * in_members)
 
 
-def quadratic(overlaps: Floats, sizes: Floats, others: Floats, n_members: int) -> Floats:  # noqa: ARG001
-    """Quadratic forms in the averaging weights: κ = (m_S · m_T)². For games known to be quadratic."""
-    return np.asarray((overlaps / (sizes * others)) ** 2)
-
-
 @dataclass(frozen=True)
 class Surrogate:
     """A fitted surrogate, and what is needed to leave out any coalition that it was trained on."""

@@ -5,8 +5,7 @@ All take samples of `input_shape` and give one logit a class. The same spec and 
 
 import itertools
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -48,16 +47,6 @@ class ModelSpec:
             raise UsageError(f"model {self.name!r}: {found}; expected widths of 1 or more")
         if self.name.startswith("vgg16") and min(self.input_shape[1:]) < 32:
             raise UsageError(f"model {self.name!r} needs images of 32×32 or more, found {self.input_shape}")
-
-    def document(self) -> dict[str, Any]:
-        """The spec as JSON."""
-        return asdict(self)
-
-
-def spec_from(document: dict[str, Any]) -> ModelSpec:
-    """The spec that `document()` gave."""
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
-    return ModelSpec(**fields)
 
 
 def build_model(spec: ModelSpec, *, seed: int = 0) -> nn.Module:

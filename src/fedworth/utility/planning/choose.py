@@ -34,11 +34,6 @@ class PlanSettings:
         if self.permutations is None and not self.with_fedsv:
             raise UsageError("an exact plan leaves nothing out; ask for permutations, or for FedSV too")
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether all coalitions are measured."""
-        return self.permutations is None
-
 
 def choose_plan(
     participants: NDArray[np.bool_], settings: PlanSettings | None = None, *, with_truth: bool = False, seed: int = 0
