@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
     refuse_existing(args.out, "a file of utilities")
     rule, asked = _rule(args), plan_settings(args, with_fedsv=not args.no_fedsv)
     budget, engine, device = Budget(args.budget, args.seconds), _engine(args), device_named(args.device)
-    ledger = open_ledger(args.ledger)
+    ledger = open_ledger(args.ledger).without(args.without)
 
     def plan_of(settings: "PlanSettings") -> "Plan":
         return choose_plan(participation(ledger), settings, with_truth=args.truth, seed=args.seed)
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
                 rule, plan, lambda count: plan_of(replace(asked, permutations=count)), measured, budget
             )
     save_utilities(observed.matrix, args.out)
-    warn((*ledger.warnings(), *observed.matrix.notes))
+    warn(observed.matrix.notes)
     _show(args, observed, ending, _routes(oracle))
 
 

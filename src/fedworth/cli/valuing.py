@@ -30,6 +30,13 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
     add_as_average_option(parser)
     add_permutations_option(parser)
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="CLIENT",
+        help="value the federation as if this client had never answered (repeatable)",
+    )
 
 
 def valuing_settings(args: argparse.Namespace) -> "ValuingSettings":
@@ -45,5 +52,6 @@ def valuing_settings(args: argparse.Namespace) -> "ValuingSettings":
         completion=factor_settings(args),
         unseen=args.unseen,
         strict=args.strict,
+        without=tuple(args.without),
         seed=args.seed,
     )

@@ -13,14 +13,14 @@ Tensors are memory-mapped: what is not looked at is not loaded.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedworth.errors import LedgerError
+from fedworth.errors import LedgerError, unknown_name
 from fedworth.ledger.manifest import (
     FINAL,
     HEADER,
@@ -75,6 +75,7 @@ class Ledger:
     closing: ClosedLine | None
     chain: str
     next_number: int = 0  # the federation's own for the round after the last
+    left_out: tuple[str, ...] = ()  # clients whose models count for nothing, as asked
 
     @property
     def n_rounds(self) -> int:
@@ -101,6 +102,20 @@ class Ledger:
         """Every file of models that the manifest lists."""
         apart = {entry.apart_file for entry in self.entries if entry.apart_file is not None}
         return {entry.file for entry in self.entries} | apart | ({self.closing.file} if self.closing else set())
+
+    def without(self, names: Iterable[str]) -> "Ledger":
+        """The same federation as if these clients had never answered; they have no value, and the others are valued
+        among themselves. Who is not known is an error, unless rounds are still to come."""
+        left_out = tuple(dict.fromkeys([*self.left_out, *names]))
+        unknown = [name for name in left_out if name not in self.clients]
+        if unknown and self.is_closed:
+            raise unknown_name("client", unknown[0], self.clients)
+        return replace(self, left_out=left_out)
+
+    def participants(self, round_index: int) -> tuple[int, ...]:
+        """Whose models were aggregated in a round, but for the clients that are left out."""
+        everyone = self.entries[round_index].participants
+        return tuple(k for k in everyone if self.clients[k] not in self.left_out) if self.left_out else everyone
 
     def sample_counts(self, round_index: int | None = None) -> dict[int, float]:
         """Each client's number of samples as last reported, or as reported in this round where it was heard."""
@@ -147,7 +162,8 @@ class Ledger:
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader of any value from this ledger must know: what is missing, refused or unidentified."""
-        told = [
+        told = [f"client {name!r} was left out, as asked: the others are valued without it" for name in self.left_out]
+        told += [
             f"round {gone.number} is missing ({gone.reason}); it adds nothing to any value" for gone in self.missing
         ]
         told += _gaps(self)

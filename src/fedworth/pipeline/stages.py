@@ -36,6 +36,7 @@ class ValuingSettings:
     completion: FactorSettings = field(default_factory=FactorSettings)
     unseen: str = "refuse"
     strict: bool = False
+    without: tuple[str, ...] = ()  # clients whose models count for nothing
     seed: int = 0  # of whatever is drawn: permutations, cells to hide in cross-validation
 
     def document(self) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def measure(
     progress: Progress = silent,
 ) -> UtilityMatrix:
     """The utilities that the settings ask for; what was measured before is known. See `observe` for `n_checked`."""
+    ledger = ledger.without(settings.without)
     plan = choose_plan(participation(ledger), settings.plan, with_truth=with_truth, seed=settings.seed)
     return observe(
         ledger,

@@ -111,7 +111,7 @@ def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[n
 
     The whole is all clients that some round has heard: who was only kept apart, for the truth, changes nothing.
     """
-    heard = {client for entry in ledger.entries for client in entry.participants}
+    heard = {client for t in range(ledger.n_rounds) for client in ledger.participants(t)}
     reported = ledger.sample_counts(None if weighting == "fixed" else round_index)
     counts = {client: n for client, n in reported.items() if client in heard}
     return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)

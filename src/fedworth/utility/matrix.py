@@ -38,6 +38,7 @@ class UtilityMatrix:
     notes: tuple[str, ...] = ()
     round_designs: tuple[Memberships, ...] | None = None
     trail: Trail | None = None
+    left_out: tuple[str, ...] = ()  # clients that were to count for nothing
 
     def __post_init__(self) -> None:
         n_rounds, n_clients = self.participants.shape
@@ -202,6 +203,7 @@ def matrix_from_cells(
     notes: tuple[str, ...] = (),
     round_designs: tuple[Memberships, ...] | None = None,
     trail: Trail | None = None,
+    left_out: tuple[str, ...] = (),
 ) -> UtilityMatrix:
     """A matrix from each round's measured coalitions; its columns are all that were measured, and the empty one."""
     is_empty = np.zeros((1, len(clients)), dtype=bool)
@@ -222,6 +224,7 @@ def matrix_from_cells(
         notes,
         round_designs,
         trail,
+        left_out,
     )
 
 

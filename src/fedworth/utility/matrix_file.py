@@ -45,8 +45,9 @@ def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
         arrays[f"round_permutations_{round_index}"] = permutations
     for round_index, design in enumerate(matrix.round_designs or ()):
         arrays[f"round_designs_{round_index}"] = design
-    if matrix.notes:
-        arrays["notes"] = np.array(matrix.notes, dtype=np.str_)
+    for name, texts in (("notes", matrix.notes), ("left_out", matrix.left_out)):
+        if texts:
+            arrays[name] = np.array(texts, dtype=np.str_)
     write_npz(path, {**arrays, **trail_array(matrix.trail)})
 
 
@@ -78,6 +79,7 @@ def _written(arrays: Arrays) -> UtilityMatrix:
         tuple(str(note) for note in arrays.get("notes", ())),
         _round_designs(arrays),
         trail_in(arrays),
+        tuple(str(name) for name in arrays.get("left_out", ())),
     )
 
 

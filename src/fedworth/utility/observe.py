@@ -48,10 +48,10 @@ class Observed:
 
 
 def participation(ledger: Ledger) -> NDArray[np.bool_]:
-    """(n_rounds, n_clients): whose models were aggregated when."""
+    """(n_rounds, n_clients): whose models were aggregated when; clients that are left out never."""
     rows = np.zeros((ledger.n_rounds, len(ledger.clients)), dtype=bool)
-    for entry in ledger.entries:
-        rows[entry.round_index, list(entry.participants)] = True
+    for round_index in range(ledger.n_rounds):
+        rows[round_index, list(ledger.participants(round_index))] = True
     return rows
 
 
@@ -244,6 +244,7 @@ class _Run:
             is_truth=plan.is_truth,
             notes=notes,
             trail=_trail(self.ledger, self.server.oracle),
+            left_out=self.ledger.left_out,
         )
 
 

@@ -10,7 +10,8 @@ from fedworth.utility.matrix import UtilityMatrix
 def heard_clients(matrix: UtilityMatrix, *, strict: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The clients to value, and warnings: the matrix's own notes, and who was never heard (`strict`: an error)."""
     heard = np.flatnonzero(matrix.heard)
-    missing = [name for name, is_heard in zip(matrix.clients, matrix.heard, strict=True) if not is_heard]
+    silent = [name for name, is_heard in zip(matrix.clients, matrix.heard, strict=True) if not is_heard]
+    missing = [name for name in silent if name not in matrix.left_out]
     if len(heard) == 0:
         raise ValuationError("no client took part in any round, so nobody can be valued")
     if not missing:
