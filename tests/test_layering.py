@@ -26,7 +26,7 @@ WAY = (
     "cli",
     "__main__",
 )
-SUBROOMS = {"fedworth.utility.fast", "fedworth.completion.models"}
+SUBROOMS = {"fedworth.utility.fast", "fedworth.utility.games", "fedworth.completion.models"}
 """Folders with a door of their own: nobody outside imports from deeper in them."""
 
 LARGEST_ROOM, LONGEST_MODULE = 18, 300

@@ -4,6 +4,8 @@ With all 2^n coalitions listed, row c is the coalition whose integer is c: bit i
 Beyond 64 clients no machine integer holds a coalition, so rows are compared as packed bytes.
 """
 
+import math
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,15 @@ def coalitions_of(members: Indices, n_clients: int) -> Memberships:
         )
     rows = np.zeros((2**n, n_clients), dtype=bool)  # (2^n, n_clients)
     rows[:, members] = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+    return rows
+
+
+def of_size(n_members: int, size: int) -> Memberships:
+    """All coalitions of so many of n members."""
+    count = math.comb(n_members, size)
+    chosen = np.fromiter(chain.from_iterable(combinations(range(n_members), size)), dtype=np.int64, count=count * size)
+    rows = np.zeros((count, n_members), dtype=bool)
+    np.put_along_axis(rows, chosen.reshape(count, size), True, axis=1)
     return rows
 
 

@@ -15,8 +15,8 @@ from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError, unknown_name
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
+from fedworth.utility.games import Estimate
 from fedworth.utility.matrix import UtilityMatrix
-from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
 from fedworth.valuation.shapley import shapley_values

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedworth.arrays import Permutations, Utilities
 from fedworth.errors import ValuationError
 from fedworth.utility.coalitions import coalitions_of, names, prefixes
+from fedworth.utility.games import Estimate
 from fedworth.utility.matrix import UtilityMatrix
-from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values

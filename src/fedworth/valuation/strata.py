@@ -37,8 +37,8 @@ from threadpoolctl import ThreadpoolController
 
 from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.errors import ValuationError
+from fedworth.utility.games import Estimate
 from fedworth.utility.planning.design import allocation, check_design, least_budget
-from fedworth.valuation.estimate import Estimate
 from fedworth.valuation.surrogate import Kernel, Surrogate, fit, smooth
 
 Floats = NDArray[np.float64]

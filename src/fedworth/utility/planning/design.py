@@ -12,13 +12,12 @@ many, and soon all; n−1 are made whole too, since leave-one-out needs them.
 
 import heapq
 import math
-from itertools import chain, combinations
 
 import numpy as np
 
 from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UsageError, UtilityError
-from fedworth.utility.coalitions import distinct, locate
+from fedworth.utility.coalitions import distinct, locate, of_size
 from fedworth.utility.orders import default_permutations
 
 LEAST = 2
@@ -123,7 +122,7 @@ def _draw(known: Memberships, size: int, n_more: int, rng: np.random.Generator) 
     if n_more <= 0:
         return known[:0]
     if 2 * (len(known) + n_more) >= math.comb(n_members, size):
-        everyone = _all_of_size(n_members, size)
+        everyone = of_size(n_members, size)
         fresh = everyone[locate(everyone, known) < 0]
         return fresh[rng.permutation(len(fresh))[:n_more]]
     first = np.arange(n_members) < size  # (n,): a coalition of this size
@@ -132,14 +131,6 @@ def _draw(known: Memberships, size: int, n_more: int, rng: np.random.Generator) 
         drawn = rng.permuted(np.tile(first, (len(known) + n_more - len(rows), 1)), axis=1)
         rows = _without_repeats(np.concatenate([rows, drawn]))
     return rows[len(known) :]
-
-
-def _all_of_size(n_members: int, size: int) -> Memberships:
-    count = math.comb(n_members, size)
-    chosen = np.fromiter(chain.from_iterable(combinations(range(n_members), size)), dtype=np.int64, count=count * size)
-    rows = np.zeros((count, n_members), dtype=bool)
-    np.put_along_axis(rows, chosen.reshape(count, size), True, axis=1)
-    return rows
 
 
 def _without_repeats(rows: Memberships) -> Memberships:

@@ -1,0 +1,164 @@
+"""One round of many clients: how far values are from the truth at 10 evaluations a client; prints a Markdown table.
+
+    python benchmarks/many.py [--data FOLDER] [--clients 100] [--seeds 4] [name …]
+
+Every client's model is given. Truth: the same estimator with 300 evaluations a client, mean of two. Errors are those of
+centred values over the norm of centred true values. `held`: how often the true value lies within 1.96 standard errors.
+Jaccard: of the least valued fifth with the clients whose labels were flipped. Rows with a bar that miss it are named at
+the end, and the exit code is 1. MNIST is looked for in --data, or $FEDWORTH_DATA.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bars import Bars
+from numpy.typing import NDArray
+
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.utility.coalitions import prefixes
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.games import Estimate, RoundGame, sampled_values
+from fedworth.utility.observe import round_weights
+from fedworth.utility.orders import draw_permutations
+from fedworth.utility.planning.design import draw_design
+from fedworth.valuation.permutations import permutation_covariance, permutation_values
+from fedworth.valuation.strata import strata_values
+
+MLP: dict[str, Any] = {
+    "dataset": "mnist",
+    "model": "mlp",
+    "hidden": (64,),
+    "rate": 0.3,
+    "n_steps": 10,
+    "train_limit": 10_000,
+}
+CASES: dict[str, tuple[dict[str, Any], float]] = {
+    "flipped labels": ({**MLP, "partition": "iid"}, 0.03),
+    "two classes each": (MLP, 0.2),
+    "synthetic": (
+        {"dataset": "synthetic", "partition": "natural", "model": "logistic", "rate": 0.03, "n_steps": 10},
+        0.03,
+    ),
+}
+"""Settings, and the largest error over the spread at 10 evaluations a client."""
+ROUND = 1
+PER_CLIENT, TRUTH_PER_CLIENT = 10, 300
+
+Estimator = Callable[[RoundGame, np.random.Generator], Estimate]
+
+
+def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> RoundGame:
+    """The second round of a federation, with everyone's models."""
+    n_flipped = n_clients // 5 if name == "flipped labels" else 0
+    settings = SimulationSettings(
+        n_clients=n_clients,
+        n_participants=max(1, 3 * n_clients // 10),
+        n_rounds=ROUND + 1,
+        batch_size=64,
+        copies=(),
+        flip_shares=(0.3,) * n_flipped + (0.0,) * (n_clients - n_flipped) if n_flipped else (),
+        test_limit=1000,
+        **CASES[name][0],
+    )
+    ledger = simulate(settings, folder / "ledger", data_folder=data)
+    oracle = FastOracle(task_of(ledger, data_folder=data), n_threads=1)
+    weights = round_weights(ledger, ROUND, "uniform")
+    return RoundGame(oracle, ledger.open_round(ROUND, with_apart=True), np.arange(n_clients), weights, "uniform")
+
+
+def by_orders(game: RoundGame, rng: np.random.Generator, *, is_balanced: bool) -> Estimate:
+    """Ten orders, whose prefixes take ten evaluations a client."""
+    orders = draw_permutations(np.arange(game.n), PER_CLIENT, rng=rng)
+    orders = orders if is_balanced else rng.permuted(orders, axis=1)
+    cells = prefixes(orders, game.n)
+    utilities = np.zeros(len(cells))
+    utilities[cells.any(axis=1)] = game(cells[cells.any(axis=1)])
+    utilities = utilities.reshape(len(orders), -1)
+    covariance = permutation_covariance(utilities, orders)
+    return Estimate(permutation_values(utilities, orders, game.n)[0], covariance, PER_CLIENT * game.n)
+
+
+def by_strata(game: RoundGame, rng: np.random.Generator) -> Estimate:
+    """Strata with the kernel surrogate: no logits needed."""
+    design = draw_design(np.arange(game.n), game.n, PER_CLIENT * game.n, rng=rng)
+    return strata_values(design, game(design))
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "random orders": lambda game, rng: by_orders(game, rng, is_balanced=False),
+    "squares": lambda game, rng: by_orders(game, rng, is_balanced=True),
+    "strata": by_strata,
+    "rays and pairs": lambda game, rng: sampled_values(game, budget=PER_CLIENT * game.n, rng=rng),
+}
+
+
+def truth_of(game: RoundGame) -> tuple[NDArray[np.float64], float]:
+    """The values from many evaluations, and how far two such runs are apart, relative to the spread."""
+    runs = [
+        sampled_values(game, budget=TRUTH_PER_CLIENT * game.n, rng=np.random.default_rng([9, k])).values for k in (0, 1)
+    ]
+    return np.mean(runs, axis=0), relative(runs[0], runs[1]) / 2
+
+
+def relative(found: NDArray[np.float64], true: NDArray[np.float64]) -> float:
+    """How far centred values are from centred true ones, relative to these."""
+    off, spread = found - true, true - true.mean()
+    return float(np.linalg.norm(off - off.mean()) / np.linalg.norm(spread))
+
+
+def jaccard(values: NDArray[np.float64]) -> float:
+    """Of the least valued fifth with the first fifth of the clients."""
+    n = len(values) // 5
+    n_found = int((np.argsort(values, kind="stable")[:n] < n).sum())
+    return n_found / (2 * n - n_found)
+
+
+def measure(name: str, game: RoundGame, n_seeds: int, bars: Bars) -> None:
+    """The rows of one round."""
+    true, doubt = truth_of(game)
+    shown = f"{jaccard(true):.2f}" if name == "flipped labels" else ""
+    print(f"| {name} | truth | {doubt:.4f} | | {shown} | | |", flush=True)
+    for label, estimator in ESTIMATORS.items():
+        started = time.process_time()
+        found = [estimator(game, np.random.default_rng(seed)) for seed in range(n_seeds)]
+        seconds = (time.process_time() - started) / n_seeds
+        error = float(np.sqrt(np.mean([relative(one.values, true) ** 2 for one in found])))
+        held = np.mean([np.abs(one.values - true) <= 1.96 * one.standard_errors for one in found])
+        noisy = f"{np.mean([jaccard(one.values) for one in found]):.2f}" if name == "flipped labels" else ""
+        print(
+            f"| {name} | {label} | {error:.3f} | {held:.0%} | {noisy} | "
+            f"{np.mean([one.n_evaluations for one in found]):.0f} | {seconds:.2f} |",
+            flush=True,
+        )
+    bars.at_most(f"{name}, error of rays and pairs over the spread", error, CASES[name][1])
+
+
+def main(names: list[str], n_clients: int, n_seeds: int, data: Path | None) -> None:
+    torch.set_num_threads(1)
+    print("| round | estimate | error / spread | held | Jaccard | evaluations | CPU s |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    bars = Bars()
+    for name in CASES:
+        if not names or any(wanted in name for wanted in names):
+            with tempfile.TemporaryDirectory() as folder:
+                measure(name, game_of(name, n_clients, Path(folder), data), n_seeds, bars)
+    bars.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=sys.modules[__name__].__doc__)
+    parser.add_argument("names", nargs="*", help="measure only rounds whose name contains one of these")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--seeds", type=int, default=4, help="estimates of each kind (default 4)")
+    parser.add_argument("--data", type=Path, default=os.environ.get("FEDWORTH_DATA"), help="where MNIST lies")
+    args = parser.parse_args()
+    main(args.names, args.clients, args.seeds, args.data and Path(args.data))

@@ -1,0 +1,147 @@
+"""One round as a game: which members play, what a coalition of them measures, and what its models look like nearby.
+
+In: an oracle, a round's models, the members and what each counts. Out: utilities of coalitions; and around the mean of
+all members, w = m + x (w_i − m), utilities, logits and the slope, which is what a surrogate of the game is made of.
+
+A point of the ray from the mean towards client i is the average of the client and of the mean, counted 1/x − 1 times.
+So the oracle measures it as any coalition, with the mean as one more client of the round.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch.func import functional_call
+
+from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.federation.simulation.models import state_of
+from fedworth.federation.simulation.threads import fitting_threads
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Model, Round
+from fedworth.utility.cache import TaskOracle
+from fedworth.utility.fitting import fitted
+from fedworth.utility.oracle import mix
+from fedworth.utility.weighting import Mixtures, mixtures
+
+Floats = NDArray[np.float64]
+
+RAYS = (0.5, 0.25, 0.125)
+"""Where rays are measured, beside their ends."""
+
+MOST_SAMPLES = 512
+"""Test samples that logits are taken of: they shape the surrogate, not what is estimated."""
+
+
+@dataclass(frozen=True)
+class RoundGame:
+    """A round among some members, whose coalitions are averages of their models."""
+
+    oracle: TaskOracle
+    round_: Round
+    members: Indices  # (n,)
+    weights: Floats  # (n_clients,), from `round_weights`
+    weighting: str
+
+    @property
+    def n(self) -> int:
+        return len(self.members)
+
+    def __call__(self, coalitions: Memberships) -> Utilities:
+        """The utilities of coalitions of the members, (n_coalitions, n)."""
+        rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)
+        rows[:, self.members] = coalitions
+        return self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+
+    @property
+    def shares(self) -> Floats:
+        """(n + 1, n): row s is what client i counts in a coalition of s, the others weighing what they do on average.
+
+        x_i(s) = a_i / (a_i + (s − 1) · mean of the others' a)          1/s where all weigh the same
+        """
+        own = self.weights[self.members]  # a, (n,)
+        others = (own.sum() - own) / max(self.n - 1, 1)
+        sizes = np.arange(self.n + 1)[:, None]
+        return np.asarray(own / np.where(sizes > 0, own + (sizes - 1) * others, np.inf))
+
+    @property
+    def _task(self) -> Task:
+        return self.oracle.task
+
+    @cached_property
+    def _fitted(self) -> Round:
+        return fitted(self.round_, state_of(self._task.module))
+
+    @cached_property
+    def _around(self) -> Round:
+        """The round as seen from its mean: the mean of all members stands for the global model."""
+        round_ = self._fitted
+        models = {**round_.client_models, **round_.apart_models}
+        coefficients = np.zeros(len(self.weights))
+        coefficients[self.members] = self.weights[self.members] / self.weights[self.members].sum()
+        mean = mix(round_.global_model, models, coefficients, 0.0)
+        return replace(round_, global_model=mean, client_models={k: models[k] for k in self.members.tolist()})
+
+    def rays(self) -> Utilities:
+        """(3, n): the utility of m + x (w_i − m) at x = 1/2, 1/4, 1/8, towards each member.
+
+        The mean comes in as three clients that count 1, 2 and 4 where a member counts 1: with the first of them the
+        member has 1/2 of the average, with two 1/4, with three 1/8.
+        """
+        n_clients, n = len(self.weights), self.n
+        rows = np.zeros((len(RAYS), n, n_clients + len(RAYS)), dtype=bool)
+        rows[:, np.arange(n), self.members] = True
+        for place in range(len(RAYS)):
+            rows[place:, :, n_clients + place] = True
+        means = {n_clients + place: self._around.global_model for place in range(len(RAYS))}
+        round_ = replace(self._fitted, client_models={**self._around.client_models, **means}, apart_models={})
+        weights = np.concatenate([np.ones(n_clients), 2.0 ** np.arange(len(RAYS))])
+        found = self.oracle.utilities(round_, Mixtures(rows.reshape(len(RAYS) * n, -1), weights, from_global=False))
+        return found.reshape(len(RAYS), n)
+
+    def slopes(self) -> Floats:
+        """(n,): how steeply each ray rises at the mean, −∇ℓ(m)·(w_i − m), by one backward pass."""
+        around = self._around
+        varying = {k: t for k, t in around.global_model.items() if t.is_floating_point()}
+        leaves = {k: t.detach().to(self._device).clone().requires_grad_() for k, t in varying.items()}
+        with fitting_threads(self._task.module), torch.enable_grad():
+            logits = self._forward({**around.global_model, **leaves}, self._task.inputs)
+            loss = F.cross_entropy(logits, self._task.labels)
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        gradient = {k: g.cpu() for k, g in zip(leaves, found, strict=True) if g is not None}
+        return -np.array([_product(gradient, around.client_models[k], varying) for k in self.members.tolist()])
+
+    def logits(self, x: float) -> Iterator[torch.Tensor]:
+        """For the mean, then for each member's ray at x: the logits of some test samples, (n_samples, n_classes)."""
+        around, inputs = self._around, self._task.inputs[self._some]
+        with fitting_threads(self._task.module), torch.inference_mode():
+            yield self._forward(around.global_model, inputs)
+            for k in self.members.tolist():
+                yield self._forward(_between(around.global_model, around.client_models[k], x), inputs)
+
+    @property
+    def _some(self) -> slice:
+        """Test samples spread over the whole test set, MOST_SAMPLES at most."""
+        return slice(None, None, -(-len(self._task.labels) // MOST_SAMPLES))
+
+    @property
+    def _device(self) -> torch.device:
+        return self._task.inputs.device
+
+    def _forward(self, model: Model, inputs: torch.Tensor) -> torch.Tensor:
+        tensors = {name: tensor.to(self._device) for name, tensor in model.items()}
+        return torch.as_tensor(functional_call(self._task.module.eval(), tensors, (inputs,), tie_weights=False))
+
+
+def _product(gradient: Model, model: Model, origin: Model) -> float:
+    """gradient · (model − origin), summed in float64."""
+    moved = {name: model[name].double() - origin[name].double() for name in gradient}
+    return sum(float((g.double() * moved[name]).sum()) for name, g in gradient.items())
+
+
+def _between(mean: Model, other: Model, x: float) -> Model:
+    """mean + x (other − mean); whole numbers stay the mean's."""
+    return {name: torch.lerp(t, other[name], x) if t.is_floating_point() else t for name, t in mean.items()}
