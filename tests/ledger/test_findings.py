@@ -126,6 +126,12 @@ def test_an_update_sent_again(planted, tmp_path, factor):
     assert finding.sentence == "Client 'a' repeated an answer of an earlier round, in 1 of its 4 rounds (3)."
 
 
+def test_the_same_answer_to_the_same_global_model_is_no_replay(planted, tmp_path):
+    planted.globals[3] = planted.globals[0]
+    planted.answers[3] = planted.answers[0]
+    assert planted.found(tmp_path / "l") == ()
+
+
 def test_a_model_sent_again(planted, tmp_path):
     planted.plant(2, "a", planted.answers[1]["a"].model)
     assert Kind.REPLAY in {finding.kind for finding in planted.found(tmp_path / "l")}
@@ -176,6 +182,24 @@ def test_models_of_few_numbers_are_parallel_by_chance_and_nothing_is_said(tmp_pa
     assert Kind.SCALED_COPY not in kinds
 
 
+def test_a_contested_name_and_a_shared_node_are_found(planted, tmp_path):
+    writer = create_ledger(tmp_path / "l", CLIENTS, aggregation="samples")
+    for t, (start, answers) in enumerate(zip(planted.globals, planted.answers, strict=True)):
+        writer.start_round(start, asked=CLIENTS)
+        for name in ("a", "b" if t % 2 else "c"):
+            writer.client_model(name, answers[name].model, 5)
+        writer.end_round(nodes={"a": "key-1", "b": "key-2", "c": "key-2"}, contested=["d"] if t == 3 else [])
+    found = {finding.kind: finding for finding in findings(open_ledger(tmp_path / "l"))}
+    assert found[Kind.CONTESTED_NAME].sentence == (
+        "Client 'd' had its name claimed by another node, in 1 of its 4 rounds (3)."
+    )
+    assert found[Kind.SHARED_NODE].sentence == (
+        "Clients 'b' and 'c' answered from one node, so there are more names than nodes, "
+        "in 4 of their 4 rounds (0, 1, 2, 3)."
+    )
+    assert len(found) == 2
+
+
 def test_findings_go_to_json_and_back(planted, tmp_path):
     planted.plant(1, "b", plus(planted.globals[1], planted.updates[1]["a"], 20))
     found = planted.found(tmp_path / "l")
@@ -188,7 +212,7 @@ def test_every_kind_has_a_sentence():
     for kind in Kind:
         sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence).sentence
         assert "'h' and 3 more" in sentence
-        among = "their 30 rounds" if kind is Kind.LATE_COPY else "the 30 rounds they share"
+        among = "their 30 rounds" if kind in (Kind.LATE_COPY, Kind.SHARED_NODE) else "the 30 rounds they share"
         assert sentence.endswith(f"in 20 of {among} (0, 1, 2, 3, 4, 5, 6, 7, …).")
     assert Finding(Kind.NO_UPDATE, ("a",), (3,), 1).sentence.endswith(", in its only round (3).")
     assert Finding(Kind.SAME_MODEL, ("a", "b"), (3,), 1).sentence.endswith(", in the only round they share (3).")

@@ -31,6 +31,7 @@ class Sent:
 
     client: int
     round_index: int
+    start: str  # the sha256 of the global model that the round began with
     length: float = 1.0
 
     @property
@@ -65,7 +66,7 @@ def same_bytes(traces: list[RoundTrace]) -> list[list[Sent]]:
     for round_index, trace in enumerate(traces):
         for client, sha256 in zip((SERVER, *trace.clients), trace.sha256s, strict=True):
             if client == SERVER or sha256 != trace.sha256s[0]:
-                groups[sha256].append(Sent(client, round_index))
+                groups[sha256].append(Sent(client, round_index, trace.sha256s[0]))
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -100,7 +101,7 @@ def _directions(traces: list[RoundTrace]) -> Iterator[_Direction]:
             length = float(np.linalg.norm(sketch))
             rounding = trace.rounding * model_norm / length if length > 0 else np.inf
             if rounding <= MOST_ROUNDING and _n_directions(sketch) >= FEWEST_DIRECTIONS:
-                yield _Direction(Sent(client, round_index, length), sketch / length, rounding)
+                yield _Direction(Sent(client, round_index, trace.sha256s[0], length), sketch / length, rounding)
         before = trace
 
 

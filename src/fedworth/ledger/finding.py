@@ -27,6 +27,12 @@ class Kind(StrEnum):
     LATE_COPY = "late copy"
     STALE_MODEL = "stale model"
     ECHO = "echo"
+    CONTESTED_NAME = "contested name"
+    SHARED_NODE = "shared node"
+
+
+IN_DIFFERENT_ROUNDS = (Kind.LATE_COPY, Kind.SHARED_NODE)
+"""What clients can be seen to do without being in a round together."""
 
 
 SENTENCES = {
@@ -39,6 +45,8 @@ SENTENCES = {
     Kind.LATE_COPY: "{clients} sent the same answer in different rounds{rounds}",
     Kind.STALE_MODEL: "{clients} sent a global model of an earlier round back{rounds}",
     Kind.ECHO: "{clients} returned the server's own last step as an update, up to {ratio} times as long{rounds}",
+    Kind.CONTESTED_NAME: "{clients} had its name claimed by another node{rounds}",
+    Kind.SHARED_NODE: "{clients} answered from one node, so there are more names than nodes{rounds}",
 }
 """Each holds for one client or for several; the numbers in braces are the finding's evidence."""
 
@@ -73,7 +81,7 @@ class Finding:
     def _when(self) -> str:
         shown = ", ".join(str(number) for number in self.rounds[:MOST_NAMED])
         more = ", …" if len(self.rounds) > MOST_NAMED else ""
-        if len(self.clients) > 1 and self.kind is not Kind.LATE_COPY:
+        if len(self.clients) > 1 and self.kind not in IN_DIFFERENT_ROUNDS:
             among = "the only round they share" if self.n_rounds == 1 else f"the {self.n_rounds} rounds they share"
         else:
             its = "its" if len(self.clients) == 1 else "their"

@@ -9,20 +9,24 @@
     late copy       … that another client has sent in an earlier round
     stale model     a client sends a global model of an earlier round
     echo            a client's update is c times the server's last step w^t − w^{t−1}
+    contested name  a second node claimed a client's name
+    shared node     several clients answered from one node
 
 Equal means equal bytes. "c times" means: the two sketches, scaled to length one, differ by no more than what the
 rounding of the models' numbers can make of a copy. Where rounding is a large part of the update this cannot be told,
 and nothing is said; nor in a round of fewer than three answers, where there is no median to speak of. Medians are those
-of one round, since updates become shorter as a model learns. The models are read a round at a time.
+of one round, since updates become shorter as a model learns. An equal answer to an equal global model is no replay:
+training that draws nothing at random repeats itself. The models are read a round at a time.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedworth.ledger.copies import Sent, same_bytes, same_directions
-from fedworth.ledger.finding import Finding, Kind
+from fedworth.ledger.finding import IN_DIFFERENT_ROUNDS, Finding, Kind
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.traces import RoundTrace, trace_of
 
@@ -54,7 +58,7 @@ def findings(ledger: Ledger, *, is_kept: bool = True) -> tuple[Finding, ...]:
         for round_index, trace in enumerate(traces)
         for sighting in (*_of_norms(round_index, trace), *_of_counts(ledger, round_index))
     ]
-    return tuple(_gathered(ledger, [*seen, *_of_copies(traces)]))
+    return tuple(_gathered(ledger, [*seen, *_of_copies(traces), *_of_names(ledger)]))
 
 
 def _of_norms(round_index: int, trace: RoundTrace) -> Iterator[Sighting]:
@@ -102,7 +106,8 @@ def _of_group(group: list[Sent], *, of_models: bool) -> Iterator[Sighting]:
             lengths, clients = [sent.length for sent in now], tuple(sent.client for sent in now)
             kind = Kind.SAME_MODEL if of_models else Kind.SCALED_COPY
             yield Sighting(kind, clients, round_index, () if of_models else (("ratio", max(lengths) / min(lengths)),))
-        yield from (_repeated(sent, earlier, of_models=of_models) for sent in now if earlier)
+        before = [sent for sent in earlier if sent.is_servers or sent.start != now[0].start] if now else []
+        yield from (_repeated(sent, before, of_models=of_models) for sent in now if before)
         earlier += now
 
 
@@ -116,6 +121,19 @@ def _repeated(sent: Sent, earlier: list[Sent], *, of_models: bool) -> Sighting:
     if servers:
         return Sighting(Kind.ECHO, (sent.client,), sent.round_index, (("ratio", sent.length / servers[-1].length),))
     return Sighting(Kind.LATE_COPY, (earlier[0].client, sent.client), sent.round_index)
+
+
+def _of_names(ledger: Ledger) -> Iterator[Sighting]:
+    """Names that two nodes claimed, and nodes that answered by two names."""
+    answers: dict[str, list[tuple[int, int]]] = defaultdict(list)  # node → (client, round)
+    for entry in ledger.entries:
+        yield from (Sighting(Kind.CONTESTED_NAME, (client,), entry.round_index) for client in entry.contested)
+        for client, node in zip(entry.answered, entry.nodes, strict=bool(entry.nodes)):
+            answers[node].append((client, entry.round_index))
+    for node, given in answers.items():
+        clients = tuple(sorted({client for client, _ in given}))
+        if node and len(clients) > 1:
+            yield from (Sighting(Kind.SHARED_NODE, clients, round_index) for _, round_index in given)
 
 
 def _gathered(ledger: Ledger, sightings: list[Sighting]) -> Iterator[Finding]:
@@ -137,8 +155,9 @@ def _joined(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _finding(ledger: Ledger, kind: Kind, clients: tuple[int, ...], sightings: list[Sighting]) -> Finding:
-    together = 1 if len(clients) == 1 or kind is Kind.LATE_COPY else 2
-    possible = [entry for entry in ledger.entries if len(set(clients) & set(entry.answered)) >= together]
+    together = 1 if len(clients) == 1 or kind in IN_DIFFERENT_ROUNDS else 2
+    there = [entry.asked if kind is Kind.CONTESTED_NAME else entry.answered for entry in ledger.entries]
+    possible = [heard for heard in there if len(set(clients) & set(heard)) >= together]
     indices = sorted({sighting.round_index for sighting in sightings})
     largest: dict[str, float] = {}
     for name, number in (pair for sighting in sightings for pair in sighting.evidence):

@@ -33,7 +33,9 @@ class RoundEntry:
     """What the manifest says of one round; clients by their position in the ledger's list.
 
     Whoever was asked either answered (its model is in the file), failed (and said so), was quarantined (its answer was
-    refused, and why), or stayed silent. Participants are those whose models were averaged.
+    refused, and why), or stayed silent. Participants are those whose models were averaged. `nodes` says from which node
+    each answer came, where the framework knows; `contested` are the clients whose name a second node claimed. Both are
+    left out of a line where they are empty, as lines were written before there were any.
     """
 
     round_index: int
@@ -54,6 +56,8 @@ class RoundEntry:
     apart: tuple[int, ...] = ()
     apart_sample_counts: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    contested: tuple[int, ...] = ()
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -81,6 +85,8 @@ class RoundEntry:
         ):
             if len(clients) != len(said) or len(set(clients)) != len(clients):
                 raise LedgerError(f"{where}: {len(said)} counts or reasons for clients {clients}")
+        if len(self.nodes) not in (0, len(self.answered)) or not set(self.contested) <= set(self.asked):
+            raise LedgerError(f"{where}: {len(self.nodes)} nodes, contested {self.contested}; expected those answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class ClosedLine:
 
 
 Line = RoundEntry | MissingRound | ClosedLine
+OPTIONAL = {"nodes", "contested"}
 KINDS: dict[str, type[Line]] = {"round": RoundEntry, "missing": MissingRound, "closed": ClosedLine}
 
 
@@ -136,7 +143,8 @@ CHECKS: dict[str, dict[str, Check]] = {
 def line_bytes(line: Line, chain: str) -> tuple[bytes, str]:
     """A line as it is written after `chain`, and the chain after it."""
     kind = next(name for name, type_ in KINDS.items() if isinstance(line, type_))
-    document = {"kind": kind, **asdict(line)}
+    said = {name: value for name, value in asdict(line).items() if value or name not in OPTIONAL}
+    document = {"kind": kind, **said}
     following = hashlib.sha256(chain.encode() + _json(document)).hexdigest()
     return _json({**document, "chain": following}) + b"\n", following
 
@@ -226,7 +234,7 @@ def _parsed(raw: bytes, where: str) -> Line:
         raise LedgerError(f"{where}: neither a round, a missing round nor the closing line")
     checks = CHECKS[kind]
     given = {key: value for key, value in document.items() if key not in ("kind", "chain")}
-    if given.keys() != checks.keys():
+    if not checks.keys() - OPTIONAL <= given.keys() <= checks.keys():
         raise LedgerError(f"{where}: not the fields of a line of kind {kind!r}")
     for key, value in given.items():
         is_right, expected = checks[key]

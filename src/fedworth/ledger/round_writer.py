@@ -41,6 +41,8 @@ class OpenRound:
     failed: dict[str, str] = field(default_factory=dict)
     quarantined: dict[str, str] = field(default_factory=dict)
     apart: dict[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)  # from which node a client answered
+    contested: Sequence[str] = ()  # whose name a second node claimed
 
     @property
     def where(self) -> str:
@@ -104,6 +106,8 @@ class OpenRound:
             apart=self._positions(self.apart),
             apart_sample_counts=self._said(self.apart),
             notes=tuple(shown(note) for note in notes),
+            nodes=self._said({name: self.nodes.get(name, "") for name in self.answered}) if self.nodes else (),
+            contested=self._positions({*self.contested} & {*self.asked}),
         )
 
     @property

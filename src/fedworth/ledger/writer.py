@@ -100,10 +100,14 @@ class LedgerWriter:
         participants: Sequence[str] | None = None,
         apart: Mapping[str, Answer] | None = None,
         notes: Sequence[str] = (),
+        nodes: Mapping[str, str] | None = None,
+        contested: Sequence[str] = (),
     ) -> None:
         """Commit the round: who was asked after all (default: all announced), whose models were averaged (default: all
-        that answered), and, kept apart, models of absent clients for the ground truth."""
+        that answered), and, kept apart, models of absent clients for the ground truth. `nodes`: from which node each
+        client answered, if that is known; `contested`: whose name a second node claimed."""
         round_ = self._open()
+        round_.nodes, round_.contested = nodes or {}, contested
         round_.asked = round_.asked if asked is None else list(asked)
         try:
             with self._told("its models"):

@@ -7,6 +7,7 @@ The grid is where every message passes, so asked, answered, failed and silent ar
 comes back as an error; a dead node's error comes from the SuperLink, and is matched by the message that it answers; a
 node that times out sends nothing. Node ids are random and change at a restart, so each client says who it is: the
 `identity` mod puts its name, or its partition, into its replies. A node that has never said so is noted as a stranger.
+A name belongs to one node, which is known by its public key where the grid tells it (`claims`).
 """
 
 import contextlib
@@ -19,9 +20,11 @@ from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Message, MessageType
 
+from fedworth.federation.live.claims import NodeNames, Settled, owners_of
 from fedworth.federation.live.recorder import LiveRecorder, record_into
 from fedworth.federation.live.strategies import rule_seen, weights_seen
 from fedworth.federation.rules.rule import Rule
+from fedworth.ledger.ledger import open_ledger
 
 log = logging.getLogger("fedworth")
 
@@ -59,6 +62,7 @@ class TrainRound:
     messages: list[Any]
     number: int
     replies: list[Any] = field(default_factory=list)
+    said: dict[int, str] = field(default_factory=dict)  # by node id: the name that it gave in this round
 
     def arrivals(self) -> list[int]:
         """The nodes in the order of their replies, which is the order in which a strategy adds them up."""
@@ -81,7 +85,7 @@ class RecordingGrid:
     hear_everyone: int | None = None
     wait_seconds: float = 600.0
     n_rounds: int = 0
-    names: dict[int, str] = field(default_factory=dict)  # by node id
+    nodes: NodeNames = field(default_factory=NodeNames)
     current: TrainRound | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -178,11 +182,11 @@ class RecordingGrid:
         if reply.has_error():
             return
         said = reply.content.pop(IDENTITY, None)  # taken out: no strategy need know of it
-        if said is not None:
-            self.names[node] = str(said.get("client"))
-        elif node not in self.names:
+        if self.current is not None and said is not None:
+            self.current.said[node] = str(said["client"])
+        elif self.current is not None and node not in self.nodes.names:
             log.warning("fedworth: node %d does not say who it is; put fedworth.flower.identity into its mods", node)
-            self.names[node] = f"node-{node}"
+            self.current.said[node] = f"node-{node}"
 
     def _end(self) -> None:
         """Write the round; whatever goes wrong here must not reach the training."""
@@ -194,20 +198,33 @@ class RecordingGrid:
         except Exception as error:
             self.recorder.lose_round(round_.number, f"{type(error).__name__}: {error}")
 
+    def _settle(self, round_: TrainRound) -> Settled:
+        """Who goes by which name. A node whose error came back is not taken to be there still."""
+        infos = self._attempt(lambda: list(self.inner.get_nodes())) or []
+        for info in infos:
+            self.nodes.meet(info.node_id, bytes(getattr(info, "public_key", b"")))
+        for node, _ in round_.fates():
+            self.nodes.meet(node)
+        failed = {node for node, reply in round_.fates() if reply is not None and reply.has_error()}
+        return self.nodes.settle(round_.said, {info.node_id for info in infos} - failed)
+
     def _write(self, round_: TrainRound) -> None:
-        fates = round_.fates()
-        known = [(node, reply) for node, reply in fates if node in self.names]
+        fates, settled = round_.fates(), self._settle(round_)
+        known = [(node, reply) for node, reply in fates if node in self.nodes.names]
         sent = next(iter(round_.messages[0].content.array_records.values()))
         model = {name: array.numpy() for name, array in sent.items()}
-        self.recorder.start_round(model, asked=[self.names[node] for node, _ in known], number=round_.number)
+        asked = [*(self.nodes.names[node] for node, _ in known), *settled.conflicts]
+        self.recorder.start_round(model, asked=asked, number=round_.number)
+        self.recorder.say_claims(settled, {self.nodes.names[node] for node, _ in known})
         for node, reply in fates:
-            if node not in self.names:
+            if node not in self.nodes.names and node not in round_.said:
                 self.recorder.note(f"node {node}, which has never said who it is, {_fate(reply)}")
         by_node = dict(known)
         for node in round_.arrivals():
             if by_node.get(node) is not None:
-                self._write_reply(self.names[node], by_node[node])
-        self.recorder.end_round()
+                self._write_reply(self.nodes.names[node], by_node[node])
+        answered_from = {self.nodes.names[node]: self.nodes.labels[node] for node, _ in known}
+        self.recorder.end_round(nodes=answered_from, contested=[*settled.conflicts])
 
     def _write_reply(self, name: str, reply: Any) -> None:
         if reply.has_error():
@@ -234,6 +251,7 @@ def record(
     weighted_by: str | None = None,
     hear_everyone: int | None = None,
     wait_seconds: float = 600.0,
+    keys_last: bool = False,
     resume: bool = False,
 ) -> RecordingGrid:
     """A grid to hand to a strategy instead of `grid`: it does the same and records the rounds into `ledger`.
@@ -241,7 +259,8 @@ def record(
     `strategy` is looked at, and not changed: its rule goes into the ledger, and the metric that it weights by is read.
     `rule` and `weighted_by` say these where the strategy does not (`aggregation="uniform"`: it weights by none). With
     `hear_everyone=N` the first round waits for N nodes and asks all of them. `clients` names those who are expected:
-    who is never heard will be named as such. `resume` goes on with the ledger of a server that was stopped.
+    who is never heard will be named as such. `keys_last=True` if the SuperLink authenticates its nodes: a name then
+    stays with the key that it was first heard from. `resume` goes on with the ledger of a server that was stopped.
     """
     recorder = record_into(
         ledger,
@@ -252,7 +271,8 @@ def record(
         resume=resume,
     )
     by = weighted_by or weights_seen(strategy) or "num-examples"
-    return RecordingGrid(grid, recorder, by, hear_everyone, wait_seconds)
+    nodes = NodeNames(owners_of(open_ledger(recorder.writer.folder)), keys_last)
+    return RecordingGrid(grid, recorder, by, hear_everyone, wait_seconds, nodes=nodes)
 
 
 def _fate(reply: Any | None) -> str:

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLMetaKey
+from nvflare.apis.fl_constant import FLMetaKey, ServerCommandKey
+from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -26,7 +28,10 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedworth.errors import FedworthError
+from fedworth.federation.live.claims import Node, Owners, label_of, owners_of, settle
+from fedworth.federation.live.lookalikes import skeleton
 from fedworth.federation.live.recorder import LiveRecorder, record_into
+from fedworth.ledger.ledger import open_ledger
 
 
 class RoundRecorder(FLComponent):  # type: ignore[misc]
@@ -42,6 +47,9 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._number: int | None = None  # of the round that is open
         self._model: dict[str, Any] = {}
         self._asked: list[str] = []
+        self._owners = Owners()
+        self._nodes: dict[str, Node] = {}  # of the open round: from where each client answered
+        self._contested: list[str] = []
         self._after: dict[str, Any] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
@@ -67,25 +75,31 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             self._recorder = record_into(
                 Path(self.ledger), aggregation=self.aggregation, settings=settings, resume=self.resume
             )
+            self._owners = owners_of(open_ledger(self._recorder.writer.folder))
         except FedworthError as error:  # before any training: better now than after it
             self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
 
     def _asked_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
-        name = _peer(fl_ctx)
+        registered = [client.name for client in fl_ctx.get_engine().get_clients()]
+        self._owners = self._owners.knowing([*registered, _peer(fl_ctx)])
+        name = self._owners.spelt(_peer(fl_ctx))
         if self._number != sent.current_round:
             self._end(recorder)  # of a round that was given up
-            self._number, self._asked = sent.current_round, []
+            self._number, self._asked, self._nodes, self._contested = sent.current_round, [], {}, []
             self._model = {key: _array(value) for key, value in sent.params.items()}
-            sites = [client.name for client in fl_ctx.get_engine().get_clients()]
+            sites = [self._owners.spelt(site) for site in registered]
             recorder.start_round(self._model, asked=[*dict.fromkeys([*sites, name])], number=int(sent.current_round))
         if name not in self._asked:
             self._asked.append(name)
 
     def _heard_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
-        name, result = _peer(fl_ctx), fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
+        result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
         if self._number is None or fl_ctx.get_prop(AppConstants.CURRENT_ROUND) != self._number:
             return  # late, of a round that is over: nobody averages it
+        name = self._who(recorder, result, fl_ctx)
+        if name is None:
+            return
         if result is None:
             recorder.client_failed(name, "the site returned an error")
             return
@@ -100,6 +114,29 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             recorder.client_model(name, model, n_samples)
         else:
             recorder.client_refused(name, "the server did not accept its result")
+
+    def _who(self, recorder: LiveRecorder, result: Any, fl_ctx: Any) -> str | None:
+        """By which name the answer goes; none if its site may not use the name that it says.
+
+        NVFlare knows a site by the token that it got when it registered, with its certificate where the server asks for
+        one. The name in the peer's context is only what the site says.
+        """
+        said = _peer(fl_ctx)
+        site = result.get_header(ServerCommandKey.FL_CLIENT) if isinstance(result, Shareable) else None
+        if not isinstance(site, Client):
+            return self._owners.spelt(said)
+        present = {label_of(client.token.encode()) for client in fl_ctx.get_engine().get_clients()}
+        node, registered = label_of(site.token.encode()), self._owners.spelt(site.name)
+        if skeleton(said) != skeleton(site.name):
+            self._contested.append(self._owners.spelt(said))
+            recorder.client_refused(registered, f"it registered by this name, and answered as {said!r}")
+            return None
+        settled = settle(self._owners, {node: said}, present)
+        self._owners = settled.owners
+        self._contested += settled.conflicts
+        recorder.say_claims(settled, heard=settled.conflicts)
+        self._nodes.update({name: node for name in settled.names.values()})
+        return settled.names.get(node)
 
     def _aggregated(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
@@ -116,7 +153,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
 
     def _end(self, recorder: LiveRecorder) -> None:
         if self._number is not None:
-            recorder.end_round(asked=self._asked)
+            recorder.end_round(asked=self._asked, nodes=self._nodes, contested=self._contested)
             self._number = None
 
     def _lose(self, recorder: LiveRecorder, reason: str) -> None:

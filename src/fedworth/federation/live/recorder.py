@@ -13,7 +13,7 @@ tensors, or of numpy arrays.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fedworth.errors import LedgerError, ModelError
+from fedworth.federation.live.claims import Settled
 from fedworth.federation.rules.rule import Rule
 from fedworth.ledger.ledger import HEADER
 from fedworth.ledger.manifest import check_names
@@ -65,13 +66,28 @@ class LiveRecorder:
         """One client's answer is not to be used."""
         self._attempt(lambda: self.writer.client_refused(name, reason), of_client=name)
 
+    def say_claims(self, settled: Settled, heard: Collection[str]) -> None:
+        """Note every claim to a name that was turned down or moved; a name that nobody else has is refused."""
+        for name, why in settled.reasons().items():
+            log.warning("fedworth: client %r: %s", name, why)
+            self.note(f"client {name!r}: {why}")
+            if name in settled.conflicts and name not in heard:
+                self.client_refused(name, why)
+
     def note(self, text: str) -> None:
         """Something about the round that is of no client's doing."""
         self.notes.append(text)
 
-    def end_round(self, *, asked: Sequence[str] | None = None) -> None:
-        """Commit the round, or say in the ledger that it is missing. `asked`: who was, of those announced."""
-        self._attempt(lambda: self.writer.end_round(asked=asked, notes=self.notes))
+    def end_round(
+        self,
+        *,
+        asked: Sequence[str] | None = None,
+        nodes: Mapping[str, str] | None = None,
+        contested: Sequence[str] = (),
+    ) -> None:
+        """Commit the round, or say in the ledger that it is missing. `asked`: who was, of those announced; `nodes`:
+        from which node each client answered; `contested`: whose name a second node claimed."""
+        self._attempt(lambda: self.writer.end_round(asked=asked, notes=self.notes, nodes=nodes, contested=contested))
         if self.trouble is not None:
             self.unsaid.append((self.number, self.trouble))
             self._say_missing()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -20,6 +21,8 @@ class InProcessGrid(Grid):  # type: ignore[misc]
     silent: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
     nameless: bool = False  # nodes that were started without a node config
+    clients: dict[int, str] = field(default_factory=dict)  # by partition: the name in its node config
+    keys: dict[int, bytes] = field(default_factory=dict)  # by partition: the public key of its node
     replies: dict[str, Any] = field(default_factory=dict)
     counter: Any = field(default_factory=itertools.count)
 
@@ -38,6 +41,16 @@ class InProcessGrid(Grid):  # type: ignore[misc]
 
     def get_node_ids(self) -> list[int]:
         return [self.first_id + k for k in range(self.n_nodes) if k not in self.late]
+
+    def get_nodes(self) -> list[NodeInfo]:
+        found = [NodeInfo(node_id=node) for node in self.get_node_ids()]
+        for info in found:
+            info.public_key = self.keys.get(info.node_id - self.first_id, b"")
+        return found
+
+    def _config(self, partition: int) -> dict[str, Any]:
+        named = {"client": self.clients[partition]} if partition in self.clients else {}
+        return {"partition-id": partition, "num-partitions": self.n_nodes, **named}
 
     def connect(self, _seconds: float) -> None:
         """What passes while somebody waits: the late ones arrive, one at a time."""
@@ -63,7 +76,7 @@ class InProcessGrid(Grid):  # type: ignore[misc]
         context = Context(
             run_id=1,
             node_id=message.metadata.dst_node_id,
-            node_config={} if self.nameless else {"partition-id": partition, "num-partitions": self.n_nodes},
+            node_config={} if self.nameless else self._config(partition),
             state=RecordDict(),
             run_config=self.run_config,
         )

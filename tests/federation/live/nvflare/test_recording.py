@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import ReturnCode, make_reply
@@ -25,11 +26,6 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "nvflare"
 START = {"w": np.arange(4.0, dtype=np.float32), "b": np.array([1.0], dtype=np.float32)}
 
 
-@dataclass(frozen=True)
-class Site:
-    name: str
-
-
 @dataclass
 class Job:
     """A job's server in miniature: it fires the events that NVFlare's controllers fire."""
@@ -42,8 +38,9 @@ class Job:
         self.manager = FLContextManager(engine=self, identity_name="server", job_id="job")
         self.fire(EventType.START_RUN)
 
-    def get_clients(self) -> list[Site]:
-        return [Site(name) for name in self.sites]
+    def get_clients(self) -> list[Client]:
+        """Who has registered, with which token."""
+        return [Client(name, f"token of {name}") for name in self.sites]
 
     def fire(self, event: str, site: str | None = None, **props: Any) -> None:
         context = self.manager.new_context()
