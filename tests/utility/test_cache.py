@@ -17,6 +17,7 @@ from torch import nn
 from fedworth.errors import ArtefactError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.utility.cache import architecture, utility_cache
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
@@ -30,7 +31,7 @@ import os, signal, sys
 from pathlib import Path
 from fedworth.federation.simulation.simulate import task_of
 from fedworth.ledger.ledger import open_ledger
-from fedworth.utility import batches as measuring
+from fedworth.utility import cells as measuring
 from fedworth.utility.cache import utility_cache
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.observe import observe, participation
@@ -83,11 +84,20 @@ def test_a_second_run_measures_nothing_and_gives_equal_bytes(ledger, tiny_task, 
     assert saved(first, tmp_path / "a.npz") == saved(again, tmp_path / "b.npz")
 
 
-def test_a_known_round_is_not_even_opened(ledger, tiny_task, monkeypatch):
-    plan, oracle = plan_exact(participation(ledger)), LoopOracle(tiny_task)
+def test_a_known_round_is_opened_once_to_check_a_cell_and_not_again_by_whoever_watches(ledger, tiny_task, monkeypatch):
+    plan, oracle, opened = plan_exact(participation(ledger)), LoopOracle(tiny_task), []
     measured(ledger, oracle, plan)
-    monkeypatch.setattr(Ledger, "open_round", None)
+    open_round = Ledger.open_round
+
+    def counted(self, round_index, **options):
+        opened.append(round_index)
+        return open_round(self, round_index, **options)
+
+    monkeypatch.setattr(Ledger, "open_round", counted)
     assert measured(ledger, oracle, plan)[0] == 0
+    assert opened == [0, 1, 2]
+    assert measured(ledger, oracle, plan, n_checked=3)[0] == 0
+    assert opened == [0, 1, 2]
 
 
 @pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
@@ -113,7 +123,7 @@ def test_the_truth_knows_what_was_seen_and_the_other_way_round(ledger, tiny_task
 
 def test_killed_in_the_middle_of_a_round_it_goes_on_to_equal_bytes(ledger, tiny_task, tmp_path, monkeypatch):
     """Batches of at most 12 coalitions; the first takes four flushes, the fifth is the second's."""
-    monkeypatch.setattr("fedworth.utility.batches.BATCH_NUMBERS", 60)
+    monkeypatch.setattr("fedworth.utility.cells.BATCH_NUMBERS", 60)
     plan = prefix_plan(ledger, 8)
     whole = observe_and_count(ledger, FastOracle(tiny_task), plan).matrix
     command = [sys.executable, "-c", CHILD, str(ledger.folder), "5"]
@@ -144,23 +154,91 @@ def test_a_change_of_sample_counts_alone_is_noticed(ledger, tiny_task):
     assert measured(altered, oracle, plan, weighting="samples")[0] == 2 ** len(more.participants) - 1
 
 
-class Squashed(nn.Module):
-    """A module whose layers look the same, whatever it computes with them."""
+class Net(nn.Module):
+    """A module whose layers and source look the same, whatever it computes with them."""
 
-    def __init__(self, squash):
+    def __init__(self, squash=torch.relu, scale=1.0, shift=0.0, limit=np.inf):
         super().__init__()
-        self.layer, self.squash = nn.Linear(4, 3), squash
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.squash, self.scale, self.limit = squash, scale, limit
+        self.register_buffer("shift", torch.tensor(shift), persistent=False)
 
     def forward(self, inputs):
-        return self.squash(self.layer(inputs))
+        logits = self.last(self.squash(self.first(inputs) + self.shift)) * self.scale
+        return logits if self.first.weight.norm() < self.limit else logits / 2
+
+
+class Corrected(Net):
+    """The same layers, another source."""
+
+    def forward(self, inputs):
+        return self.last(torch.tanh(self.first(inputs)))
+
+
+TASKS = {
+    "a forgotten relu": lambda t: Task(Net(squash=lambda x: x), t.inputs, t.labels),
+    "another activation": lambda t: Task(Net(squash=torch.tanh), t.inputs, t.labels),
+    "another forward": lambda t: Task(Corrected(), t.inputs, t.labels),
+    "a factor": lambda t: Task(Net(scale=1.01), t.inputs, t.labels),
+    "a buffer that models do not carry": lambda t: Task(Net(shift=0.1), t.inputs, t.labels),
+    "clients' models only": lambda t: Task(Net(limit=4.0), t.inputs, t.labels),
+    "inputs in another order": lambda t: Task(t.module, t.inputs.flip(0), t.labels),
+    "other inputs": lambda t: Task(t.module, t.inputs + 0.01, t.labels),
+    "other labels": lambda t: Task(t.module, t.inputs, (t.labels + 1) % 3),
+    "fewer samples": lambda t: Task(t.module, t.inputs[:-1], t.labels[:-1]),
+}
+
+
+@pytest.fixture(scope="module")
+def net_ledger(tmp_path_factory) -> Ledger:
+    """A round of clients whose first layers are larger than the global model's."""
+    torch.manual_seed(0)
+    start = {name: tensor.clone() for name, tensor in Net().state_dict().items()}
+    assert start["first.weight"].norm() < 2
+    folder = tmp_path_factory.mktemp("net") / "ledger"
+    writer = create_ledger(folder, ["0", "1", "2"], aggregation="uniform")
+    models = {str(k): {name: t + 1.5 * torch.randn(t.shape) for name, t in start.items()} for k in range(3)}
+    writer.record_round(start, {name: Answer(model, 1) for name, model in models.items()})
+    return open_ledger(folder)
+
+
+@pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
+@pytest.mark.parametrize("change", TASKS)
+def test_the_cache_never_answers_for_another_task(net_ledger, tmp_path, change, oracle_type):
+    generator = torch.Generator().manual_seed(1)
+    task = Task(Net(), torch.randn(40, 4, generator=generator), torch.arange(40) % 3)
+    other, plan = TASKS[change](task), plan_exact(participation(net_ledger))
+    caches = [replace(utility_cache(net_ledger, oracle_type(each)), folder=tmp_path) for each in (task, other)]
+    first = observe_and_count(net_ledger, oracle_type(task), plan, cache=caches[0])
+    found = observe_and_count(net_ledger, oracle_type(other), plan, cache=caches[1])
+    fresh = observe_and_count(net_ledger, oracle_type(other), plan)
+    assert found.matrix.utilities.tobytes() == fresh.matrix.utilities.tobytes()
+    assert found.n_evaluations == plan.n_evaluations
+    again = [observe_and_count(net_ledger, c.oracle, plan, cache=c) for c in caches]
+    assert again[0].matrix.utilities.tobytes() == first.matrix.utilities.tobytes()
+    if change != "clients' models only":  # both are kept, unless they have one name and one witness
+        assert [each.n_evaluations for each in again] == [0, 0]
+
+
+@pytest.mark.parametrize("change", ["a forgotten relu", "a factor", "clients' models only"])
+def test_not_even_if_all_that_names_the_module_is_the_same(net_ledger, tmp_path, change):
+    """Two tasks under one identity: the witness tells them apart, or the cell that is measured again."""
+    task = Task(Net(), torch.randn(40, 4, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 3)
+    other, plan = TASKS[change](task), plan_exact(participation(net_ledger))
+    cache = replace(utility_cache(net_ledger, LoopOracle(task)), folder=tmp_path)
+    observe_and_count(net_ledger, LoopOracle(task), plan, cache=cache)
+    of_other = replace(cache, oracle=LoopOracle(other))
+    found = observe_and_count(net_ledger, LoopOracle(other), plan, cache=of_other)
+    fresh = observe_and_count(net_ledger, LoopOracle(other), plan)
+    assert found.matrix.utilities.tobytes() == fresh.matrix.utilities.tobytes()
 
 
 def test_the_architecture_is_what_a_module_computes_not_the_weights_it_holds():
     inputs, labels = torch.linspace(-1, 1, 20).reshape(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    same = {architecture(Task(Squashed(torch.tanh), inputs, labels)) for _ in range(2)}
-    other = architecture(Task(Squashed(torch.sigmoid), inputs, labels))
+    same = {architecture(Task(Net(), inputs, labels)) for _ in range(2)}
     assert len(same) == 1
-    assert other not in same
+    for other in (Net(squash=lambda x: x), Net(shift=0.1), Corrected()):
+        assert architecture(Task(other, inputs, labels)) not in same
 
 
 def kept_files(ledger: Ledger) -> list[Path]:
@@ -174,7 +252,8 @@ def test_a_damaged_file_is_reported_and_never_used(ledger, tiny_task, damage):
     path, other = kept_files(ledger)[:2]
     data = bytearray(path.read_bytes())
     if damage == "flipped":
-        data[data.index(np.float64(0).tobytes()[:1], len(data) // 2)] ^= 1
+        with np.load(path) as file:
+            data[data.index(file["utilities"].tobytes())] ^= 1
     content = {"cut": data[:-9], "empty": b"", "renamed": other.read_bytes()}.get(damage, data)
     path.write_bytes(bytes(content))
     with pytest.raises(ArtefactError, match=path.name):

@@ -20,7 +20,7 @@ def test_rounds_too_large_for_one_batch_are_measured_in_several(tiny_ledger, tin
         participation(tiny_ledger), with_truth=True, sampler="permutations", rng=np.random.default_rng(0)
     )
     whole = observe(tiny_ledger, LoopOracle(tiny_task), plan)
-    monkeypatch.setattr("fedworth.utility.batches.BATCH_NUMBERS", 5 * 7)  # seven coalitions of five clients
+    monkeypatch.setattr("fedworth.utility.cells.BATCH_NUMBERS", 5 * 7)  # seven coalitions of five clients
     oracle = CountingOracle(LoopOracle(tiny_task))
     cut = observe(tiny_ledger, oracle, plan)
     assert oracle.n_calls == sum(-(-(len(cells) - 1) // 7) for cells in plan.cells)  # the empty one is known

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from torch import nn
 
-from fedworth.errors import UtilityError
 from fedworth.ledger.ledger import Round
 from fedworth.utility.cache import utility_cache
 from fedworth.utility.fast.averages import averages, groups
@@ -148,13 +147,13 @@ def test_the_truth_on_top_of_what_was_seen_gives_the_bytes_of_a_fresh_run(tiny_l
     assert (tmp_path / "grown.npz").read_bytes() == (tmp_path / "fresh.npz").read_bytes()
 
 
-def test_a_client_whose_outputs_are_not_finite_is_named_by_its_number():
+def test_a_client_whose_numbers_are_not_finite_leaves_no_utility():
+    """They are measured again by the plain loop, which finds out who it is; see `test_recheck`."""
     task = task_of(*ZOO["mlp"][:2])
     round_ = round_of(task.module, N_CLIENTS)
     oracle, coalitions = FastOracle(task), np.eye(N_CLIENTS, dtype=bool)
     measured(oracle, round_, coalitions, "uniform")  # the route is known
-    for layer, problem in (("0.weight", "client 5: outputs are not finite"), ("2.weight", "is not finite")):
+    for layer in ("0.weight", "2.weight"):
         broken = {**round_.client_models[5], layer: round_.client_models[5][layer] * np.inf}
         with_it = Round(round_.entry, round_.global_model, {**round_.client_models, 5: broken}, {})
-        with pytest.raises(UtilityError, match=problem):
-            measured(oracle, with_it, coalitions, "uniform")
+        assert np.isnan(measured(oracle, with_it, coalitions, "uniform")).all()

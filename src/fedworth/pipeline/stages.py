@@ -13,9 +13,10 @@ from fedworth.completion.completion import Completion
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.ledger.ledger import Ledger
 from fedworth.storage import Progress, silent
-from fedworth.utility.cache import TaskOracle, utility_cache
+from fedworth.utility.cache import utility_cache
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import TaskOracle
 from fedworth.utility.planning.choose import PlanSettings, choose_plan
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value

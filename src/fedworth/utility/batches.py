@@ -1,117 +1,64 @@
-"""The cells of a plan while they are being measured: which are known, and which batch is next.
+"""A batch: what an engine has measured in one call of the oracle, and what comes back.
 
-A batch holds what is still missing of one round, since an oracle shares work among coalitions. A round is cut into
-several batches, permutation by permutation, where its mixtures would not fit in memory, or where one would take longer
-than a minute or so: what is measured is kept batch by batch, and between batches a time limit is looked at. Utilities
-do not depend on it.
+A batch holds coalitions of one round, since an oracle shares work among them.
 """
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Utilities
-from fedworth.errors import UtilityError
-from fedworth.ledger.ledger import Ledger
-from fedworth.utility.cache import UtilityCache
-from fedworth.utility.coalitions import locate, names
-from fedworth.utility.engines import Batch
-from fedworth.utility.planning.budget import arrivals
-from fedworth.utility.planning.plan import Plan
-from fedworth.utility.weighting import client_weights
+from fedworth.ledger.ledger import Round
+from fedworth.utility.coalitions import names
+from fedworth.utility.weighting import Mixtures, mixtures
 
-BATCH_NUMBERS = 1 << 24
-"""Coefficients of the mixtures of one batch: 128 MB of them."""
-
-BATCH_SECONDS = 60.0
-"""What a batch may take, by the speed so far."""
-
-FIRST_BATCH = 256
-"""Cells of the first batch, before any speed is known: a minute of a large convolutional network."""
+RoundOpener = Callable[[int], Round]
+"""What opens a round by its index."""
 
 
 @dataclass(frozen=True)
-class RoundCells:
-    """One round's planned coalitions and their utilities, NaN as long as they are missing."""
+class Witness:
+    """What a round's global model loses on the test set, in a few numbers: by it another run knows the same task."""
+
+    projections: NDArray[np.float64]  # (n_projections,)
+    tolerance: float  # how far rounding may bring them
+
+    def agrees(self, projections: NDArray[np.float64]) -> bool:
+        """Whether no number differs by more than rounding."""
+        return bool((np.abs(self.projections - projections) <= self.tolerance).all())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Coalitions of one round that are measured together; `cells` says where they stand in the plan."""
 
     round_index: int
-    coalitions: Memberships  # (n_cells, n_clients)
-    utilities: Utilities  # (n_cells,)
-    weights: NDArray[np.float64]  # (n_clients,)
+    cells: Indices  # (n_coalitions,)
+    coalitions: Memberships  # (n_coalitions, n_clients)
+    weights: NDArray[np.float64]  # (n_clients,), from `round_weights`
     weighting: str
+    clients: tuple[str, ...]  # their names
+
+    def mixtures(self) -> Mixtures:
+        """The coalitions as mixtures of the round's models."""
+        return mixtures(self.coalitions, self.weights, self.weighting)
+
+    def where(self, row: int) -> str:
+        """Round and coalition, for a person to read."""
+        return f"round {self.round_index}, coalition {names(self.coalitions[row], self.clients)}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A batch's utilities, and the witness of the task that they were measured on."""
+
+    utilities: Utilities  # (n_coalitions,)
+    witness: Witness | None  # None if the oracle does not say what it measures on
 
     @property
-    def missing(self) -> Indices:
-        """Which cells are to be measured."""
-        return np.flatnonzero(np.isnan(self.utilities))
-
-    def batch(self, cells: Indices) -> Batch:
-        """Some of the cells, to be measured together."""
-        return Batch(self.round_index, cells, self.coalitions[cells], self.weights, self.weighting)
-
-    def fill(self, batch: Batch, utilities: Utilities, clients: tuple[str, ...]) -> None:
-        """Put measured utilities in their place; there is no default for one that failed."""
-        bad = np.flatnonzero(~np.isfinite(utilities))
-        if len(bad):
-            where = f"round {self.round_index}, coalition {names(batch.coalitions[bad[0]], clients)}"
-            raise UtilityError(
-                f"{where}: utility is {utilities[bad[0]]}, expected a finite number; the coalition's model "
-                "overflows on the test set"
-            )
-        self.utilities[batch.cells] = utilities
-
-
-def planned_cells(ledger: Ledger, plan: Plan, weighting: str, cache: UtilityCache | None) -> list[RoundCells]:
-    """The cells of every round, with what the cache knows of them."""
-    rounds = []
-    for entry, coalitions in zip(ledger.entries, plan.cells, strict=True):
-        weights = round_weights(ledger, entry.round_index, weighting)  # (n_clients,)
-        utilities = np.full(len(coalitions), np.nan)
-        utilities[~coalitions.any(axis=1)] = 0.0  # U_t(∅) = 0 is known
-        cells = RoundCells(entry.round_index, coalitions, utilities, weights, weighting)
-        if cache is not None:
-            known, found = cache.read(entry, cells.batch(np.zeros(0, dtype=np.int64)))
-            places = locate(coalitions, known)
-            utilities[places >= 0] = found[places[places >= 0]]
-        rounds.append(cells)
-    return rounds
-
-
-@dataclass
-class Pace:
-    """The speed so far, and how many cells a batch may have by it."""
-
-    n_measured: int = 0
-    start: float = field(default_factory=time.monotonic)
-
-    @property
-    def most(self) -> int:
-        """The most cells of the next batch."""
-        speed = self.n_measured / max(time.monotonic() - self.start, 1e-9)
-        return max(FIRST_BATCH, int(BATCH_SECONDS * speed))
-
-
-def batches(plan: Plan, rounds: list[RoundCells], wanted: list[Indices], pace: Pace) -> Iterator[Batch]:
-    """The wanted cells of each round, the round with most cells first; the pace is looked at for every batch."""
-    for t in sorted(range(len(rounds)), key=lambda t: -len(plan.cells[t])):
-        left, in_memory = wanted[t], max(1, BATCH_NUMBERS // plan.cells[t].shape[1])
-        if len(left) > min(pace.most, in_memory):
-            left = left[np.argsort(arrivals(plan, t)[left], kind="stable")]
-        while len(left):
-            n = min(pace.most, in_memory)
-            yield rounds[t].batch(np.sort(left[:n]))
-            left = left[n:]
-
-
-def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[np.float64]:
-    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation.
-
-    The whole is all clients that some round has heard: who was only kept apart, for the truth, changes nothing.
-    """
-    heard = {client for t in range(ledger.n_rounds) for client in ledger.participants(t)}
-    reported = ledger.sample_counts(None if weighting == "fixed" else round_index)
-    counts = {client: n for client, n in reported.items() if client in heard}
-    return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)
+    def checked_witness(self) -> Witness:
+        """The witness of what an oracle with a task has measured."""
+        assert self.witness is not None
+        return self.witness

@@ -1,56 +1,61 @@
 """What was measured once is not measured again: utilities on disk, beside the ledger.
 
-    utilities/<round>-<key>/<batch>.npz      coalitions (packed), utilities, the key, and a sha256 over all of it
+    utilities/<round>-<key>/<batch>.npz      coalitions (packed), utilities, witness, the key, a sha256 over all of it
 
-The key covers all that decides a utility: the bytes of the round, the test set, what the module computes, the measure,
-the weighting with the clients' actual weights, and which oracle measured, on which kind of device (their last bits
-differ). A batch is written whole or not at all, so a killed run loses at most the batch it was at. A damaged file is an
-error.
+The key covers all that decides a utility: the bytes of the round, the test set, the module's layers and source, the
+measure, the weighting with the clients' actual weights, and which oracle measured, on which kind of device (their last
+bits differ). No key says for sure what a module computes. So a batch carries a witness, the losses of the round's
+global model on the whole test set in a few numbers, and is used only if the task of today gives the same; and of every
+round that is used, a cell is measured again by the plain loop. What does not agree is measured anew.
+
+A batch is written whole or not at all, so a killed run loses at most the batch it was at. A damaged file is an error.
 """
 
 import fcntl
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.func import functional_call
 
-from fedworth.arrays import Memberships, Utilities
+from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.errors import ArtefactError
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task
-from fedworth.ledger.ledger import Ledger, RoundEntry
+from fedworth.ledger.ledger import Ledger, Model, RoundEntry
 from fedworth.storage import make_folder, read_npz, write_npz
-from fedworth.utility.engines import Batch
-from fedworth.utility.oracle import Oracle
+from fedworth.utility.batches import Batch, Measured, RoundOpener, Witness
+from fedworth.utility.cells import RoundCells
+from fedworth.utility.coalitions import locate
+from fedworth.utility.oracle import Oracle, TaskOracle
+from fedworth.utility.recheck import PlainRound, ends, plain_round
 
-FORMAT = 2  # 1: the fast oracle's last bits depended on what was measured together
+FORMAT = 3  # 1: the fast oracle's last bits depended on what was measured together; 2: without witnesses
 FOLDER = "utilities"
-N_PROBED = 4
+N_PROBED, N_DIGITS = 64, 4
 SHORT = 24
 
-Known = tuple[Memberships, Utilities]
-"""Coalitions of a round, and their utilities."""
+_SEEN: WeakKeyDictionary[nn.Module, dict[str, Witness]] = WeakKeyDictionary()
+"""The witness of every key that this process has measured or checked, for those who look at a growing ledger."""
 
 
-class TaskOracle(Oracle, Protocol):
-    """An oracle that says what it measures on."""
+@dataclass(frozen=True)
+class _Kept:
+    """A batch as it lies on disk."""
 
-    @property
-    def task(self) -> Task:
-        """The module and the test set."""
-
-    @property
-    def measure(self) -> str:
-        """Loss or accuracy."""
+    coalitions: Memberships  # (n_coalitions, n_clients)
+    utilities: Utilities  # (n_coalitions,)
+    projections: NDArray[np.float64]  # of its witness
 
 
 @dataclass(frozen=True)
@@ -58,30 +63,44 @@ class UtilityCache:
     """The utilities that one oracle has measured on the rounds of one ledger."""
 
     folder: Path
-    oracle: str  # sha256 of what measured them
+    identity: str  # sha256 of what measured them
+    oracle: TaskOracle = field(repr=False)
     servers: tuple[str | None, ...] = ()  # by round: sha256 of the server's rule and state, None for a mean
 
-    def under(self, servers: Sequence[str | None]) -> "UtilityCache":
-        """The same cache for coalitions that a server aggregates by a rule of its own."""
-        return replace(self, servers=tuple(servers))
+    def under(self, servers: Sequence[str | None], oracle: Oracle) -> "UtilityCache":
+        """The same cache for coalitions that a server aggregates by a rule of its own, which this oracle measures."""
+        return replace(self, servers=tuple(servers), oracle=oracle if isinstance(oracle, TaskOracle) else self.oracle)
 
-    def read(self, entry: RoundEntry, batch: Batch) -> Known:
-        """All known utilities of a round, measured with the weights of `batch`."""
-        key, n_clients = self._key(entry, batch), len(batch.weights)
-        coalitions, utilities = [np.zeros((0, n_clients), dtype=bool)], [np.zeros(0)]
-        for path in sorted(self._place(entry, key).glob("*.npz")):
-            members, found = _read(path, key)
-            coalitions.append(np.pad(members, ((0, 0), (0, n_clients - members.shape[1]))))
-            utilities.append(found)
-        return np.concatenate(coalitions), np.concatenate(utilities)
+    def fill(self, entry: RoundEntry, cells: RoundCells, open_round: RoundOpener, *, is_checked: bool) -> bool:
+        """Put what is known of a round's cells in its place, if the round's witness and one cell agree; whether the
+        round was opened for it, which is not done if it `is_checked` already by this process."""
+        key = self._key(entry, cells.weights, cells.weighting)
+        kept = [_read(path, key, len(cells.weights)) for path in sorted(self._place(entry, key).glob("*.npz"))]
+        witness = self._seen.get(key) if is_checked else None
+        plain = None
+        if kept and witness is None:
+            plain = plain_round(self.oracle, open_round(entry.round_index))
+            witness = plain.witness
+        known = [batch for batch in kept if witness is not None and witness.agrees(batch.projections)]
+        places, utilities = _located(cells, known)
+        if len(places) and witness is not None and (plain is None or _agrees(plain, cells, places, utilities)):
+            cells.utilities[places] = utilities
+            self._seen[key] = witness
+        return plain is not None
 
-    def write(self, entry: RoundEntry, batch: Batch, utilities: Utilities) -> None:
+    @property
+    def _seen(self) -> dict[str, Witness]:
+        return _SEEN.setdefault(self.oracle.task.module, {})
+
+    def write(self, entry: RoundEntry, batch: Batch, measured: Measured) -> None:
         """Keep what was measured, whole or not at all."""
-        key, packed = self._key(entry, batch), np.packbits(batch.coalitions, axis=1)
+        key, packed = self._key(entry, batch.weights, batch.weighting), np.packbits(batch.coalitions, axis=1)
         n_clients = np.array(batch.coalitions.shape[1])
         place = self._place(entry, key)
-        arrays = {"coalitions": packed, "n_clients": n_clients, "utilities": utilities}
-        name = hashlib.sha256(packed.tobytes()).hexdigest()[:SHORT]
+        witness = self._seen[key] = measured.checked_witness
+        arrays = {"coalitions": packed, "n_clients": n_clients, "utilities": measured.utilities}
+        arrays |= {"witness": witness.projections}
+        name = hashlib.sha256(packed.tobytes() + witness.projections.tobytes()).hexdigest()[:SHORT]
         try:
             make_folder(place)
             with _alone(place):
@@ -91,11 +110,11 @@ class UtilityCache:
                 f"{place}: utilities cannot be kept there ({error.strerror}); make room, or use --no-cache"
             ) from error
 
-    def _key(self, entry: RoundEntry, batch: Batch) -> str:
+    def _key(self, entry: RoundEntry, weights: NDArray[np.float64], weighting: str) -> str:
         heard = sorted({*entry.answered, *entry.apart})
-        weights = [(client, float(batch.weights[client])) for client in heard]
+        counted = [(client, float(weights[client])) for client in heard]
         server = [name for name in self.servers[entry.round_index : entry.round_index + 1] if name is not None]
-        return _sha256([FORMAT, entry.sha256, entry.apart_sha256, self.oracle, batch.weighting, weights, *server])
+        return _sha256([FORMAT, entry.sha256, entry.apart_sha256, self.identity, weighting, counted, *server])
 
     def _place(self, entry: RoundEntry, key: str) -> Path:
         return self.folder / f"{entry.round_index:06d}-{key[:SHORT]}"
@@ -106,24 +125,63 @@ def utility_cache(ledger: Ledger, oracle: TaskOracle) -> UtilityCache:
     identity = [type(oracle).__name__, oracle.measure, oracle.task.fingerprint, architecture(oracle.task)]
     device = oracle.task.inputs.device.type
     elsewhere = [] if device == "cpu" else [device]
-    return UtilityCache(ledger.folder / FOLDER, _sha256(identity + elsewhere))
+    return UtilityCache(ledger.folder / FOLDER, _sha256(identity + elsewhere), oracle)
 
 
 def architecture(task: Task) -> str:
-    """The sha256 of what the module computes, whatever weights it holds at the moment: its layers and tensors, and its
-    logits of a few test samples under weights drawn from a fixed seed."""
-    generator, probe = torch.Generator().manual_seed(0), {}
+    """The sha256 of what the module is, whatever weights it holds at the moment: its layers, tensors and source, and
+    its logits of some test samples under weights drawn from a fixed seed, of both signs."""
     module, state = task.module.eval(), state_of(task.module)
-    for name, tensor in state.items():
-        drawn = 0.05 + 0.1 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64)  # variances are > 0
-        probe[name] = drawn.to(tensor) if tensor.is_floating_point() else tensor
     with torch.inference_mode():
-        logits = functional_call(module, probe, (task.inputs[:N_PROBED],)).to("cpu", torch.float64)
+        logits = functional_call(module, _drawn(module, state), (task.inputs[:N_PROBED],)).to("cpu", torch.float64)
+    numbers = logits.reshape(-1).numpy()
+    signs = np.random.default_rng(0).integers(0, 2, (4, len(numbers))) * 2.0 - 1.0
     tensors = [(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in state.items()]
-    return _sha256([repr(module), tensors, [f"{logit:.5g}" for logit in logits.reshape(-1).tolist()]])
+    probed = [f"{number:.{N_DIGITS}g}" for number in (signs @ numbers).tolist()]
+    return _sha256([repr(module), tensors, _sources(module), probed])
 
 
-def _read(path: Path, key: str) -> Known:
+def _drawn(module: nn.Module, state: Model) -> Model:
+    """Parameters of both signs, so that a ReLU lets some through and not others; buffers, some of them variances,
+    positive."""
+    generator, drawn = torch.Generator().manual_seed(0), {}
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name, tensor in state.items():
+        uniform = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
+        numbers = uniform - 0.5 if name in parameters else 0.05 + 0.1 * uniform
+        drawn[name] = numbers.to(tensor) if tensor.is_floating_point() else tensor
+    return drawn
+
+
+def _sources(module: nn.Module) -> list[str]:
+    """The source of every class of module that is not torch's own, where it can be had."""
+    found = []
+    for kind in sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__):
+        if not kind.__module__.startswith("torch."):
+            try:
+                found.append(inspect.getsource(kind))
+            except (OSError, TypeError):
+                continue  # typed in by hand; its witness tells it from another
+    return found
+
+
+def _located(cells: RoundCells, known: Sequence[_Kept]) -> tuple[Indices, Utilities]:
+    """Which of a round's cells are known, and their utilities."""
+    if not known:
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    rows = locate(cells.coalitions, np.concatenate([batch.coalitions for batch in known]))
+    places = np.flatnonzero(rows >= 0)
+    return places, np.concatenate([batch.utilities for batch in known])[rows[places]]
+
+
+def _agrees(plain: PlainRound, cells: RoundCells, places: Indices, utilities: Utilities) -> bool:
+    """Whether the plain loop gives the same for one of the known cells."""
+    mixtures = cells.batch(places).mixtures()
+    row = ends(mixtures)[0]
+    return not plain.disagreement(mixtures, row, float(utilities[row]))
+
+
+def _read(path: Path, key: str, n_clients: int) -> _Kept:
     arrays = read_npz(path)
     seal = arrays.pop("sha256", None)
     found = arrays.pop("key", None)
@@ -132,7 +190,8 @@ def _read(path: Path, key: str) -> Known:
             f"{path}: utilities kept from an earlier run are damaged; remove the file, and they are measured again"
         )
     members = np.unpackbits(arrays["coalitions"], axis=1, count=int(arrays["n_clients"])).astype(bool)
-    return members, arrays["utilities"]
+    members = np.pad(members, ((0, 0), (0, n_clients - members.shape[1])))
+    return _Kept(members, arrays["utilities"], arrays["witness"])
 
 
 def _seal(key: str, arrays: dict[str, NDArray[np.generic]]) -> NDArray[np.str_]:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, Utilities
+from fedworth.arrays import Indices
 from fedworth.errors import LedgerError, UsageError, UtilityError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.storage import Progress, silent
 from fedworth.trail import Trail
-from fedworth.utility.batches import Pace, RoundCells, batches, planned_cells, round_weights
+from fedworth.utility.batches import Batch, Measured
 from fedworth.utility.cache import UtilityCache
-from fedworth.utility.engines import Batch, Engine, LocalEngine
+from fedworth.utility.cells import Pace, RoundCells, batches, planned_cells, round_weights
+from fedworth.utility.engines import Engine, LocalEngine
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.oracle import Oracle
 from fedworth.utility.planning.budget import (
@@ -106,12 +107,11 @@ def observe_and_count(
     plan, weighting = plan or choose_plan(participation(ledger)), weighting or ledger.default_weighting
     _refuse_other_federation(ledger, plan)
     server = server_of(ledger, oracle, weighting, as_average=as_average)
-    cache = None if cache is None else cache.under([server.identity(ledger, t) for t in range(ledger.n_rounds)])
-    rounds = planned_cells(ledger, plan, weighting, cache)
-    for cells in rounds[n_checked:]:
-        if len(cells.missing) == 0:
-            ledger.check_round(cells.round_index)
+    names = [server.identity(ledger, t) for t in range(ledger.n_rounds)]
+    cache = None if cache is None else cache.under(names, server.oracle)
+    rounds = planned_cells(ledger, plan, weighting)
     run = _Run(ledger, server, plan, rounds, engine or LocalEngine(), cache, progress)
+    run.recall(n_checked)
     n_missing = run.n_missing
     n_done, status = run.within(budget or Budget())
     n_evaluations = n_missing - run.n_missing
@@ -133,6 +133,15 @@ class _Run:
     @property
     def n_missing(self) -> int:
         return sum(len(cells.missing) for cells in self.rounds)
+
+    def recall(self, n_checked: int) -> None:
+        """Fill in what the cache knows. Rounds are found whole on the way, but the first `n_checked`."""
+        for cells in self.rounds:
+            t, is_checked = cells.round_index, cells.round_index < n_checked
+            entry, cache = self.ledger.entries[t], self.cache
+            is_open = cache is not None and cache.fill(entry, cells, self._open, is_checked=is_checked)
+            if len(cells.missing) == 0 and not (is_checked or is_open):
+                self.ledger.check_round(t)
 
     def within(self, budget: Budget) -> tuple[int | None, BudgetStatus]:
         """Measure what the budget allows: the number of stages that are complete, and why it stopped."""
@@ -204,8 +213,8 @@ class _Run:
         self._tell(left)
         pace = Pace()
         work = self.engine.measure(self.server.oracle, self._open, batches(self.plan, self.rounds, wanted, pace))
-        for batch, utilities in work:
-            self._keep(batch, utilities)
+        for batch, measured in work:
+            self._keep(batch, measured)
             pace.n_measured += len(batch.cells)
             left[batch.round_index] -= len(batch.cells)
             self._tell(left)
@@ -216,11 +225,11 @@ class _Run:
     def _open(self, round_index: int) -> Round:
         return self.ledger.open_round(round_index, with_apart=self.plan.is_truth)
 
-    def _keep(self, batch: Batch, utilities: Utilities) -> None:
-        """On disk first: what is counted as measured survives a kill."""
-        self.rounds[batch.round_index].fill(batch, utilities, self.ledger.clients)
+    def _keep(self, batch: Batch, measured: Measured) -> None:
+        """On disk too: what is counted as measured survives a kill."""
+        self.rounds[batch.round_index].fill(batch, measured.utilities)
         if self.cache is not None:
-            self.cache.write(self.ledger.entries[batch.round_index], batch, utilities)
+            self.cache.write(self.ledger.entries[batch.round_index], batch, measured)
 
     def _tell(self, left: list[int]) -> None:
         self.progress("observing rounds", sum(n == 0 for n in left), len(left))

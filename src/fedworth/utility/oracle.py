@@ -5,8 +5,9 @@ accuracy after minus before. `LoopOracle` is the plain one, obvious and correct:
 oracle is tested against it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +33,19 @@ class Oracle(Protocol):
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
+
+
+@runtime_checkable
+class TaskOracle(Oracle, Protocol):
+    """An oracle that says what it measures on."""
+
+    @property
+    def task(self) -> Task:
+        """The module and the test set."""
+
+    @property
+    def measure(self) -> str:
+        """Loss or accuracy."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +75,24 @@ class LoopOracle:
     def _quality(self, model: Model) -> float:
         """Minus the mean loss, or the accuracy: higher is better."""
         total = 0.0
-        module = self.task.module.eval()
-        model = {name: tensor.to(self.task.inputs.device) for name, tensor in model.items()}
-        with torch.inference_mode():
-            for start in range(0, len(self.task.labels), BATCH):
-                inputs, labels = self.task.inputs[start : start + BATCH], self.task.labels[start : start + BATCH]
-                logits = functional_call(module, model, (inputs,), tie_weights=False)
-                refuse_other_classes(logits, labels)
-                if self.measure == "accuracy":
-                    total += float((logits.argmax(dim=1) == labels).sum())
-                else:
-                    total -= float(F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64))
+        for logits, labels in predictions(self.task, model):
+            if self.measure == "accuracy":
+                total += float((logits.argmax(dim=1) == labels).sum())
+            else:
+                total -= float(F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64))
         return total / len(self.task.labels)
+
+
+def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The model's logits and the labels of the test set, a batch after the other."""
+    module = task.module.eval()
+    model = {name: tensor.to(task.inputs.device) for name, tensor in model.items()}
+    for start in range(0, len(task.labels), BATCH):
+        inputs, labels = task.inputs[start : start + BATCH], task.labels[start : start + BATCH]
+        with torch.inference_mode():
+            logits = functional_call(module, model, (inputs,), tie_weights=False)
+        refuse_other_classes(logits, labels)
+        yield logits, labels
 
 
 def refuse_other_classes(logits: torch.Tensor, labels: torch.Tensor) -> None:

@@ -16,15 +16,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from fedworth.arrays import Utilities
 from fedworth.errors import UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round, RoundEntry
-from fedworth.utility.engines import Batch, OpenRound
+from fedworth.utility.batches import Batch, Measured, RoundOpener
 from fedworth.utility.fast import FastOracle, n_processors
 from fedworth.utility.oracle import Oracle
+from fedworth.utility.recheck import measured
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -48,8 +47,8 @@ class RayEngine:
     n_workers: int | None = None
 
     def measure(
-        self, oracle: Oracle, open_round: OpenRound, batches: Iterable[Batch]
-    ) -> Iterator[tuple[Batch, Utilities]]:
+        self, oracle: Oracle, open_round: RoundOpener, batches: Iterable[Batch]
+    ) -> Iterator[tuple[Batch, Measured]]:
         """Each batch with its utilities, as workers finish them."""
         with Cluster(self) as ray:
             work = _Work(ray, ray.put(_for_workers(oracle)), open_round)
@@ -138,7 +137,7 @@ class _Work:
 
     ray: Any
     oracle: Any  # a reference into the object store
-    open_round: OpenRound
+    open_round: RoundOpener
     waiting: dict[Any, Batch] = field(default_factory=dict)
     round_index: int = -1
     models: Any = None  # a reference into the object store
@@ -152,17 +151,17 @@ class _Work:
         task = remote.remote([self.oracle], self.models, batch)
         self.waiting[task] = batch
 
-    def finished(self) -> tuple[Batch, Utilities]:
+    def finished(self) -> tuple[Batch, Measured]:
         """The next batch that is done, and its utilities."""
         (done,), _ = self.ray.wait(list(self.waiting), num_returns=1)
         batch = self.waiting.pop(done)
         try:
-            utilities: Utilities = np.array(self.ray.get(done))
+            found: Measured = self.ray.get(done)
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self.ray.exceptions.RayError as error:
             raise _lost(batch, error) from error
-        return batch, utilities
+        return batch, found
 
 
 def _lost(batch: Batch, error: Exception) -> UtilityError:
@@ -177,7 +176,7 @@ _ORACLES: dict[str, Oracle] = {}
 """The oracle of this worker, kept from batch to batch: it remembers how it goes about its module."""
 
 
-def _measure(oracle: list[Any], models: StoredRound, batch: Batch) -> Utilities:
+def _measure(oracle: list[Any], models: StoredRound, batch: Batch) -> Measured:
     """One batch, in a worker; what arrives in a list is a reference, and is fetched once a worker."""
     import ray
 
@@ -186,7 +185,7 @@ def _measure(oracle: list[Any], models: StoredRound, batch: Batch) -> Utilities:
         _ORACLES.clear()
         _ORACLES[reference.hex()] = ray.get(reference)
     torch.set_num_threads(1)  # as many workers as processors
-    return _ORACLES[reference.hex()].utilities(_restored(*models), batch.mixtures())
+    return measured(_ORACLES[reference.hex()], _restored(*models), batch)
 
 
 def _stored(round_: Round) -> StoredRound:

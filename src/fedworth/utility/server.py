@@ -97,6 +97,12 @@ class RuleOracle:
             return self.inner.utilities(self._contributions(round_, self.rule, state), mixtures)
         return self._one_by_one(round_, mixtures, state)
 
+    def model(self, round_: Round, mixtures: Mixtures, row: int) -> Model:
+        """What the server would have made of one coalition; of nobody, the global model."""
+        if mixtures.is_empty[row]:
+            return round_.global_model
+        return self._model(round_, mixtures, row, self._state(round_.entry.round_index))
+
     def _one_by_one(self, round_: Round, mixtures: Mixtures, state: State) -> Utilities:
         found = np.zeros(len(mixtures))
         wanted = np.flatnonzero(~mixtures.is_empty)

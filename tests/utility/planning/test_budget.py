@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedworth.completion.complete import complete
 from fedworth.errors import UsageError, ValuationError
-from fedworth.utility import batches as measuring
+from fedworth.utility import cells as measuring
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe_and_count, participation

@@ -19,11 +19,10 @@ from fedworth.completion.models.predicted import PredictedLedger, predict_absent
 from fedworth.errors import CompletionError
 from fedworth.ledger.ledger import Ledger
 from fedworth.storage import Progress, silent
-from fedworth.utility.cache import TaskOracle
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import round_weights
-from fedworth.utility.oracle import Oracle
+from fedworth.utility.oracle import Oracle, TaskOracle
 from fedworth.utility.weighting import mixtures
 
 

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from fedworth.arrays import Indices
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import Batch, Prefix, only_layer, tensor_of
 from fedworth.utility.fast.averages import Averages, averages
@@ -25,12 +24,11 @@ from fedworth.utility.fast.kernels.first import first_layers
 from fedworth.utility.fast.kernels.hidden import hidden_sums
 from fedworth.utility.fast.kernels.lanes import TILE
 from fedworth.utility.fast.kernels.layers import PackedLayers, pack_layers, packed_layers
-from fedworth.utility.fast.kernels.measures import refuse_infinite, refuse_overflow
 from fedworth.utility.fast.kernels.softmax import softmax_sums
 from fedworth.utility.fast.mixing import RoundModels
 from fedworth.utility.fast.stages import Stages, numbers
 from fedworth.utility.fast.threads import meanwhile, sum_over_blocks
-from fedworth.utility.fast.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
+from fedworth.utility.fast.tiles import Block, Floats, NotFiniteError, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.weighting import Mixtures
 
@@ -119,13 +117,11 @@ def head_losses(
     mixtures: Mixtures,
     samples: Sequence[Batch],
     *,
-    numbers: Indices,
     n_threads: int,
 ) -> NDArray[np.float64]:
     """Σ loss over the samples of each coalition's model, and last of the global one: (n_coalitions + 1,).
 
-    The global model is one client more, in a coalition of its own: what it adds to itself is nothing. `numbers` are
-    what clients are called in errors.
+    The global model is one client more, in a coalition of its own: what it adds to itself is nothing.
     """
     n_coalitions, n_clients = mixtures.memberships.shape
     members = np.zeros((n_coalitions + 1, n_clients + 1), dtype=np.bool_)
@@ -136,7 +132,7 @@ def head_losses(
         return averages(coalition_trie(members), n_clients + 1, weights, from_global=mixtures.from_global)
 
     later = meanwhile(order, n_threads)  # the first layer does not need it
-    outputs = _Outputs(stages, models, numbers.tolist(), starts=mixtures.from_global)
+    outputs = _Outputs(stages, models, starts=mixtures.from_global)
     layers = [_everybodys(layer, models.everybody, stages.exported) for layer in head.layers]
     packed = _packed(layers, starts=mixtures.from_global)
 
@@ -149,9 +145,7 @@ def head_losses(
         ]
         return found[0] if len(found) == 1 else np.asarray(sum(found))
 
-    losses = np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[later().trie.coalition_steps])
-    refuse_overflow(losses)
-    return losses
+    return np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[later().trie.coalition_steps])
 
 
 def _packed(layers: Sequence[tuple[Floats, Floats]], *, starts: bool) -> PackedLayers | None:
@@ -175,8 +169,7 @@ def _everybodys(layer: Layer, models: Sequence[Model], exported: Exported) -> tu
 class _Outputs:
     """What everybody's prefix makes of the samples, block by block."""
 
-    def __init__(self, stages: Stages, models: RoundModels, client_numbers: Sequence[int], *, starts: bool) -> None:
-        self.client_numbers = client_numbers
+    def __init__(self, stages: Stages, models: RoundModels, *, starts: bool) -> None:
         self.n_outputs, self.n_start = _n_outputs(stages), int(starts)
         self.n_tiles = tiles_in_block(self.n_outputs)
         self.prefix = Prefix(stages, models.everybody, images=models.images)
@@ -192,11 +185,11 @@ class _Outputs:
             self.first_layer = pack_layers((weights,), (biases,))
 
     def blocks(self, batch: Batch) -> Iterator[Block]:
-        """Everybody's outputs, refused if one is not finite, in blocks."""
+        """Everybody's outputs in blocks, if all are finite."""
         labels = batch.labels.numpy()
         for block, (tiles, extremes) in enumerate(self._tiles(batch)):
             if np.isnan(extremes).any():
-                refuse_infinite("outputs", tiles[1:], tiles[:1], self.client_numbers)
+                raise NotFiniteError("what a model makes of a sample")
             here = tiled_labels(labels, block * self.n_tiles * TILE, self.n_tiles)
             yield Block(tiles, extremes, tiles[: self.n_start], here)
 

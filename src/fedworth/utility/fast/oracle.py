@@ -30,6 +30,7 @@ from fedworth.utility.fast.mixing import RoundModels, channels_last, round_model
 from fedworth.utility.fast.routes import Kind, Route, Routes
 from fedworth.utility.fast.selfcheck import plain_logits
 from fedworth.utility.fast.stages import constant_tensors
+from fedworth.utility.fast.tiles import NotFiniteError
 from fedworth.utility.fast.wanted import Coefficients, Part, wanted_parts
 from fedworth.utility.fitting import fitted
 from fedworth.utility.oracle import MEASURES, LoopOracle
@@ -85,17 +86,18 @@ class FastOracle:
 
     def _route(self, part: Part, pays: bool) -> Route:
         to_kernel = self.measure == "loss"
-        return self._routes.route(part.origin, part.clients, part.varying, to_kernel=to_kernel, pays=pays)
+        return self._routes.route(part, to_kernel=to_kernel, pays=pays)
 
     def _by_kernel(self, route: Route, part: Part) -> Utilities:
-        """Σ over samples of loss before minus loss after, along a trie."""
+        """Σ over samples of loss before minus loss after, along a trie; NaN if some model's numbers are not finite."""
         assert route.stages is not None
         assert route.head is not None
         models = RoundModels(part.origin, tuple(part.clients), {}, (), route.images)
         samples = self._samples(route, part.origin)
-        losses = head_losses(
-            route.stages, route.head, models, part.mixtures, samples, numbers=part.numbers, n_threads=self.n_threads
-        )
+        try:
+            losses = head_losses(route.stages, route.head, models, part.mixtures, samples, n_threads=self.n_threads)
+        except NotFiniteError:
+            return np.full(len(part.places), np.nan)
         return np.asarray(losses[-1] - losses[:-1])
 
     def _by_coalition(self, route: Route, part: Part) -> Utilities:

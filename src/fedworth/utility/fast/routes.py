@@ -11,7 +11,7 @@ over, and the next one says so; a route that runs and disagrees is an error.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -30,8 +30,10 @@ from fedworth.utility.fast.selfcheck import (
     check_stages,
     plain_logits,
     rows_are_alone,
+    three_of,
 )
 from fedworth.utility.fast.stages import Stages, cut, largest_sharing
+from fedworth.utility.fast.wanted import Part
 from fedworth.utility.oracle import refuse_other_classes
 
 KERNEL_BATCH = 256
@@ -81,18 +83,16 @@ class Routes:
         stages = self._cut(varying)
         return largest_sharing(stages) if isinstance(stages, Stages) else 0.0
 
-    def route(
-        self, origin: Model, clients: Sequence[Model], varying: frozenset[str], *, to_kernel: bool, pays: bool
-    ) -> Route:
-        """The route for models that differ in the `varying` tensors.
+    def route(self, part: Part, *, to_kernel: bool, pays: bool) -> Route:
+        """The route for a part's models, which differ in its `varying` tensors.
 
-        `to_kernel` if mixtures and measure allow it, `pays` if prefixes are worth sharing otherwise. Nothing else
+        `to_kernel` if the measure allows it, `pays` if prefixes are worth sharing otherwise. Nothing else
         decides: neither how many clients there are, nor how many coalitions.
         """
-        key = (varying, to_kernel, pays)
+        key = (part.varying, to_kernel, pays)
         if key not in self._found:
             with one_torch_thread(), torch.inference_mode():
-                self._found[key] = self._checked(origin, clients, self._candidates(origin, *key))
+                self._found[key] = self._checked(part, self._candidates(part.origin, *key))
         return self._found[key]
 
     def _cut(self, varying: frozenset[str]) -> Stages | str:
@@ -141,22 +141,24 @@ class Routes:
         on_cpu = self.task.inputs.device.type == "cpu" and self.task.inputs.dtype == torch.float32
         return head_of(stages) if is_single and on_cpu else None
 
-    def _checked(self, origin: Model, clients: Sequence[Model], candidates: Iterator[Route]) -> Route:
+    def _checked(self, part: Part, candidates: Iterator[Route]) -> Route:
         """The first candidate that can be run, once it agrees with the plain loop."""
         passed_over = ""
         for route in candidates:
             try:
-                self._check(route, origin, clients)
+                self._check(route, part)
                 return replace(route, why=route.why + passed_over)
             except FedworthError:
                 raise
             except Exception as error:  # whatever torch raises where a graph cannot be run
                 reason = str(error).strip().partition("\n")[0][:120]
                 passed_over += f"; not {route.kind}, which fails ({type(error).__name__}: {reason})"
-        raise AssertionError("the last loop does what the plain loop does")
+        return Route(Kind.PLAIN, "no other way can be run" + passed_over, 0, False)
 
-    def _check(self, route: Route, origin: Model, clients: Sequence[Model]) -> None:
+    def _check(self, route: Route, part: Part) -> None:
         inputs, labels = self.task.inputs[:N_SAMPLES], self.task.labels[:N_SAMPLES]
+        origin, chosen = part.origin, three_of(part.mixtures.weights)
+        clients = [part.clients[k] for k in chosen]
         if route.kind is Kind.PLAIN:
             return
         if route.stages is None:
@@ -165,7 +167,8 @@ class Routes:
             return
         check_stages(route.stages, self.module, origin, clients, inputs, images=route.images)
         if route.head is not None:
-            check_head(route.stages, route.head, self.module, origin, clients, inputs, labels)
+            weights = part.mixtures.among(chosen)
+            check_head(route.stages, route.head, self.module, origin, clients, inputs, labels, weights)
 
 
 def _loops(why: str, images: bool) -> Iterator[Route]:

@@ -1,6 +1,6 @@
 """The self-check: a way of evaluating is compared with the plain loop before it is used.
 
-Comes in: stages, a round's models. Goes out: nothing, or an error. Real clients differ so little that a wrong cut can
+In: stages, a round's models and weights. Out: nothing, or an error. Real clients differ so little that a wrong cut can
 pass on them (with a rule that calls relu affine, errors of a twentieth of the spread went unseen), so logits are
 compared first on random clients whose differences are as large as the weights, then on the round's own clients; in
 float64, where only a wrong cut can differ by more than roundings. A module that insists on float32 within is compared
@@ -8,6 +8,7 @@ in float32, with the tolerance that takes.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -31,7 +32,7 @@ Key = TypeVar("Key")
 
 N_SAMPLES = 32
 COEFFICIENTS = np.array([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.2, 0.3], [0.0, 0.0, 1.0]])  # g = 0, 0, 0.4, 0
-CHECKED_COALITIONS = np.array([[True, True, False], [True, True, True], [False, False, True]])
+CHECKED_COALITIONS = np.array([[True, True, False], [True, True, True], [False, False, True], [True, False, False]])
 CHECKED_MIXTURES = (
     Mixtures(CHECKED_COALITIONS, np.ones(3), from_global=False),
     Mixtures(CHECKED_COALITIONS, np.array([0.1, 0.2, 0.3]), from_global=True),
@@ -66,10 +67,15 @@ def check_stages(
 def checked_models(
     module: nn.Module, origin: Model, clients: Sequence[Model], varying: frozenset[str]
 ) -> dict[str, list[Model]]:
-    """The global model and three clients, amplified and real."""
-    three = [clients[k % len(clients)] for k in range(3)]
-    amplified = [amplify(model, module, varying, seed) for seed, model in enumerate([origin, *three])]
-    return {"amplified random clients": amplified, "the round's clients": [origin, *three]}
+    """The global model and the clients, amplified and real."""
+    amplified = [amplify(model, module, varying, seed) for seed, model in enumerate([origin, *clients])]
+    return {"amplified random clients": amplified, "the round's clients": [origin, *clients]}
+
+
+def three_of(weights: NDArray[np.float64]) -> list[int]:
+    """The clients that are checked: those that count least, most and in between; one may be there twice."""
+    order = np.argsort(weights, kind="stable")
+    return [int(order[0]), int(order[len(order) // 2]), int(order[-1])]
 
 
 def amplify(model: Model, module: nn.Module, varying: frozenset[str], seed: int) -> Model:
@@ -175,22 +181,25 @@ def check_head(
     clients: Sequence[Model],
     inputs: torch.Tensor,
     labels: torch.Tensor,
+    weights: Mixtures,
 ) -> None:
-    """Refuse kernels whose losses are not the plain loop's in float64, with and without the global model in them."""
+    """Refuse kernels whose losses are not the plain loop's in float64, with and without the global model in them, and
+    with the weights in use of the three clients, given as mixtures of nobody."""
     wide_module = copy.deepcopy(module).double()
     for kind, models in checked_models(module, origin, clients, stages.varying).items():
         mixed = round_models(models[0], models[1:], stages.varying, images=False)
         samples = batches(stages, models[0], inputs, labels, len(labels))
-        for mixtures in CHECKED_MIXTURES:
-            numbers, rows = np.arange(3), mixtures.of_clients
-            found = head_losses(stages, head, mixed, mixtures, samples, numbers=numbers, n_threads=1) / len(labels)
-            for row, loss in zip((*rows, np.zeros(3)), found, strict=True):
+        for mixtures in (*CHECKED_MIXTURES, replace(weights, memberships=CHECKED_COALITIONS)):
+            found = head_losses(stages, head, mixed, mixtures, samples, n_threads=1) / len(labels)
+            for row, loss in zip((*mixtures.of_clients, np.zeros(3)), found, strict=True):
                 model = mix(_widened(models[0]), {k: _widened(m) for k, m in enumerate(models[1:])}, row, 1 - row.sum())
                 logits = plain_logits(wide_module, model, inputs.double())
                 _refuse_loss(float(loss), -quality(logits, labels, "loss") / len(labels), logits, kind)
 
 
 def _refuse_loss(found: float, expected: float, logits: torch.Tensor, kind: str) -> None:
+    if not math.isfinite(found):
+        raise RuntimeError(f"on {kind} float32 overflows")
     scale = max(1.0, float(logits.abs().max()))
     if not abs(found - expected) <= HEAD_TOLERANCE * scale:
         raise ModelError(

@@ -23,6 +23,10 @@ Floats = NDArray[np.float32]
 Labels = NDArray[np.int32]
 
 
+class NotFiniteError(ArithmeticError):
+    """A model's numbers are not finite, so they cannot be rounded to whole units."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """What models make of a few tiles of samples, up to where they stop being linear."""

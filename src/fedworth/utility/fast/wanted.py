@@ -29,7 +29,6 @@ class Part:
 
     origin: Model
     clients: list[Model]
-    numbers: Indices  # (n_clients,) what clients are called in errors
     moved: NDArray[np.bool_]  # (n_clients,) whether a client's model differs from the global one
     varying: frozenset[str]
     places: Indices  # (n_part,) among all mixtures
@@ -55,7 +54,6 @@ class Part:
         return replace(
             self,
             clients=[self.clients[k] for k in kept],
-            numbers=self.numbers[kept],
             moved=self.moved[kept],
             varying=varying,
             mixtures=self.mixtures.among(kept),
@@ -80,8 +78,8 @@ def wanted_parts(round_: Round, mixtures: Mixtures, device: torch.device) -> Ite
     if wanted.from_global:  # then a client who sent back w^t adds nothing to any sum
         wanted = replace(wanted, memberships=wanted.memberships & moved)
     wanted = interchanged(wanted.rows(is_changed), twins({place: models[k] for place, k in enumerate(numbers)}))
-    called, places = np.array(numbers, dtype=np.int64), np.flatnonzero(is_changed)
-    yield from _by_tensors(Part(origin, clients, called, moved, frozenset(), places, wanted), names, differs)
+    places = np.flatnonzero(is_changed)
+    yield from _by_tensors(Part(origin, clients, moved, frozenset(), places, wanted), names, differs)
 
 
 def _by_tensors(whole: Part, names: list[str], differs: NDArray[np.bool_]) -> Iterator[Part]:

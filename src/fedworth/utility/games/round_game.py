@@ -22,9 +22,8 @@ from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
-from fedworth.utility.cache import TaskOracle
 from fedworth.utility.fitting import fitted
-from fedworth.utility.oracle import mix
+from fedworth.utility.oracle import TaskOracle, mix
 from fedworth.utility.weighting import Mixtures, mixtures
 
 Floats = NDArray[np.float64]

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices
 from fedworth.compile import compiled
-from fedworth.errors import UtilityError
 from fedworth.utility.fast.kernels.lanes import LANES
 from fedworth.utility.fast.kernels.products import WIDEST
-from fedworth.utility.fast.tiles import Floats
+from fedworth.utility.fast.tiles import Floats, NotFiniteError
 
 Integers = NDArray[np.int32]
 
@@ -70,7 +69,7 @@ def packed_layers(
     """Layers as (n_models, n_outputs, n_inputs) and (n_models, n_outputs); `start` holds those of one model."""
     packed = pack_layers(weights, biases)  # (n_clients, n_numbers)
     if not np.isfinite(packed).all():
-        raise UtilityError("a weight or bias after the first layer is not finite; leave that client out")
+        raise NotFiniteError("a weight or bias after the first layer")
     origin = np.zeros_like(packed[0]) if start is None else pack_layers(*start)[0]  # (n_numbers,)
     widths = np.array([weights[0].shape[2], *(w.shape[1] + w.shape[1] % 2 for w in weights)])
     sizes = np.column_stack((widths[1:] * widths[:-1], widths[1:])).ravel()

@@ -1,0 +1,165 @@
+"""No number goes unchecked: cells measured again by the plain loop, and who makes a coalition's loss infinite."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedworth.errors import UtilityError
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Ledger, Round, open_ledger
+from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.utility.batches import Batch
+from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.observe import observe, participation
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.planning.plan import plan_exact
+from fedworth.utility.recheck import PlainRound, measured
+from fedworth.utility.weighting import Mixtures
+from tests.support.zoo import ZOO, exact_utilities, round_of, task_of
+
+ALL = coalitions_of(np.arange(5), 5)[1:]
+
+
+@dataclass(frozen=True)
+class WrongOracle:
+    """The plain loop, but for one cell of every batch."""
+
+    task: Task
+    row: int
+    error: float
+    measure: str = "loss"
+
+    def utilities(self, round_: Round, mixtures: Mixtures) -> np.ndarray:
+        found = LoopOracle(self.task, self.measure).utilities(round_, mixtures)
+        found[self.row] += self.error
+        return found
+
+
+def batch_of(counts=(1.0, 1.0, 1.0, 1.0, 1.0), weighting="samples") -> Batch:
+    return Batch(3, np.arange(31), ALL, np.array(counts), weighting, ("ada", "ben", "cyd", "dan", "eva"))
+
+
+def test_a_wrong_utility_at_the_end_of_a_batch_is_an_error_that_says_where(tiny_ledger, tiny_task):
+    with pytest.raises(UtilityError) as caught:
+        observe(tiny_ledger, WrongOracle(tiny_task, -1, 1e-3), plan_exact(participation(tiny_ledger)))
+    assert str(caught.value).startswith("round 0, coalition {0, 1, 2, 3, 4}: the fast oracle measures a utility of ")
+    assert "the plain loop" in str(caught.value)
+    assert "use --oracle loop, and report it" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [1e-5, 0.1, -0.1, np.nextafter(1e-5, 1)])
+def test_so_is_one_whose_members_count_least(error):
+    task = task_of(*ZOO["mlp"][:2])
+    batch = batch_of((50, 40, 1e-18, 30, 20))
+    assert measured(WrongOracle(task, 3, 0.0), round_of(task.module), batch).witness is not None
+    with pytest.raises(UtilityError, match=r"round 3, coalition \{cyd\}: the fast oracle measures"):
+        measured(WrongOracle(task, 3, error), round_of(task.module), batch)
+
+
+@pytest.mark.parametrize("measure", ["loss", "accuracy"])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "vgg", "recurrent", "branching", "batch statistics"])
+def test_what_rounding_does_is_no_disagreement(name, measure):
+    task = task_of(*ZOO[name][:2])
+    for weighting in ("samples", "fixed"):
+        counts = np.array([50.0, 40, 1, 30, 20]) / (141 if weighting == "fixed" else 1)
+        measured(FastOracle(task, measure, n_threads=1), round_of(task.module), batch_of(counts, weighting))
+
+
+class Cancelling(nn.Module):
+    """Large numbers on the way cancel before the logits, which show nothing of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = (self.layer(rows) + 3e4) - 3e4
+        return logits
+
+
+def test_nor_is_it_where_large_numbers_cancel():
+    """Against the exact utility, the plain loop in float32 errs by much more than 4 e, and that is known of it."""
+    task, mixtures = task_of(Cancelling, (8,)), batch_of().mixtures()
+    round_ = round_of(task.module)
+    exact = exact_utilities(task, round_, mixtures)
+    plain = PlainRound(task, "loss", round_)
+    row = int(np.abs(LoopOracle(task).utilities(round_, mixtures) - exact).argmax())
+    assert abs(plain.utility(mixtures, row) - exact[row]) > 1e-4
+    assert plain.disagreement(mixtures, row, float(exact[row])) == ""
+    assert plain.disagreement(mixtures, row, float(exact[row]) + 0.1)
+
+
+def test_a_module_of_chance_is_refused():
+    class Random(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(self.layer(rows), 0.5, training=True)
+
+    task = task_of(Random, (8,))
+    torch.manual_seed(0)
+    with pytest.raises(UtilityError, match="A module whose answers change from call to call"):
+        measured(WrongOracle(task, 0, 0.0), round_of(task.module), batch_of())
+
+
+def ledger_with(folder, **factors: float) -> tuple[Ledger, Task]:
+    """A round of clients whose models are so many times as large as the others'."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    models = {name: {key: factor * (t + 0.1) for key, t in start.items()} for name, factor in factors.items()}
+    writer = create_ledger(folder, list(models), aggregation="uniform")
+    writer.record_round(start, {name: Answer(model, 1) for name, model in models.items()})
+    return open_ledger(folder), Task(module, torch.full((6, 3), 1e3), torch.arange(6) % 2)
+
+
+@pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
+def test_an_overflowing_coalition_is_refused_with_the_client_whose_absence_cures_it(tmp_path, oracle_type):
+    ledger, task = ledger_with(tmp_path / "ledger", ada=1.0, ben=1.1, cyd=2e18)
+    with pytest.raises(UtilityError) as caught:
+        observe(ledger, oracle_type(task), plan_exact(participation(ledger)))
+    assert str(caught.value) == (
+        "round 0, coalition {cyd}: the loss of the coalition's model on the test set is not finite; "
+        "without 'cyd' it is finite, so leave that client out (--without cyd)"
+    )
+
+
+@pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
+def test_two_who_overflow_together_only_are_told_apart_by_trying(tmp_path, oracle_type):
+    """Either alone is finite; in the coalition of both, the absence of either cures it."""
+    ledger, task = ledger_with(tmp_path / "ledger", ada=1.0, ben=1.0)
+    round_ = ledger.open_round(0)
+    first, second = dict(round_.client_models[0]), dict(round_.client_models[1])
+    first["0.weight"], second["2.weight"] = first["0.weight"] * 1e25, second["2.weight"] * 1e25
+    first["2.weight"], second["0.weight"] = torch.zeros(2, 4), torch.zeros(4, 3)
+    both = Round(round_.entry, round_.global_model, {0: first, 1: second}, {})
+    batch = Batch(0, np.arange(3), coalitions_of(np.arange(2), 2)[1:], np.ones(2), "uniform", ("ada", "ben"))
+    with pytest.raises(UtilityError, match=r"coalition \{ada, ben\}: .* not finite; without '(ada|ben)' it is finite"):
+        measured(oracle_type(task), both, batch)
+
+
+def test_a_global_model_that_overflows_is_said_to(tmp_path):
+    ledger, task = ledger_with(tmp_path / "ledger", ada=1.0, ben=1.0)
+    round_ = ledger.open_round(0)
+    start = {name: torch.full_like(tensor, 1e19) for name, tensor in round_.global_model.items()}
+    batch = Batch(0, np.arange(3), coalitions_of(np.arange(2), 2)[1:], np.ones(2), "uniform", ledger.clients)
+    with pytest.raises(UtilityError, match="round 0: the global model's loss on the test set is not finite"):
+        measured(LoopOracle(task), Round(round_.entry, start, round_.client_models, {}), batch)
+
+
+def test_a_batch_whose_fast_numbers_are_not_finite_is_measured_by_the_plain_loop(tmp_path):
+    """A client's own outputs overflow, but nobody asks for it alone, and in an average they do not."""
+    ledger, task = ledger_with(tmp_path / "ledger", ada=1.0, ben=1.0, cyd=1.0)
+    round_ = ledger.open_round(0)
+    huge = {**round_.client_models[2], "0.weight": torch.full((4, 3), -1.8e35)}
+    whole = Round(round_.entry, round_.global_model, {**round_.client_models, 2: huge}, {})
+    batch = Batch(0, np.arange(1), np.ones((1, 3), dtype=bool), np.ones(3), "uniform", ("ada", "ben", "cyd"))
+    found = measured(FastOracle(task), whole, batch).utilities
+    expected = LoopOracle(task).utilities(whole, batch.mixtures())
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
