@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +173,96 @@ def test_a_flipped_bit_is_refused_or_changes_no_array(tmp_path):
             continue
         for array, expected in zip(found.values(), good.values(), strict=False):
             assert np.array_equal(array, expected)
+
+
+def at(path: Path, kind: str) -> Path:
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("read", [read_json, read_npz])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, kind, read):
+    with pytest.raises(ArtefactError, match=r"odd: not readable .*not a regular file"):
+        read(at(tmp_path / "odd", kind))
+
+
+def test_a_document_of_terabytes_is_refused_before_it_is_read(tmp_path):
+    with (tmp_path / "a.json").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ArtefactError, match=r"1,099,511,627,776 bytes long, expected at most"):
+        read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("content", [b"1" * 5000, b"[" * 100_000])
+def test_a_document_that_no_parser_likes_is_refused_by_name(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ArtefactError, match=r"a\.json: not readable as JSON"):
+        read_json(tmp_path / "a.json")
+
+
+def npy(shape: str, data: bytes = b"") -> bytes:
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize("shape", ["(10**12,)", "(1000000000000,)", "(1048576, 1048576)", "(-1,)", "(2,)", "(True,)"])
+def test_an_array_whose_header_asks_for_more_than_there_is_takes_no_memory(tmp_path, shape):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a\x1b[2J.npy", npy(shape, b"\0" * 24))
+    tracemalloc.start()
+    with pytest.raises(ArtefactError, match=r"a\.npz: not readable") as caught:
+        read_npz(tmp_path / "a.npz")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10_000_000
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    plain = os.sysconf
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**12 if name == "SC_PHYS_PAGES" else plain(name))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", npy("(4194304,)", bytes(2**25)))
+    assert (tmp_path / "a.npz").stat().st_size < 100_000
+    with pytest.raises(ArtefactError, match=r"its arrays take 33,554,\d+ bytes, and half of this machine's memory"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_compressed_archive_of_honest_size_is_read(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", a=np.arange(1000.0))
+    assert np.array_equal(read_npz(tmp_path / "a.npz")["a"], np.arange(1000.0))
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "readable by all"])
+def test_whatever_lies_at_the_partial_name_is_replaced_and_never_written_through(tmp_path, kind):
+    other, partial = tmp_path / "other", tmp_path / f"a{storage.PARTIAL}"
+    other.write_bytes(b"not yours")
+    if kind == "link":
+        partial.symlink_to(other)
+    elif kind == "hard link":
+        partial.hardlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(partial)
+    else:
+        partial.write_bytes(b"")
+        partial.chmod(0o666)
+    write_whole(tmp_path / "a", b"mine")
+    assert other.read_bytes() == b"not yours"
+    assert (tmp_path / "a").read_bytes() == b"mine"
+    assert mode(tmp_path / "a") == 0o600
+
+
+def test_a_new_folder_and_its_parents_are_flushed(tmp_path, monkeypatch):
+    flushed: list[Path] = []
+    monkeypatch.setattr(storage, "flush_folder", flushed.append)
+    make_folder(tmp_path / "a" / "b")
+    assert flushed == [tmp_path, tmp_path / "a"]
 
 
 def test_the_progress_nobody_watches_says_nothing(capsys):

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -286,3 +289,117 @@ def test_any_names_counts_and_shapes_come_back_as_they_were(tmp_path_factory, cl
 def test_equal_lines_after_different_histories_have_different_chains():
     entry = RoundEntry(round_index=0, number=0, file="rounds/000000.safetensors", sha256="0")
     assert line_bytes(entry, "a")[1] != line_bytes(entry, "b")[1]
+
+
+@pytest.mark.parametrize("file", ["federation.json", "manifest.jsonl", "rounds/000001.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "terabytes"])
+def test_what_is_no_file_of_a_ledger_is_an_error_and_not_waited_for(original, tmp_path, file, kind):
+    place = copied(original, tmp_path) / file
+    place.unlink()
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        with place.open("wb") as sparse:
+            sparse.truncate(2**40)
+    assert_found_out(tmp_path / "copy")
+
+
+def test_a_number_of_thirty_million_is_one_gap(tmp_path):
+    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    for number in (1, 30_000_000, 10**18):
+        writer.start_round(model(1), asked=["a"], number=number)
+        writer.end_round()
+    told = open_ledger(tmp_path / "l").warnings()
+    assert [text.split(" are missing")[0] for text in told] == [
+        "rounds 2 to 29999999",
+        f"rounds 30000001 to {10**18 - 1}",
+    ]
+
+
+def test_a_last_line_with_zero_bytes_was_never_finished(tmp_path):
+    write_ledger(tmp_path / "l", n_rounds=2, is_closed=False)
+    manifest = tmp_path / "l/manifest.jsonl"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole + b'{"kind": "round"' + bytes(600) + b"}\n")
+    assert verify_ledger(tmp_path / "l").n_rounds == 2
+    resume_ledger(tmp_path / "l").release()
+    assert manifest.read_bytes() == whole
+
+
+def test_zero_bytes_in_a_line_that_committed_a_round_are_found(original, tmp_path):
+    folder = copied(original, tmp_path)
+    lines = (folder / "manifest.jsonl").read_bytes().splitlines(keepends=True)
+    for k in range(len(lines)):
+        changed = [*lines[:k], bytes(20) + lines[k][20:], *lines[k + 1 :]]
+        (folder / "manifest.jsonl").write_bytes(b"".join(changed))
+        assert_found_out(folder)
+
+
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+from fedworth.errors import LedgerError
+from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.manifest import is_ledger
+from fedworth.ledger.writer import resume_ledger
+os.setuid(65534)
+for attempt in (verify_ledger, resume_ledger, is_ledger):
+    try:
+        attempt(Path(sys.argv[1]))
+    except LedgerError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user who may not read the ledger")
+def test_a_ledger_that_one_may_not_read_is_an_error_with_a_message(original):
+    done = subprocess.run([sys.executable, "-c", UNREADABLE, str(original)], capture_output=True, text=True, check=True)
+    assert done.stdout.count("cannot be read (Permission denied)") == 3
+
+
+def test_opening_takes_time_in_proportion_to_the_rounds(tmp_path):
+    """Counted in calls, which no other process disturbs; thirty-two thousand rounds take about a second."""
+    counts = []
+    for n_rounds in (200, 800):
+        folder = tmp_path / str(n_rounds)
+        long_ledger(folder, n_rounds)
+        n_calls = 0
+
+        def count(_frame, event, _arg):
+            nonlocal n_calls
+            n_calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            ledger = open_ledger(folder)
+            ledger.sample_counts()
+            for t in range(n_rounds):
+                ledger.sample_counts(t)
+        finally:
+            sys.setprofile(None)
+        counts.append(n_calls)
+    assert counts[1] < 4.2 * counts[0]
+
+
+def long_ledger(folder, n_rounds):
+    """A manifest of many rounds that a client joins each, and empty files for them."""
+    create_ledger(folder, aggregation="samples").release()
+    (folder / "rounds").mkdir()
+    _, chain = read_header(folder)
+    with (folder / "manifest.jsonl").open("wb") as manifest:
+        for t in range(n_rounds):
+            file = f"rounds/{t:06d}.safetensors"
+            (folder / file).touch()
+            said: dict[str, Any] = {
+                "joined": (f"c{t}",),
+                "asked": (t,),
+                "answered": (t,),
+                "participants": (t,),
+                "sample_counts": (1,),
+            }
+            line, chain = line_bytes(RoundEntry(round_index=t, number=t, file=file, sha256="0", **said), chain)
+            manifest.write(line)

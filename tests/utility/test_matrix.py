@@ -71,6 +71,7 @@ def test_a_matrix_is_frozen():
     ("changes", "message"),
     [
         ({"utilities": [0, 1, np.nan, 0, 3]}, r"round 0, coalition \{b\}: utility is nan, expected a finite number"),
+        ({"utilities": [0, 1, 1e300, 0, 3]}, r"round 0, coalition \{b\}: utility is 1e\+300, expected at most 1e\+100"),
         ({"utilities": [0, 1, 2, 0, -np.inf]}, r"round 1, coalition \{a, c\}: utility is -inf"),
         ({"utilities": [0, 1, 2, 0.5, 3]}, r"round 1, coalition \{\}: utility is 0.5, expected 0 for the empty"),
         ({"participants": ABSENT}, r"round 1, coalition \{a, c\}: seen, though not all of its members took part"),

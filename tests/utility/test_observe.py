@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedworth.errors import LedgerError, UsageError, UtilityError
+from fedworth.federation.live.recorder import record_into
 from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate
@@ -117,11 +118,11 @@ def test_a_utility_that_is_not_finite_is_refused_with_its_round_and_coalition(ti
 def test_a_model_that_overflows_on_the_test_set_is_refused(tmp_path):
     module = build_model(ModelSpec("logistic", (2,), 2))
     start = state_of(module)
-    huge = {name: torch.full_like(tensor, 1e19) for name, tensor in start.items()}
+    huge = {name: torch.full_like(tensor, 1e7) for name, tensor in start.items()}
     writer = create_ledger(tmp_path / "ledger", ["anna", "ben"], aggregation="uniform")
     writer.record_round(start, {"anna": Answer(start, 1), "ben": Answer(huge, 1)})
     ledger = open_ledger(tmp_path / "ledger")
-    task = Task(module, torch.full((3, 2), 1e20), torch.tensor([0, 1, 0]))
+    task = Task(module, torch.full((3, 2), 1e33), torch.tensor([0, 1, 0]))
     with pytest.raises(UtilityError, match=r"round 0, coalition \{ben\}: the loss .* is not finite; without 'ben'"):
         observe(ledger, LoopOracle(task), plan_exact(participation(ledger)))
 
@@ -203,3 +204,11 @@ def test_fixed_weights_do_not_depend_on_whether_the_truth_was_wanted(tmp_path):
     assert not participation(apart).any(axis=0).all()
     for t in range(2):
         np.testing.assert_array_equal(round_weights(apart, t, "fixed"), round_weights(plain, t, "fixed"))
+
+
+def test_a_ledger_with_only_missing_rounds_is_said_to_have_none(tmp_path, tiny_task):
+    recorder = record_into(tmp_path / "l")
+    recorder.lose_round(1, "the disk was full")
+    recorder.release()
+    with pytest.raises(LedgerError, match=r"no recorded rounds in it \(1 are missing: fedworth verify says why\)"):
+        observe(open_ledger(tmp_path / "l"), LoopOracle(tiny_task))

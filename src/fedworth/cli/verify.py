@@ -66,7 +66,7 @@ def _verify_ledger(args: argparse.Namespace) -> None:
         "largest_gap": checked.largest_gap,
     }
     if args.json:
-        warnings = [*ledger.warnings(), *checked.notes()]
+        warnings = _warnings(ledger, checked)
         show_json({**found, "warnings": warnings, "findings": [finding.document() for finding in odd]})
     else:
         _show(args, ledger, checked, odd, said)
@@ -89,5 +89,12 @@ def _show(
         ]
     )
     show_findings(odd)
-    warn([f"{file} is whole, but still has its partial name" for file in ledger.unsettled()])
-    warn((*ledger.warnings(), *checked.notes()))
+    warn(_warnings(ledger, checked))
+
+
+def _warnings(ledger: "Ledger", checked: "Checked") -> tuple[str, ...]:
+    """What a keeper of the ledger must know: of its folder, its files, its rounds and its server."""
+    from fedworth.ledger.exposure import exposures
+
+    unsettled = [f"{file} is whole, but still has its partial name" for file in ledger.unsettled()]
+    return (*exposures(ledger.folder), *unsettled, *ledger.warnings(), *checked.notes())

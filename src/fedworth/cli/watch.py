@@ -58,11 +58,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _growing(folder: Path, seconds: float, *, once: bool) -> Iterator["Ledger"]:
     """The ledger each time that it has grown, until it is closed."""
-    from fedworth.ledger.ledger import HEADER, open_ledger
+    from fedworth.ledger.ledger import open_ledger
+    from fedworth.ledger.manifest import is_ledger
 
     chain = None
     while True:
-        ledger = open_ledger(folder) if once or (folder / HEADER).is_file() else None
+        ledger = open_ledger(folder) if once or is_ledger(folder) else None
         if ledger is not None and ledger.chain != chain and (ledger.n_rounds or once):
             chain = ledger.chain
             yield ledger

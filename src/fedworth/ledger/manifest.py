@@ -12,6 +12,7 @@ such a line, and JSON has no zero bytes.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,23 +68,25 @@ class RoundEntry:
 
     def __post_init__(self) -> None:
         where = f"round {self.round_index}"
-        if not set(self.participants) <= set(self.answered):
+        if not set(self.participants).issubset(self.answered):
             raise LedgerError(f"{where}: participants {self.participants} not all among {self.answered}")
-        fates = [*self.answered, *self.failed, *self.quarantined]
-        if len(set(fates)) != len(fates) or not set(fates) <= set(self.asked):
+        fates = self.answered + self.failed + self.quarantined
+        if len(set(fates)) != len(fates) or not set(fates).issubset(self.asked):
             raise LedgerError(
                 f"{where}: answered {self.answered}, failed {self.failed}, quarantined {self.quarantined}; "
                 f"expected each of the asked {self.asked} at most once"
             )
-        if set(self.apart) & set(self.answered):
-            raise LedgerError(f"{where}: clients {self.apart} kept apart, yet some of them answered")
+        if not set(self.apart).isdisjoint(self.answered) or len(set(self.apart)) != len(self.apart):
+            raise LedgerError(
+                f"{where}: clients {self.apart} kept apart, yet some of them answered, or stand there twice"
+            )
         for clients, said in (
             (self.answered, self.sample_counts),
             (self.failed, self.failure_reasons),
             (self.quarantined, self.quarantine_reasons),
             (self.apart, self.apart_sample_counts),
         ):
-            if len(clients) != len(said) or len(set(clients)) != len(clients):
+            if len(clients) != len(said):
                 raise LedgerError(f"{where}: {len(said)} counts or reasons for clients {clients}")
         if len(self.nodes) not in (0, len(self.answered)) or not set(self.contested) <= set(self.asked):
             raise LedgerError(f"{where}: {len(self.nodes)} nodes, contested {self.contested}; expected those answered")
@@ -118,12 +121,16 @@ def _is_text(value: Any) -> bool:
     return type(value) is str
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= MOST_SAMPLES
-
-
-def _is_list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: type(value) is list and all(map(is_right, value))
+def _is_list_of(types: set[type], most: float) -> Callable[[Any], bool]:
+    """Whether a value is a list of these types, numbers from 0 to `most`; without a loop in Python: lines are many."""
+    numbers = types != {str}
+    return lambda value: (
+        type(value) is list
+        and (
+            not value
+            or (types.issuperset(map(type, value)) and (not numbers or (min(value) >= 0 and max(value) <= most)))
+        )
+    )
 
 
 Check = tuple[Callable[[Any], bool], str]
@@ -131,9 +138,9 @@ CHECKED: dict[Any, Check] = {
     int: (_is_position, "a whole number from 0"),
     str: (_is_text, "text"),
     str | None: (lambda value: value is None or _is_text(value), "text or null"),
-    tuple[int, ...]: (_is_list_of(_is_position), "a list of whole numbers from 0"),
-    tuple[str, ...]: (_is_list_of(_is_text), "a list of texts"),
-    tuple[float, ...]: (_is_list_of(_is_count), "a list of numbers from 0 to 2^53"),
+    tuple[int, ...]: (_is_list_of({int}, math.inf), "a list of whole numbers from 0"),
+    tuple[str, ...]: (_is_list_of({str}, 0), "a list of texts"),
+    tuple[float, ...]: (_is_list_of({int, float}, MOST_SAMPLES), "a list of numbers from 0 to 2^53"),
 }
 CHECKS: dict[str, dict[str, Check]] = {
     kind: {name: CHECKED[hint] for name, hint in get_type_hints(type_).items()} for kind, type_ in KINDS.items()
@@ -167,32 +174,43 @@ def read_lines(folder: Path, chain: str) -> Iterator[tuple[Line, str]]:
     """The finished lines of a manifest, each with the chain after it; stops at the first that is not as written."""
     n_rounds, is_closed = 0, False
     for number, raw in enumerate(read_manifest(folder).split(b"\n")[:-1]):
-        where = f"{folder / MANIFEST}, line {number + 1} (after {n_rounds} good rounds)"
-        if is_closed:
-            raise LedgerError(f"{where}: stands after the line that closes the ledger")
-        line = _parsed(raw, where)
-        chain = _following(raw, chain, where)
-        _check_place(line, n_rounds, where)
+        try:
+            if is_closed:
+                raise LedgerError("stands after the line that closes the ledger")
+            line = _parsed(raw)
+            chain = _following(raw, chain)
+            _check_place(line, n_rounds)
+        except LedgerError as error:
+            where = f"{folder / MANIFEST}, line {number + 1} (after {n_rounds} good rounds)"
+            raise LedgerError(f"{where}: {error}") from None
         n_rounds += isinstance(line, RoundEntry)
         is_closed = isinstance(line, ClosedLine)
         yield line, chain
 
 
-def _following(raw: bytes, chain: str, where: str) -> str:
+def _following(raw: bytes, chain: str) -> str:
     """The chain after a line, if the line says the same."""
     body, _, said = raw.rpartition(b', "chain": "')
     following = hashlib.sha256(chain.encode() + body + b"}").hexdigest()
     if said != f'{following}"}}'.encode():
-        raise LedgerError(f"{where}: its chain does not fit; it or something before it was edited")
+        raise LedgerError("its chain does not fit; it or something before it was edited")
     return following
+
+
+def is_ledger(folder: Path) -> bool:
+    """Whether there is a header at `folder`; an error if nobody may look."""
+    try:
+        return (folder / HEADER).is_file()
+    except OSError as error:
+        raise LedgerError(f"{folder / HEADER}: cannot be read ({error.strerror})") from error
 
 
 def read_header(folder: Path) -> tuple[dict[str, Any], str]:
     """What `federation.json` says, if this fedworth can read it, and the chain after it."""
     path = folder / HEADER
+    if not is_ledger(folder):
+        raise LedgerError(f"{folder}: no {HEADER} in it, so this is not a ledger")
     try:
-        if not path.is_file():
-            raise LedgerError(f"{folder}: no {HEADER} in it, so this is not a ledger")
         header, chain = read_json(path), hashlib.sha256(read_bytes(path, MOST_JSON)).hexdigest()
     except ArtefactError as error:
         raise LedgerError(str(error)) from error
@@ -224,33 +242,32 @@ def _json(document: dict[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode(errors="surrogatepass")
 
 
-def _parsed(raw: bytes, where: str) -> Line:
+def _parsed(raw: bytes) -> Line:
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise LedgerError(f"{where}: not readable as JSON ({str(error)[:80]})") from error
-    kind = document.get("kind") if isinstance(document, dict) else None
+        raise LedgerError(f"not readable as JSON ({str(error)[:80]})") from error
+    kind = document.pop("kind", None) if isinstance(document, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
-        raise LedgerError(f"{where}: neither a round, a missing round nor the closing line")
-    checks = CHECKS[kind]
-    given = {key: value for key, value in document.items() if key not in ("kind", "chain")}
-    if not checks.keys() - OPTIONAL <= given.keys() <= checks.keys():
-        raise LedgerError(f"{where}: not the fields of a line of kind {kind!r}")
-    for key, value in given.items():
-        is_right, expected = checks[key]
+        raise LedgerError("neither a round, a missing round nor the closing line")
+    document.pop("chain", None)
+    if not CHECKS[kind].keys() - OPTIONAL <= document.keys() <= CHECKS[kind].keys():
+        raise LedgerError(f"not the fields of a line of kind {kind!r}")
+    for key, value in document.items():
+        is_right, expected = CHECKS[kind][key]
         if not is_right(value):
-            found = f"{type(value).__name__} {str(value)[:40]!r}"
-            raise LedgerError(f"{where}, {key}: found {found}, expected {expected}")
-    said: dict[str, Any] = {key: tuple(value) if type(value) is list else value for key, value in given.items()}
-    return KINDS[kind](**said)
+            raise LedgerError(f"{key}: found {type(value).__name__} {str(value)[:40]!r}, expected {expected}")
+        if type(value) is list:
+            document[key] = tuple(value)
+    return KINDS[kind](**document)
 
 
-def _check_place(line: Line, n_rounds: int, where: str) -> None:
+def _check_place(line: Line, n_rounds: int) -> None:
     """Refuse a round out of order, and a file that is not the round's own."""
     if isinstance(line, RoundEntry):
         stem = f"{n_rounds:06d}.safetensors"
         files = (line.file, line.apart_file, line.round_index)
         if files not in ((f"rounds/{stem}", None, n_rounds), (f"rounds/{stem}", f"apart/{stem}", n_rounds)):
-            raise LedgerError(f"{where}: {files}, expected the files of round {n_rounds}")
+            raise LedgerError(f"{files}, expected the files of round {n_rounds}")
     elif isinstance(line, ClosedLine) and line.file != FINAL:
-        raise LedgerError(f"{where}: final model in {line.file!r}, expected {FINAL!r}")
+        raise LedgerError(f"final model in {line.file!r}, expected {FINAL!r}")

@@ -1,12 +1,23 @@
 """What a model must be before it is recorded or averaged: the right tensors, and numbers that stay numbers.
 
-A coalition's model is a mean of its members' models, cast to the global model's dtypes. So every value must be
-finite in those, and no larger than √(largest float32) ≈ 1.8e19: two such values multiplied still give a
-number, and no honest training comes near it. Dtypes may differ from the global model's (servers turn integer
-buffers into floats when they average), as long as they are real numbers.
+In: a model as a client sent it, and the global model it started from. Out: the largest value in it, or an error.
+
+A coalition's model is a mean of its members' models, summed in float64 and cast to the global model's dtypes. So every
+value must be finite, and in the range of its own dtype and of the global tensor's:
+
+    floats      at most √(largest float32 / n_in), n_in numbers being summed to one output: their products, summed, are
+                still numbers; and at most a quarter of the largest number of the dtype
+    integers    at most 2^53 in size, up to which float64 has every integer
+
+and no honest training comes near either. One client is also held against the others: values more than 2^24 times as
+large as the global model's and as the middle client's leave nothing of the others in an average of float32.
+Dtypes may differ from the global model's (servers turn integer buffers into floats when they average), as long as they
+are real numbers.
 """
 
 import math
+import statistics
+from collections.abc import Mapping
 
 import torch
 
@@ -18,42 +29,71 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 UNSHARED = 16_384
 
-LARGEST = math.sqrt(torch.finfo(torch.float32).max)
+LARGEST = torch.finfo(torch.float32).max
+WHOLE = 2.0**53
+BEYOND = 2.0**24
 
 
-def check_alike(model: Model, like: Model, where: str) -> None:
-    """Refuse a model whose tensors are not those of `like`, or whose values cannot be averaged with it."""
+def check_alike(model: Model, like: Model, where: str) -> float:
+    """Refuse a model whose tensors are not those of `like`, or whose values cannot be averaged with it; its largest
+    value."""
     if set(model) != set(like):
         odd = sorted(set(model) ^ set(like), key=str)
         shown = ", ".join(repr(name)[:80] for name in odd[:5]) + (", …" if len(odd) > 5 else "")
         raise ModelError(f"{where}: {len(odd)} tensors are missing or extra ({shown}); expected the global model's")
-    for name, tensor in model.items():
-        if tensor.shape != like[name].shape:
-            found, expected = tuple(tensor.shape), tuple(like[name].shape)
-            raise ModelError(f"{where}: tensor {name!r} has shape {found}, expected {expected}")
-        _check_values(tensor, like[name].dtype, f"{where}: tensor {name!r}")
+    return max(_check_one(tensor, like[name], f"{where}: tensor {name!r}") for name, tensor in model.items())
 
 
-def check_finite(model: Model, where: str) -> None:
-    """Refuse a model that is empty, not of real numbers, or with a NaN, an infinity or an absurd number in it."""
+def check_finite(model: Model, where: str) -> float:
+    """Refuse a model that is empty, not of real numbers, or with a NaN, an infinity or an absurd number in it; its
+    largest value."""
     if not model:
         raise ModelError(f"{where}: no tensors in it")
-    for name, tensor in model.items():
-        _check_values(tensor, tensor.dtype, f"{where}: tensor {name!r}")
+    return max(_check_one(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())
 
 
-def _check_values(tensor: torch.Tensor, wanted: torch.dtype, where: str) -> None:
-    if tensor.dtype not in FLOATS + INTEGERS or tensor.layout != torch.strided:
-        raise ModelError(f"{where} is {tensor.dtype}, {tensor.layout}; expected dense real numbers")
-    if not tensor.is_floating_point() or tensor.numel() == 0:
-        return
-    limit = min(LARGEST, torch.finfo(wanted).max if wanted in FLOATS else LARGEST)
+def beyond_the_others(largest: Mapping[str, float], of_global: float) -> dict[str, str]:
+    """Which models have values out of all proportion to the global model's and the other clients', and why."""
+    found = {}
+    for name, size in largest.items():
+        if size > BEYOND * max(1.0, of_global):
+            others = statistics.median_low([of for other, of in largest.items() if other != name] or [of_global])
+            if size > BEYOND * others:
+                known = f"up to {of_global:.3g} in the global model and {others:.3g} in the middle one of the others"
+                found[name] = f"has values up to {size:.3g} in size, and they are {known}: no average has room for both"
+    return found
+
+
+def _check_one(tensor: torch.Tensor, like: torch.Tensor, where: str) -> float:
+    """The largest value of a tensor that is fit to be averaged; 0 of integers, which are never out of proportion."""
+    if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in FLOATS + INTEGERS:
+        kind = "nested" if tensor.is_nested else "without values" if tensor.is_meta else tensor.layout
+        raise ModelError(f"{where} is {tensor.dtype}, {kind}; expected dense real numbers")
+    if tensor.shape != like.shape:
+        raise ModelError(f"{where} has shape {tuple(tensor.shape)}, expected {tuple(like.shape)}")
+    if tensor.numel() == 0:
+        return 0.0
     low, high = _extremes(tensor.detach())
     if not (math.isfinite(low) and math.isfinite(high)):
         n_bad = int((~torch.isfinite(tensor)).sum())
         raise ModelError(f"{where} has {n_bad} values that are NaN or infinite")
-    if max(-low, high) > limit:
-        raise ModelError(f"{where} has values up to {max(-low, high):.3g} in size, expected at most {limit:.3g}")
+    least, most = _range(tensor, like.dtype)
+    if low < least or high > most:
+        found = f"values from {low:.3g} to {high:.3g}"
+        raise ModelError(f"{where} has {found}, expected from {least:.3g} to {most:.3g}, so that averages are numbers")
+    return max(-low, high) if tensor.is_floating_point() else 0.0
+
+
+def _range(tensor: torch.Tensor, wanted: torch.dtype) -> tuple[float, float]:
+    """The least and the most that a value may be, in the tensor's dtype and in the one that averages are cast to."""
+    n_in = tensor.numel() / len(tensor) if tensor.ndim > 1 else 1
+    least, most = -WHOLE, WHOLE
+    if tensor.is_floating_point() and wanted in FLOATS:
+        most = min(math.sqrt(LARGEST / n_in), torch.finfo(tensor.dtype).max / 4, torch.finfo(wanted).max / 4)
+        least = -most
+    elif wanted not in FLOATS and wanted != torch.bool:
+        least, most = max(least, torch.iinfo(wanted).min), min(most, torch.iinfo(wanted).max)
+    return least, most
 
 
 def _extremes(tensor: torch.Tensor) -> tuple[float, float]:

@@ -41,6 +41,10 @@ ENTRY_BYTES = 160
 """The most an entry of the header takes beside the tensor's name and shape."""
 
 ALIGNMENT = 8
+LONGEST_HEADER = 100_000_000  # bytes; readers of safetensors take no longer one
+
+UNREAD = ("padding", "refused")
+"""Tensors that are in a file and belong to no model: filling, and what was refused after it was written."""
 
 Owner = tuple[str, int]
 """("global", −1), ("client", 3) or ("absent", 3)."""
@@ -67,6 +71,11 @@ class ModelFileWriter:
         except BaseException:
             self.n_bytes, self.header = n_bytes, {key: self.header[key] for key in self.header if key in keys}
             raise
+
+    def rename(self, owner: str, other: str) -> None:
+        """Let the tensors of one owner stand under another's name."""
+        entries = self.header.items()
+        self.header = {other + key.removeprefix(owner) if key.startswith(owner) else key: at for key, at in entries}
 
     def finish(self) -> str:
         """Write the header, flush all to the device (the partial name too), and say the sha256."""
@@ -131,6 +140,7 @@ def read_models(path: Path, sha256: str) -> dict[Owner, Model]:
     """The models of a file whose bytes are as recorded, memory-mapped."""
     for place in (path, partial_of(path), path):  # it may take its name while we look
         with contextlib.suppress(FileNotFoundError):
+            _check_extent(place)
             found = file_sha256(place)
             if found != sha256:
                 raise LedgerError(f"{path}: sha256 {found}, expected {sha256}; the file was changed or damaged")
@@ -149,13 +159,29 @@ def file_sha256(path: Path) -> str:
         raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
 
 
+def _check_extent(place: Path) -> None:
+    """Refuse a file that is not as long as its own header says, before terabytes are hashed or memory is taken."""
+    try:
+        with open_regular(place) as file:
+            n_bytes, room = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(room)) if room <= min(LONGEST_HEADER, n_bytes) else {}
+        expected = 8 + room + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise LedgerError(f"{place}: its header cannot be read ({error}); the file was changed or damaged") from error
+    if n_bytes != expected:
+        found = f"is {n_bytes:,} bytes long, and its header says {expected:,}"
+        raise LedgerError(f"{place}: {found}; the file was changed or damaged")
+
+
 def _models_in(place: Path) -> dict[Owner, Model]:
     models: dict[Owner, Model] = {}
     try:
         with safe_open(place, framework="pt") as file:
             for key in sorted(file.keys()):
                 kind, _, rest = key.partition("/")
-                if kind != "padding":
+                if kind not in UNREAD:
                     index, name = (-1, rest) if kind == "global" else _client_key(rest)
                     models.setdefault((kind, index), {})[name] = file.get_tensor(key)
     except FileNotFoundError:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from fedworth.errors import LedgerError, ModelError
+from fedworth.errors import FedworthError, LedgerError, ModelError
+from fedworth.ledger.counts import checked_count
 from fedworth.ledger.manifest import RoundEntry, check_names
-from fedworth.ledger.model import Model, check_alike, check_finite
+from fedworth.ledger.model import Model, beyond_the_others, check_alike, check_finite
 from fedworth.ledger.model_file import ModelFileWriter, start_model_file
 
 T = TypeVar("T")
 
-MOST_SAMPLES = 2.0**53
 LONGEST_REASON = 300
 
 
@@ -36,6 +36,7 @@ class OpenRound:
     announced: list[str]  # who may be asked
     file: ModelFileWriter
     asked: list[str]  # who was; everyone announced, unless the end of the round knows better
+    largest_global: float = 0.0  # value in the global model
     apart_file: ModelFileWriter | None = None
     answered: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class OpenRound:
     apart: dict[str, float] = field(default_factory=dict)
     nodes: Mapping[str, str] = field(default_factory=dict)  # from which node a client answered
     contested: Sequence[str] = ()  # whose name a second node claimed
+    largest: dict[str, float] = field(default_factory=dict)  # value of each model, of those that answered
 
     @property
     def where(self) -> str:
@@ -54,12 +56,12 @@ class OpenRound:
         known = set(self.clients)
         return [name for name in dict.fromkeys([*self.announced, *self.apart]) if name not in known]
 
-    def answer(self, name: str, answer: Answer, *, expect_samples: bool) -> None:
+    def answer(self, name: str, answer: Answer, counting: str) -> None:
         """Put one client's model on disk, if it can be averaged."""
         self._expect(name)
-        self._check(name, answer, expect_samples)
-        self.file.add(f"client/{self._position(name)}", answer.model)
-        self.answered[name] = answer.n_samples
+        n_samples = checked_count(answer.n_samples, counting, f"{self.where}, client {name!r}")
+        self.largest[name] = self._put(self.file, f"client/{self._position(name)}", name, answer.model)
+        self.answered[name] = n_samples
 
     def fail(self, name: str, reason: str) -> None:
         """One client said that it could not do its part."""
@@ -78,14 +80,24 @@ class OpenRound:
             return
         path = self.folder / f"apart/{self.round_index:06d}.safetensors"
         self.apart_file = start_model_file(path, self.global_model, len(answers))
-        self.apart = {name: answer.n_samples for name, answer in answers.items()}
         for name, answer in answers.items():
-            self._check(name, answer, False)
-            self.apart_file.add(f"absent/{self._position(name)}", answer.model)
+            self.apart[name] = checked_count(answer.n_samples, "any", f"{self.where}, client {name!r}")
+            self._put(self.apart_file, f"absent/{self._position(name)}", name, answer.model)
+
+    def hold_against_each_other(self, *, quarantine: bool) -> None:
+        """Refuse the models that are out of all proportion to the others; their bytes stay in the file, unread."""
+        for name, reason in beyond_the_others(self.largest, self.largest_global).items():
+            if not quarantine:
+                raise ModelError(f"{self.where}, client {name!r}: {reason}")
+            position = self._position(name)
+            self.file.rename(f"client/{position}/", f"refused/{position}/")
+            del self.answered[name]
+            self.quarantined[name] = shown(reason)
 
     def finish(self, participants: Sequence[str] | None, notes: Sequence[str]) -> RoundEntry:
         """Flush the files and say what the manifest is to hold."""
-        taking_part = self.answered if participants is None else participants
+        taking_part = [*self.answered] if participants is None else participants
+        taking_part = [name for name in taking_part if name not in self.quarantined]
         stem = f"{self.round_index:06d}.safetensors"
         return RoundEntry(
             round_index=self.round_index,
@@ -137,12 +149,17 @@ class OpenRound:
         if not self.expects(name):
             raise LedgerError(f"{self.where}: client {name!r} is reported twice")
 
-    def _check(self, name: str, answer: Answer, expect_samples: bool) -> None:
+    def _put(self, file: ModelFileWriter, owner: str, name: str, model: Model) -> float:
+        """Check a model and write it; whatever is wrong with it is the client's trouble, not the round's."""
         where = f"{self.where}, client {name!r}"
-        check_alike(answer.model, self.global_model, where)
-        n = answer.n_samples
-        if not 0 <= n <= MOST_SAMPLES or (expect_samples and n == 0):
-            raise ModelError(f"{where}: its number of samples is not above 0 and at most 2^53, so it has no weight")
+        try:
+            largest = check_alike(model, self.global_model, where)
+            file.add(owner, model)
+        except (FedworthError, OSError):
+            raise
+        except Exception as error:  # a tensor may be of any kind that torch has
+            raise ModelError(f"{where}: not readable as numbers ({type(error).__name__}: {error})") from error
+        return largest
 
     def _position(self, name: str) -> int:
         try:
@@ -163,11 +180,11 @@ def open_round(
 ) -> OpenRound:
     """Begin a round: its global model goes to disk."""
     where = f"{folder}, round {round_index}"
-    check_finite(global_model, f"{where}, global model")
+    largest = check_finite(global_model, f"{where}, global model")
     names = list(dict.fromkeys(asked))
     check_names(names, where)
     file = start_model_file(folder / f"rounds/{round_index:06d}.safetensors", global_model, 1 + len(names))
-    round_ = OpenRound(folder, round_index, number, global_model, clients, names, file, names)
+    round_ = OpenRound(folder, round_index, number, global_model, clients, names, file, names, largest)
     try:
         file.add("global", global_model)
     except BaseException:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import LedgerError, ModelError, unknown_name
+from fedworth.ledger.exposure import refuse_exposed
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.lock import LedgerLock, locked
 from fedworth.ledger.manifest import (
@@ -45,6 +46,9 @@ from fedworth.storage import Place, json_bytes, make_folder, refuse_existing, wr
 
 __all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
 
+REAL_WEIGHTS = "real_weights"
+"""The setting of a ledger whose server weighs clients by something that is no number of samples."""
+
 log = logging.getLogger("fedworth")
 
 
@@ -62,8 +66,14 @@ class LedgerWriter:
     lock: LedgerLock
     is_closed: bool = False
     quarantine: bool = False
+    real_weights: bool = False
     current: OpenRound | None = None
     unsettled: list[Path] = field(default_factory=list)  # committed, but still under their partial names
+
+    @property
+    def counting(self) -> str:
+        """What a client may report as its number of samples: see `counts`."""
+        return "any" if not self.quarantine else "weights" if self.real_weights else "samples"
 
     def start_round(self, global_model: Model, *, asked: Sequence[str], number: int | None = None) -> None:
         """Begin a round: the model that was sent, and to whom. `number` is the federation's own for the round."""
@@ -79,7 +89,7 @@ class LedgerWriter:
         round_ = self._open()
         try:
             with self._told(f"the model of {name!r}"):
-                round_.answer(name, Answer(model, n_samples), expect_samples=self.quarantine)
+                round_.answer(name, Answer(model, n_samples), self.counting)
         except ModelError as error:
             if not self.quarantine:
                 raise
@@ -111,6 +121,7 @@ class LedgerWriter:
         round_.asked = round_.asked if asked is None else list(asked)
         try:
             with self._told("its models"):
+                round_.hold_against_each_other(quarantine=self.quarantine)
                 round_.keep_apart(apart or {})
                 self._append(round_.finish(participants, notes))
         except Exception:
@@ -250,16 +261,20 @@ def create_ledger(
         make_folder(folder)
     except OSError as error:
         raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
+    refuse_exposed(folder)
     with locked(folder) as lock:
         _begin(folder, header)
         chain = file_sha256(folder / HEADER)
-        return LedgerWriter(folder, aggregation, list(clients), chain, 0, 0, 0, lock, quarantine=quarantine)
+        writer = LedgerWriter(folder, aggregation, list(clients), chain, 0, 0, 0, lock, quarantine=quarantine)
+        writer.real_weights = bool((settings or {}).get(REAL_WEIGHTS))
+        return writer
 
 
 def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
     """The ledger at `folder`, ready for its next round, with what was never committed cleared away."""
     folder = Path(folder)
     read_header(folder)  # what is no ledger is not locked either
+    refuse_exposed(folder)
     with locked(folder) as lock:
         ledger = open_ledger(folder)
         try:
@@ -270,6 +285,7 @@ def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
         clients, following = list(ledger.clients), ledger.next_number
         writer = LedgerWriter(folder, ledger.aggregation, clients, ledger.chain, ledger.n_rounds, following, size, lock)
         writer.is_closed, writer.quarantine = ledger.is_closed, quarantine
+        writer.real_weights = bool(ledger.settings.get(REAL_WEIGHTS))
         if writer.is_closed:
             lock.release()  # there is nothing left to write
         return writer

@@ -16,6 +16,9 @@ from fedworth.trail import Trail
 from fedworth.utility.coalitions import are_distinct, are_within, coalitions_of, distinct, locate, names, prefixes
 from fedworth.utility.planning.design import check_design
 
+LARGEST = 1e100
+"""Utilities up to this size can be squared and summed without leaving float64."""
+
 
 @dataclass(frozen=True)
 class UtilityMatrix:
@@ -71,6 +74,10 @@ class UtilityMatrix:
         bad = np.flatnonzero(~np.isfinite(self.utilities))
         if len(bad):
             raise UtilityError(f"{self._where(bad[0])}: utility is {self.utilities[bad[0]]}, expected a finite number")
+        huge = np.flatnonzero(np.abs(self.utilities) > LARGEST)
+        if len(huge):
+            found = f"utility is {self.utilities[huge[0]]}, expected at most {LARGEST:g} in size"
+            raise UtilityError(f"{self._where(huge[0])}: {found}; give them in another unit")
         cells = self.round_indices * len(self.coalitions) + self.coalition_indices
         if len(np.unique(cells)) != len(cells):
             raise UtilityError("utility matrix: a cell is given twice")

@@ -104,6 +104,7 @@ def observe_and_count(
     """As `observe`, with the number of utilities that had to be measured. A round of which all is known must still be
     whole, but the first `n_checked` are not looked at: the caller knows that they are. A ledger whose server did not
     follow its rule is refused, unless it is to be valued `as_average`."""
+    _refuse_no_rounds(ledger)
     plan, weighting = plan or choose_plan(participation(ledger)), weighting or ledger.default_weighting
     _refuse_other_federation(ledger, plan)
     server = server_of(ledger, oracle, weighting, as_average=as_average)
@@ -261,6 +262,12 @@ def _trail(ledger: Ledger, oracle: Oracle) -> Trail:
     """Which rounds were measured, and on what; an oracle of one's own need not know its task."""
     task: Task | None = getattr(oracle, "task", None)
     return Trail(ledger.chain, ledger.n_rounds, None if task is None else task.fingerprint)
+
+
+def _refuse_no_rounds(ledger: Ledger) -> None:
+    if ledger.n_rounds == 0:
+        missing = f" ({len(ledger.missing)} are missing: fedworth verify says why)" if ledger.missing else ""
+        raise LedgerError(f"{ledger.folder}: no recorded rounds in it{missing}, so there is nothing to value")
 
 
 def _refuse_other_federation(ledger: Ledger, plan: Plan) -> None:

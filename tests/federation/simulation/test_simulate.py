@@ -386,3 +386,10 @@ def test_a_federation_learns_from_real_mnist(tmp_path):
     matrix = observe(ledger, LoopOracle(task), plan_exact(participation(ledger)))
     assert ledger.n_rounds == 2
     assert matrix.row(0, np.ones((1, 10), dtype=bool))[0] > 0
+
+
+def test_settings_of_other_clients_than_the_ledgers_are_refused_before_anything_is_made(tiny_ledger):
+    settings = {**tiny_ledger.settings["simulation"], "n_clients": 10**9}
+    forged = replace(tiny_ledger, settings={**tiny_ledger.settings, "simulation": settings})
+    with pytest.raises(DataError, match="speak of 1000000000 clients, the ledger has 5; its header was edited"):
+        task_of(forged)

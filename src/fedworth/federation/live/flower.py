@@ -30,6 +30,8 @@ log = logging.getLogger("fedworth")
 
 IDENTITY = "fedworth.identity"
 POLL_SECONDS = 1.0
+SAMPLES = "num-examples"
+"""The metric in which Flower's clients report how many samples they have; any other is a weight, whole or not."""
 
 T = TypeVar("T")
 
@@ -81,7 +83,7 @@ class RecordingGrid:
 
     inner: Any
     recorder: LiveRecorder
-    weighted_by: str = "num-examples"
+    weighted_by: str = SAMPLES
     hear_everyone: int | None = None
     wait_seconds: float = 600.0
     n_rounds: int = 0
@@ -262,15 +264,16 @@ def record(
     who is never heard will be named as such. `keys_last=True` if the SuperLink authenticates its nodes: a name then
     stays with the key that it was first heard from. `resume` goes on with the ledger of a server that was stopped.
     """
+    by = weighted_by or weights_seen(strategy) or SAMPLES
     recorder = record_into(
         ledger,
         clients,
         aggregation=aggregation,
         rule=rule if rule is not None or strategy is None else rule_seen(strategy),
+        real_weights=by != SAMPLES,
         settings={"source": "flower"},
         resume=resume,
     )
-    by = weighted_by or weights_seen(strategy) or "num-examples"
     nodes = NodeNames(owners_of(open_ledger(recorder.writer.folder)), keys_last)
     return RecordingGrid(grid, recorder, by, hear_everyone, wait_seconds, nodes=nodes)
 

@@ -30,7 +30,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from fedworth.errors import FedworthError
 from fedworth.federation.live.claims import Node, Owners, label_of, owners_of, settle
 from fedworth.federation.live.lookalikes import skeleton
-from fedworth.federation.live.recorder import LiveRecorder, record_into
+from fedworth.federation.live.recorder import LiveRecorder, record_into, with_difference
 from fedworth.ledger.ledger import open_ledger
 
 
@@ -180,7 +180,7 @@ def _full(params: Any, kind: Any, model: dict[str, Any]) -> dict[str, Any]:
     arrays = {key: _array(value) for key, value in params.items()}
     if kind != ParamsType.DIFF:
         return arrays
-    return {key: model[key] + value for key, value in arrays.items()}
+    return with_difference(model, arrays)
 
 
 def _array(value: Any) -> Any:

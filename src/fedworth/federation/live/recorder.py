@@ -24,10 +24,9 @@ import torch
 from fedworth.errors import LedgerError, ModelError
 from fedworth.federation.live.claims import Settled
 from fedworth.federation.rules.rule import Rule
-from fedworth.ledger.ledger import HEADER
-from fedworth.ledger.manifest import check_names
+from fedworth.ledger.manifest import check_names, is_ledger
 from fedworth.ledger.model import Model
-from fedworth.ledger.writer import LedgerWriter, create_ledger, resume_ledger
+from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, create_ledger, resume_ledger
 from fedworth.storage import Place
 
 log = logging.getLogger("fedworth")
@@ -54,7 +53,7 @@ class LiveRecorder:
         names = [name for name in dict.fromkeys(asked) if self._is_usable(name)]
         self._attempt(lambda: self.writer.start_round(model_of(global_model), asked=names, number=self.number))
 
-    def client_model(self, name: str, model: Arrays, n_samples: float) -> None:
+    def client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
         """Put one client's answer on disk, or refuse it alone."""
         self._attempt(lambda: self._client_model(name, model, n_samples), of_client=name)
 
@@ -113,9 +112,9 @@ class LiveRecorder:
         except Exception as error:
             log.error("fedworth: %s", error)
 
-    def _client_model(self, name: str, model: Arrays, n_samples: float) -> None:
+    def _client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
         try:
-            self.writer.client_model(name, model_of(model), float_of(n_samples))
+            self.writer.client_model(name, model_of(model), n_samples)
         except ModelError as error:
             self.writer.client_refused(name, str(error))
 
@@ -159,18 +158,21 @@ def record_into(
     *,
     aggregation: str = "samples",
     rule: Rule | None = None,
+    real_weights: bool = False,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> LiveRecorder:
     """A recorder for a new ledger, or (`resume`) for one that a stopped server left. This alone may raise.
 
     `rule` is what the server makes of its clients' models, if it is not the weighted mean; it goes into the header.
+    With `real_weights` clients report any weight above 0 instead of a number of samples.
     """
     place = Path(folder)
-    if resume and (place / HEADER).is_file():
+    if resume and is_ledger(place):
         return LiveRecorder(resume_ledger(place, quarantine=True))
     seen = {} if rule is None else {"rule": rule.document()}
-    header = {**(settings or {}), **seen}
+    weights = {REAL_WEIGHTS: True} if real_weights else {}
+    header = {**(settings or {}), **seen, **weights}
     writer = create_ledger(place, clients, aggregation=aggregation, settings=header, quarantine=True)
     return LiveRecorder(writer)
 
@@ -183,11 +185,16 @@ def model_of(arrays: Arrays) -> Model:
         raise ModelError(f"not a state dict of arrays of numbers ({error})") from None
 
 
-def float_of(n_samples: Any) -> float:
-    """A number of samples as a client reports it: kept whole if it is."""
-    if isinstance(n_samples, bool) or not isinstance(n_samples, int | float):
-        raise ModelError(f"number of samples is a {type(n_samples).__name__}, expected a number")
-    return int(n_samples) if isinstance(n_samples, float) and n_samples.is_integer() else n_samples
+def with_difference(start: Arrays, difference: Arrays) -> dict[str, Any]:
+    """w^t + the difference that a client sent; names and shapes are compared before any arithmetic, since a sum of two
+    shapes that merely broadcast can be a million times as large as either."""
+    for name, value in difference.items():
+        if name not in start:
+            raise ModelError(f"a difference for {str(name)[:80]!r}, which the global model does not have")
+        found, expected = np.shape(value), np.shape(start[name])
+        if tuple(found) != tuple(expected):
+            raise ModelError(f"a difference of shape {tuple(found)} for {name!r}, expected {tuple(expected)}")
+    return {name: start[name] + value for name, value in difference.items()}
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -29,7 +29,8 @@ from fedworth.federation.simulation.settings import SimulationSettings, settings
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.simulation.training import ClientData, LocalTraining, client_data, train_clients
 from fedworth.federation.task import Task
-from fedworth.ledger.ledger import HEADER, Ledger, Model, open_ledger
+from fedworth.ledger.ledger import Ledger, Model, open_ledger
+from fedworth.ledger.manifest import is_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
 from fedworth.storage import Place, Progress, silent
 
@@ -59,7 +60,7 @@ def simulate(
     folder, dataset = Path(folder), _dataset(settings, data_folder)
     federation, task = _federation(settings, dataset), _task(settings, dataset)
     document = {"simulation": settings.document(), "test_sha256": task.fingerprint}
-    if resume and (folder / HEADER).is_file():
+    if resume and is_ledger(folder):
         found = _with_these_settings(folder, document)
         writer = resume_ledger(folder)  # also gives a final model its name, if the kill came just before
         if writer.is_closed:
@@ -84,6 +85,9 @@ def simulation_of(ledger: Ledger) -> SimulationSettings:
 def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
     """The task of a simulated federation, remade from its settings and checked to be the same."""
     settings, expected = simulation_of(ledger), ledger.settings.get("test_sha256")
+    if settings.n_clients != len(ledger.clients):
+        found = f"the settings speak of {settings.n_clients} clients, the ledger has {len(ledger.clients)}"
+        raise DataError(f"{ledger.folder}: {found}; its header was edited")
     task = _task(settings, _dataset(settings, data_folder))
     if task.fingerprint != expected:
         found = f"test set has sha256 {task.fingerprint}, expected {expected}"

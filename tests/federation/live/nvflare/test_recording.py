@@ -111,6 +111,7 @@ HOSTILE = {
     "NaN": result({"w": np.full(4, np.nan, dtype=np.float32), "b": START["b"]}),
     "shape": result({"w": np.zeros(3, dtype=np.float32), "b": START["b"]}),
     "missing": result({"w": START["w"]}),
+    "a difference of a shape that broadcasts": result({"w": np.ones((12_000, 1, 1))}, ParamsType.DIFF),
     "a difference of nothing known": result({"x": START["w"]}, ParamsType.DIFF),
     "text": result({"w": "words", "b": START["b"]}),
     "no samples": result(START, NUM_STEPS_CURRENT_ROUND=-1),

@@ -1,0 +1,139 @@
+"""What may be averaged: numbers in the range of their dtype and shape, and in proportion to the other clients'."""
+
+import pytest
+import torch
+
+from fedworth.errors import ModelError
+from fedworth.federation.live.recorder import record_into, with_difference
+from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.model import beyond_the_others, check_alike, check_finite
+from fedworth.ledger.writer import Answer, create_ledger
+
+
+def filled(value, dtype, shape=(2, 3)):
+    tensor = torch.zeros(shape, dtype=dtype)
+    tensor.view(-1)[0] = value
+    return {"w": tensor}
+
+
+OUT_OF_RANGE = [
+    (3.4e38, torch.float32, (2, 3)),
+    (1.2e19, torch.float32, (2, 3)),  # √(3.4e38 / 3) = 1.06e19
+    (1e18, torch.float32, (2, 1000)),  # √(3.4e38 / 1000) = 5.8e17
+    (1e300, torch.float64, (2, 3)),
+    (60_000, torch.float16, (2,)),
+    (3e38, torch.bfloat16, (2,)),
+    (2**62, torch.int64, (2,)),
+    (-(2**62), torch.int64, ()),
+]
+
+
+@pytest.mark.parametrize(("value", "dtype", "shape"), OUT_OF_RANGE)
+def test_values_out_of_range_for_their_dtype_and_shape_are_refused(value, dtype, shape):
+    bad = filled(value, dtype, shape)
+    for check in (lambda: check_finite(bad, "here"), lambda: check_alike(bad, filled(0, dtype, shape), "here")):
+        with pytest.raises(ModelError, match=r"here: tensor 'w' has values from .* so that averages are numbers"):
+            check()
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(300.0, torch.int8), (-1.0, torch.uint8), (2.0**60, torch.int64)])
+def test_values_that_the_global_models_dtype_cannot_hold_are_refused(value, wanted):
+    with pytest.raises(ModelError, match="so that averages are numbers"):
+        check_alike(filled(value, torch.float32), filled(0, wanted), "here")
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(2.0**59, torch.float32), (16_000, torch.float16), (2**53, torch.int64), (127, torch.int8), (1, torch.bool)],
+)
+def test_large_values_within_the_range_are_taken(value, dtype):
+    assert check_alike(filled(value, dtype), filled(0, dtype), "here") == (value if dtype.is_floating_point else 0)
+
+
+def test_one_client_out_of_all_proportion_is_named_and_many_are_not():
+    assert list(beyond_the_others({"a": 1.0, "b": 1e12, "c": 2.0}, 1.0)) == ["b"]
+    assert list(beyond_the_others({"a": 1e12}, 1.0)) == ["a"]
+    assert beyond_the_others({"a": 1e12, "b": 2e12, "c": 3e12}, 1.0) == {}
+    assert beyond_the_others({"a": 1e12, "b": 1.0}, 1e9) == {}
+    assert beyond_the_others({"a": 1e6, "b": 0.0}, 0.0) == {}
+
+
+def test_a_model_out_of_proportion_is_quarantined_when_the_round_ends_and_the_others_are_kept(tmp_path):
+    recorder = record_into(tmp_path / "l")
+    recorder.start_round(filled(1, torch.float32), asked=["a", "b", "c"])
+    for name, value in (("a", 1.0), ("b", 1e17), ("c", 2.0)):
+        recorder.client_model(name, filled(value, torch.float32), 5)
+    recorder.end_round()
+    ledger = verify_ledger(tmp_path / "l")
+    entry, round_ = ledger.entries[0], ledger.open_round(0)
+    assert (entry.answered, entry.participants, entry.quarantined) == ((0, 2), (0, 2), (1,))
+    assert "no average has room for both" in entry.quarantine_reasons[0]
+    assert {k: float(found["w"][0, 0]) for k, found in round_.client_models.items()} == {0: 1.0, 2: 2.0}
+
+
+def test_a_strict_recording_refuses_what_is_out_of_proportion(tmp_path):
+    writer = create_ledger(tmp_path / "l", aggregation="uniform")
+    answers = {"a": Answer(filled(1, torch.float32), 1), "b": Answer(filled(1e17, torch.float32), 1)}
+    with pytest.raises(ModelError, match="client 'b': has values up to 1e\\+17"):
+        writer.record_round(filled(1, torch.float32), answers)
+    assert verify_ledger(tmp_path / "l").n_rounds == 0
+
+
+def nested():
+    return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+
+
+EXOTIC = {
+    "meta": lambda: torch.zeros(2, 3, device="meta"),
+    "nested": nested,
+    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8),
+    "sparse": lambda: torch.zeros(2, 3).to_sparse(),
+    "made to fail": lambda: Failing(torch.zeros(2, 3)),
+}
+
+
+class Failing(torch.Tensor):
+    """A tensor whose bytes nobody can have."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.contiguous:
+            raise RuntimeError("no bytes for you")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", EXOTIC)
+def test_a_tensor_of_a_kind_that_cannot_be_stored_costs_the_client_not_the_round(tmp_path, kind):
+    like = {"a": torch.ones(4), "w": torch.zeros(2, 3)}
+    recorder = record_into(tmp_path / "l")
+    recorder.start_round(like, asked=["good", "odd", "also good"])
+    recorder.client_model("good", like, 5)
+    recorder.client_model("odd", {**like, "w": EXOTIC[kind]()}, 5)
+    recorder.client_model("also good", like, 5)
+    recorder.end_round()
+    ledger = verify_ledger(tmp_path / "l")
+    assert (ledger.entries[0].answered, ledger.entries[0].quarantined) == ((0, 2), (1,))
+    assert torch.equal(ledger.open_round(0).client_models[2]["a"], like["a"])
+
+
+def test_a_negated_view_is_stored_as_the_values_it_shows(tmp_path):
+    view = torch.tensor([[1 + 2j, 3 + 4j]]).conj().imag
+    assert view.is_neg()
+    recorder = record_into(tmp_path / "l")
+    recorder.start_round({"w": torch.zeros(1, 2)}, asked=["a"])
+    recorder.client_model("a", {"w": view}, 5)
+    recorder.end_round()
+    assert verify_ledger(tmp_path / "l").open_round(0).client_models[0]["w"].tolist() == [[-2.0, -4.0]]
+
+
+def test_a_difference_is_added_only_to_a_tensor_of_its_own_shape():
+    start = {"w": torch.ones(3, 1)}
+    assert with_difference(start, {"w": torch.ones(3, 1)})["w"].tolist() == [[2.0]] * 3
+    for difference in (torch.ones(1, 12_000), torch.ones(3), torch.tensor(1.0)):
+        with pytest.raises(ModelError, match=r"a difference of shape .* for 'w', expected \(3, 1\)"):
+            with_difference(start, {"w": difference})
+    with pytest.raises(ModelError, match="which the global model does not have"):
+        with_difference(start, {"v": torch.ones(1)})
