@@ -5,6 +5,7 @@ line speaks of is removed, and whatever one speaks of gets its name.
 """
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from fedworth.errors import LedgerError
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import FINAL, MANIFEST, read_manifest
 from fedworth.ledger.model_file import partial_of, settle
+
+log = logging.getLogger("fedworth")
 
 
 def append_line(manifest: Path, data: bytes, size: int) -> None:
@@ -34,6 +37,19 @@ def _write_line(descriptor: int, data: bytes, offset: int) -> None:
     except BaseException:  # an interrupt as well: whoever gives the round up removes its file
         os.ftruncate(descriptor, offset)
         raise
+
+
+def is_settled(path: Path) -> bool:
+    """Give a committed file its name; whether that went well. What did not is said, and is no loss: readers find it."""
+    try:
+        settle(path)
+    except OSError as error:
+        if not partial_of(path).exists():
+            raise LedgerError(f"{path}: was committed, and is gone; somebody removed it: restore it") from error
+        reason = error.strerror or error
+        log.error("fedworth: %s: committed and whole, but still under its partial name (%s)", path, reason)
+        return False
+    return True
 
 
 def cut_unfinished_line(folder: Path) -> int:

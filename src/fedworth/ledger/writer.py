@@ -15,7 +15,6 @@ an error that names the first, and changes nothing.
 """
 
 import contextlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,8 +38,8 @@ from fedworth.ledger.manifest import (
     read_header,
 )
 from fedworth.ledger.model import Model, check_finite
-from fedworth.ledger.model_file import file_sha256, partial_of, settle, start_model_file
-from fedworth.ledger.repair import append_line, clear_away, cut_unfinished_line
+from fedworth.ledger.model_file import file_sha256, start_model_file
+from fedworth.ledger.repair import append_line, clear_away, cut_unfinished_line, is_settled
 from fedworth.ledger.round_writer import Answer, OpenRound, open_round, shown
 from fedworth.storage import Place, json_bytes, make_folder, refuse_existing, write_whole
 
@@ -48,8 +47,6 @@ __all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
 
 REAL_WEIGHTS = "real_weights"
 """The setting of a ledger whose server weighs clients by something that is no number of samples."""
-
-log = logging.getLogger("fedworth")
 
 
 @dataclass
@@ -217,18 +214,7 @@ class LedgerWriter:
 
     def _settle(self, files: Sequence[Path]) -> None:
         """Give committed files their names; what cannot have it yet is said, and tried again before the next round."""
-        self.unsettled = [path for path in [*self.unsettled, *files] if not self._is_settled(path)]
-
-    def _is_settled(self, path: Path) -> bool:
-        try:
-            settle(path)
-        except OSError as error:
-            if not partial_of(path).exists():
-                raise LedgerError(f"{path}: was committed, and is gone; somebody removed it: restore it") from error
-            reason = error.strerror or error
-            log.error("fedworth: %s: committed and whole, but still under its partial name (%s)", path, reason)
-            return False
-        return True
+        self.unsettled = [path for path in [*self.unsettled, *files] if not is_settled(path)]
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
