@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.completion.certificate import stationarity
-from fedworth.completion.kernels import LANES, grams, mix, newton_step, point, pulls, residuals, ridge, scaled_gram
+from fedworth.completion.kernels.layout import LANES
+from fedworth.completion.kernels.newton import newton_step
+from fedworth.completion.kernels.points import point, pulls, residuals, ridge, scaled_gram
+from fedworth.completion.kernels.sweeps import mix
+from fedworth.completion.kernels.systems import grams
 from fedworth.completion.problem import problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from tests.support.games import federation, large_federation, random_problem

@@ -12,8 +12,10 @@ Stops when the gradient is small, not when progress is slow: a slow sweep may be
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedworth.completion import kernels
-from fedworth.completion.kernels import Factors, Point, ridge
+from fedworth.completion.kernels.layout import Factors, Point
+from fedworth.completion.kernels.points import point as kernel_point
+from fedworth.completion.kernels.points import ridge
+from fedworth.completion.kernels.sweeps import sweeps
 from fedworth.completion.problem import Problem
 
 MEMORY = 8
@@ -40,7 +42,7 @@ class Sweeps:
 
 def point(problem: Problem, W: Factors, penalty: float) -> Point:
     """These row factors with the best column factors for them."""
-    return kernels.point(problem.cells, problem.transposed, W, penalty)
+    return kernel_point(problem.cells, problem.transposed, W, penalty)
 
 
 def column_step(problem: Problem, W: Factors, penalty: float) -> Factors:
@@ -56,5 +58,5 @@ def row_step(problem: Problem, H: Factors, penalty: float) -> Factors:
 def sweep(problem: Problem, W: Factors, penalty: float, *, max_sweeps: int, tolerance: float) -> Sweeps:
     """Sweep from these row factors until the gradient vanishes (relative to the penalty's part of it)."""
     cells, transposed = problem.cells, problem.transposed
-    at, n_sweeps = kernels.sweeps(cells, transposed, W, penalty, max_sweeps, tolerance, MEMORY)
+    at, n_sweeps = sweeps(cells, transposed, W, penalty, max_sweeps, tolerance, MEMORY)
     return Sweeps(at.W, at.H, n_sweeps, at.steepness <= tolerance)

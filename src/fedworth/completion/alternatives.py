@@ -18,7 +18,7 @@ from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings
 from fedworth.completion.completion import Alternatives, FactorCompletion
 from fedworth.completion.crossvalidation import folds_of
-from fedworth.completion.kernels import Factors
+from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.problem import PENALTY_KINDS, problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from fedworth.errors import CompletionError

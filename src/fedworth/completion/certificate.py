@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.completion.kernels import Factors, pulls, residuals, scaled_gram
+from fedworth.completion.kernels.layout import Factors
+from fedworth.completion.kernels.points import pulls, residuals, scaled_gram
 from fedworth.completion.problem import Problem
 
 SPECTRAL_TOLERANCE = 1e-6

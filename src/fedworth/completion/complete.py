@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedworth.completion.completion import FactorCompletion
-from fedworth.completion.kernels import Factors
+from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.problem import PENALTY_KINDS, Problem, problem_of
 from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
 from fedworth.errors import CompletionError, unknown_name

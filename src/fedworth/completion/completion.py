@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Utilities
 from fedworth.completion.als import Status
-from fedworth.completion.kernels import Factors
+from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import Place, read_npz, write_npz
 from fedworth.trail import Trail, trail_array, trail_in

@@ -13,7 +13,8 @@ damped, the nearer the step is to the alternating solve's, which is what remains
 import numpy as np
 
 from fedworth.completion.als import Sweeps, point, row_step
-from fedworth.completion.kernels import Factors, Point, newton_step
+from fedworth.completion.kernels.layout import Factors, Point
+from fedworth.completion.kernels.newton import newton_step
 from fedworth.completion.problem import Problem
 
 MOST_INNER = 200

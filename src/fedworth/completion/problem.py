@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices
-from fedworth.completion import kernels
-from fedworth.completion.kernels import Cells, Factors
+from fedworth.completion.kernels.layout import Cells, Factors
+from fedworth.completion.kernels.points import residuals as cell_residuals
 from fedworth.errors import CompletionError, unknown_name
 from fedworth.utility.matrix import UtilityMatrix
 
@@ -52,7 +52,7 @@ class Problem:
 
     def residuals(self, W: Factors, H: Factors) -> NDArray[np.float64]:
         """(n_seen,): what the factors leave unexplained of each seen cell."""
-        return kernels.residuals(self.cells, W, H)
+        return cell_residuals(self.cells, W, H)
 
     def objective(self, W: Factors, H: Factors, penalty: float) -> float:
         """The value of the problem at these factors."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fedworth.completion.als import Status, Sweeps, column_step, sweep
 from fedworth.completion.certificate import Certificate, certify, spectral_norm, top_singular
-from fedworth.completion.kernels import Factors, residuals
+from fedworth.completion.kernels.layout import Factors
+from fedworth.completion.kernels.points import residuals
 from fedworth.completion.newton import SMALL_ENOUGH, descend
 from fedworth.completion.problem import Collapsed, Problem, collapse, problem_of
 from fedworth.errors import CompletionError

@@ -1,14 +1,12 @@
 """The kernels agree with float64 averages written out, one coalition at a time."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedworth.compile import compiled
 from fedworth.errors import UtilityError
 from fedworth.utility.fast.kernels.lanes import TILE
 from fedworth.utility.fast.kernels.measures import (
@@ -286,9 +284,3 @@ def test_layers_that_do_not_fit_are_refused(rng):
     ):
         with pytest.raises(UtilityError, match=problem):
             ReluHeads(heads.pre_activations, weights, biases)
-
-
-def test_a_function_that_cannot_be_kept_on_disk_is_compiled_all_the_same():
-    namespace: dict[str, Any] = {}
-    exec("def double(x): return 2 * x", namespace)  # has no file to keep machine code beside
-    assert compiled(namespace["double"])(21) == 42
