@@ -81,7 +81,8 @@ def test_value_prints_one_json_document_with_the_promised_keys(brought, tmp_path
     for method in ("fedsv", "comfedsv", "heard-round", "leave-one-out"):
         assert main(["value", path, "--method", method, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
-        assert list(document) == ["method", "clients", "values", "standard_errors", "completion", "warnings"]
+        promised = ["method", "clients", "values", "standard_errors", "completion", "warnings", "uncertainty", "trail"]
+        assert list(document) == promised
         assert document["method"] == method
         assert len(document["values"]) == 3
         assert (document["completion"] is None) == (method != "comfedsv")
@@ -334,8 +335,8 @@ def test_a_second_observation_measures_nothing_and_gives_equal_bytes(run_folder,
 
 def test_a_budget_that_runs_out_is_told_and_warned_of(run_folder, tmp_path, capsys):
     ledger, out = str(run_folder / "ledger"), tmp_path / "cut.npz"
-    common = ["observe", ledger, "--no-cache", "--no-fedsv", "--out"]
-    assert main([*common, str(out), "--permutations", "20", "--budget", "10", "--json"]) == 0
+    common = ["observe", ledger, "--no-cache", "--out"]
+    assert main([*common, str(out), "--no-fedsv", "--permutations", "20", "--budget", "10", "--json"]) == 0
     shown = capsys.readouterr()
     told = json.loads(shown.out)
     assert told["n_evaluations"] <= 10

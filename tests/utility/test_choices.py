@@ -57,7 +57,7 @@ def test_utilities_of_another_device_are_kept_apart_from_the_cpus(tiny_ledger, m
 
     def cached_on(device):
         task = SimpleNamespace(inputs=torch.empty(1, device=device), fingerprint="the same")
-        return utility_cache(tiny_ledger, cast(Any, SimpleNamespace(task=task, measure="loss")))
+        return utility_cache(tiny_ledger, cast(Any, SimpleNamespace(task=task, measure="loss"))).identity
 
     assert cached_on("cpu") == cached_on("cpu") != cached_on("meta")
 
