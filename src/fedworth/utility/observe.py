@@ -29,7 +29,7 @@ from fedworth.utility.planning.budget import (
     arrivals,
     costs,
     cut_note,
-    n_stages,
+    n_portions,
     shortened,
 )
 from fedworth.utility.planning.choose import choose_plan
@@ -145,7 +145,7 @@ class _Run:
                 self.ledger.check_round(t)
 
     def within(self, budget: Budget) -> tuple[int | None, BudgetStatus]:
-        """Measure what the budget allows: the number of stages that are complete, and why it stopped."""
+        """Measure what the budget allows: the number of portions that are complete, and why it stopped."""
         missing = [cells.missing for cells in self.rounds]
         if budget.evaluations is None and budget.seconds is None:
             self._measure(missing, None, budget)
@@ -153,8 +153,8 @@ class _Run:
         if self.plan.permutations is None:
             return None, self._exactly(missing, budget)
         arrived = [arrivals(self.plan, t) for t in range(len(self.rounds))]
-        price = costs(n_stages(self.plan), [a[m] for a, m in zip(arrived, missing, strict=True)])
-        limit = price.n_stages if budget.evaluations is None else price.affordable(budget.evaluations)
+        price = costs(n_portions(self.plan), [a[m] for a, m in zip(arrived, missing, strict=True)])
+        limit = price.n_portions if budget.evaluations is None else price.affordable(budget.evaluations)
         fewest = min(FEWEST, len(self.plan.permutations))
         if limit < fewest:
             raise UsageError(
@@ -164,7 +164,7 @@ class _Run:
         reached = self._step_by_step(arrived, price, limit, budget)
         if reached < limit:
             return reached, BudgetStatus.SECONDS
-        return reached, BudgetStatus.COMPLETE if reached == price.n_stages else BudgetStatus.EVALUATIONS
+        return reached, BudgetStatus.COMPLETE if reached == price.n_portions else BudgetStatus.EVALUATIONS
 
     def _exactly(self, missing: list[Indices], budget: Budget) -> BudgetStatus:
         """All coalitions, or a refusal that says what it takes."""
@@ -185,7 +185,7 @@ class _Run:
         return BudgetStatus.COMPLETE
 
     def _step_by_step(self, arrived: list[Indices], price: Costs, limit: int, budget: Budget) -> int:
-        """More and more stages, as far as `limit` and the time allow; how many are complete."""
+        """More and more portions, as far as `limit` and the time allow; how many are complete."""
         if budget.seconds is None:
             self._measure(self._up_to(arrived, limit), None, budget)
             return limit
@@ -204,9 +204,9 @@ class _Run:
         return done
 
     def _up_to(self, arrived: list[Indices], n: int) -> list[Indices]:
-        """The cells of the first n stages that are still missing."""
+        """The cells of the first n portions that are still missing."""
         left = [cells.missing for cells in self.rounds]
-        return [cells[stages[cells] <= n] for cells, stages in zip(left, arrived, strict=True)]
+        return [cells[portions[cells] <= n] for cells, portions in zip(left, arrived, strict=True)]
 
     def _measure(self, wanted: list[Indices], deadline: float | None, budget: Budget) -> bool:
         """Measure these cells; whether all of them were, before the deadline."""
@@ -241,7 +241,7 @@ class _Run:
         notes = self.ledger.warnings() + self.server.notes
         if status is not BudgetStatus.COMPLETE and n_done is not None:
             arrived = [arrivals(plan, t) for t in range(len(self.rounds))]
-            kept = [stages <= n_done for stages in arrived]
+            kept = [portions <= n_done for portions in arrived]
             notes += (cut_note(plan, n_done, status),)
             plan = shortened(plan, arrived, n_done)
         return matrix_from_cells(

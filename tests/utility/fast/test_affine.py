@@ -1,4 +1,4 @@
-"""Stages and mixed tensors, each against the plain way."""
+"""Sections and mixed tensors, each against the plain way."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from torch import nn
 from torch.func import functional_call
 
 from fedworth.utility.fast import affine
-from fedworth.utility.fast.affine import Batch, Prefix, batches, in_order, logits, qualities, quality
+from fedworth.utility.fast.affine import Prefix, SampleBatch, in_order, logits, qualities, quality, sample_batches
 from fedworth.utility.fast.graph import export
 from fedworth.utility.fast.heads import head_of
 from fedworth.utility.fast.mixing import channels_last, combined, round_models, stacked
-from fedworth.utility.fast.stages import constant_tensors, cut
+from fedworth.utility.fast.sections import constant_tensors, cut
 from fedworth.utility.fast.tuning import normalised_convolution, pool_by_twos
 from fedworth.utility.oracle import mix
 from tests.support.zoo import ZOO, all_mixtures, exact_utilities, round_of, task_of
@@ -21,8 +21,8 @@ ROWS = np.array([[0.5, 0.5, 0, 0, 0], [0.1, 0.2, 0, 0.3, 0], [0.2, 0.2, 0.2, 0.2
 SHARED = ["tanh", "vgg", "residual", "gated", "tokens", "pooled convolution", "logistic", "attentive"]
 
 
-def staged(name, *, frozen=(), shares_prefix=True, dtype=torch.float64):
-    """A module of the zoo, its round's models, and its stages."""
+def sectioned(name, *, frozen=(), shares_prefix=True, dtype=torch.float64):
+    """A module of the zoo, its round's models, and its sections."""
     task = task_of(*ZOO[name][:2], dtype=dtype)
     round_ = round_of(task.module, frozen=frozen)
     varying = {n for n in round_.global_model if not n.startswith(frozen or ("-",))}
@@ -34,15 +34,15 @@ def staged(name, *, frozen=(), shares_prefix=True, dtype=torch.float64):
 
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("shares_prefix", [True, False])
-def test_stages_give_the_logits_of_mixed_models_one_by_one_or_together(name, shares_prefix):
-    task, round_, models, stages = staged(name, shares_prefix=shares_prefix)
-    assert (stages.prefix is not None) == shares_prefix
-    (batch,) = batches(stages, models.origin, task.inputs, task.labels, len(task.labels))
-    together = Batch(batch.values, batch.labels.to("meta"))  # anything but a CPU takes all coalitions at once
+def test_sections_give_the_logits_of_mixed_models_one_by_one_or_together(name, shares_prefix):
+    task, round_, models, sections = sectioned(name, shares_prefix=shares_prefix)
+    assert (sections.prefix is not None) == shares_prefix
+    (batch,) = sample_batches(sections, models.origin, task.inputs, task.labels, len(task.labels))
+    together = SampleBatch(batch.values, batch.labels.to("meta"))  # anything but a CPU takes all coalitions at once
     for part in (batch, together):
-        shared = Prefix(stages, models.everybody, images=models.images).shared(part) if shares_prefix else []
+        shared = Prefix(sections, models.everybody, images=models.images).shared(part) if shares_prefix else []
         prefixes = [combined(ROWS, value.origin, value.differences) for value in shared]
-        found = list(logits(stages, models.origin, models.mixed(ROWS), part, prefixes))
+        found = list(logits(sections, models.origin, models.mixed(ROWS), part, prefixes))
         for row, of_coalition in zip(ROWS, found, strict=True):
             model = mix(round_.global_model, dict(round_.client_models), row, 1 - float(row.sum()))
             expected = functional_call(task.module, model, (task.inputs,), tie_weights=False)
@@ -52,20 +52,20 @@ def test_stages_give_the_logits_of_mixed_models_one_by_one_or_together(name, sha
 @pytest.mark.parametrize("room", [1 << 28, 1000])
 def test_a_test_set_gone_through_in_parts_gives_the_same(monkeypatch, room):
     monkeypatch.setattr(affine, "PREFIX_BYTES", room)
-    task, round_, models, stages = staged("tanh")
+    task, round_, models, sections = sectioned("tanh")
     wanted = all_mixtures("fixed")
-    samples = batches(stages, models.origin, task.inputs, task.labels, 7)
-    found = qualities(stages, models, wanted.of_clients, samples, measure="loss", n_threads=2)
+    samples = sample_batches(sections, models.origin, task.inputs, task.labels, 7)
+    found = qualities(sections, models, wanted.of_clients, samples, measure="loss", n_threads=2)
     expected = exact_utilities(task, round_, wanted)
     np.testing.assert_allclose((found - found[0]) / len(task.labels), expected, rtol=0, atol=1e-12)
 
 
 def test_constants_are_made_of_samples_and_frozen_tensors_only():
-    task, _, models, stages = staged("cnn", frozen=("0.",))
-    assert stages.constants is not None
-    assert constant_tensors(stages) == ["0.weight", "0.bias"]
-    (batch,) = batches(stages, models.origin, channels_last(task.inputs), task.labels, len(task.labels))
-    (features,) = (batch.values[node] for node in stages.constants.gives)
+    task, _, models, sections = sectioned("cnn", frozen=("0.",))
+    assert sections.constants is not None
+    assert constant_tensors(sections) == ["0.weight", "0.bias"]
+    (batch,) = sample_batches(sections, models.origin, channels_last(task.inputs), task.labels, len(task.labels))
+    (features,) = (batch.values[node] for node in sections.constants.gives)
     torch.testing.assert_close(features, task.module[:5](task.inputs))
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedworth.utility.fast.graph import Dependence, NotExportable, dependences, export, operation
-from fedworth.utility.fast.stages import cut, flops, largest_sharing
+from fedworth.utility.fast.sections import cut, flops, largest_sharing
 from tests.support.zoo import ZOO, task_of
 
 
@@ -145,16 +145,16 @@ def test_a_single_test_sample_is_enough_to_export():
 )
 def test_modules_are_cut_where_they_stop_being_affine(name, operations):
     task = task_of(*ZOO[name][:2])
-    stages = cut(export(task.module, task.inputs), frozenset(task.module.state_dict()))
-    gives = () if stages.prefix is None else stages.prefix.gives
+    sections = cut(export(task.module, task.inputs), frozenset(task.module.state_dict()))
+    gives = () if sections.prefix is None else sections.prefix.gives
     assert [operation(node) for node in gives] == operations
 
 
 def test_a_prefix_pays_if_it_has_more_weights_than_averaging_takes():
     exported = export(nn.Sequential(nn.Linear(784, 9), nn.Tanh(), nn.Linear(9, 4)), torch.rand(5, 784))
-    stages = cut(exported, {"0.weight", "0.bias", "2.weight", "2.bias"})
-    assert stages.prefix is not None
-    assert sum(flops(node) for node in stages.prefix.graph_module.graph.nodes) == 2 * 784 * 9
-    assert 10 < largest_sharing(stages) < 1000
+    sections = cut(exported, {"0.weight", "0.bias", "2.weight", "2.bias"})
+    assert sections.prefix is not None
+    assert sum(flops(node) for node in sections.prefix.graph_module.graph.nodes) == 2 * 784 * 9
+    assert 10 < largest_sharing(sections) < 1000
     narrow = export(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 4)), torch.rand(5, 8))
     assert largest_sharing(cut(narrow, {"0.weight", "0.bias", "2.weight", "2.bias"})) < 0

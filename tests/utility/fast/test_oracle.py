@@ -13,7 +13,7 @@ from fedworth.errors import ModelError, UsageError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
 from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast import affine, graph, heads, stages
+from fedworth.utility.fast import affine, graph, heads, sections
 from fedworth.utility.fast import oracle as fast
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import LoopOracle
@@ -119,16 +119,16 @@ def test_accuracies_are_the_plain_loops(make):
     wanted = all_mixtures("fixed")
     expected = LoopOracle(task, "accuracy").utilities(round_, wanted)
     np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-12)
-    assert oracle.describe().startswith("staged: ")
+    assert oracle.describe().startswith("prefix: ")
 
 
-def test_float64_models_stay_float64_in_stages():
+def test_float64_models_stay_float64_in_sections():
     task = _tanh_task(torch.float64)
     oracle, round_ = FastOracle(task, n_threads=1), round_of(task.module)
     wanted = all_mixtures("samples")
     found = oracle.utilities(round_, wanted)
     np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), rtol=0, atol=1e-12)
-    assert oracle.describe().startswith("staged: ")
+    assert oracle.describe().startswith("prefix: ")
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "branching", "tanh"])
@@ -187,9 +187,9 @@ def test_a_frozen_backbone_is_evaluated_once_for_all_rounds(monkeypatch):
     def counted(*args):
         nonlocal n_passes
         n_passes += 1
-        return affine.batches(*args)
+        return affine.sample_batches(*args)
 
-    monkeypatch.setattr(fast, "batches", counted)
+    monkeypatch.setattr(fast, "sample_batches", counted)
     oracle, wanted = FastOracle(task, n_threads=1), all_mixtures("samples")
     for size in (0.1, 0.2, 0.3):
         round_ = round_of(task.module, size=size, frozen=("0.",))
@@ -215,7 +215,7 @@ def test_a_wrong_rule_is_caught_by_the_self_check_however_little_clients_differ(
     task = task_of(make, GREY if layer is None else (300,))
     monkeypatch.setitem(graph.RULES, operation, lambda _, at: at == {0})
     monkeypatch.setitem(graph.RULES, "relu", lambda _, at: at == {0})
-    monkeypatch.setattr(stages, "WRITING_COST", 0.0)
+    monkeypatch.setattr(sections, "WRITING_COST", 0.0)
     with pytest.raises(ModelError, match="self-check on amplified random clients: logits differ"):
         FastOracle(task).utilities(round_of(task.module, size=1e-5), all_mixtures("uniform"))
 
@@ -237,7 +237,7 @@ def test_a_route_that_cannot_be_run_is_passed_over_and_named(monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no such stride")
 
-    monkeypatch.setattr("fedworth.utility.fast.routes.check_stages", broken)
+    monkeypatch.setattr("fedworth.utility.fast.routes.check_sections", broken)
     oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
     expected = exact_utilities(task, round_, wanted)
     np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)

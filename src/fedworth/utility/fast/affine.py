@@ -1,6 +1,6 @@
-"""Staged evaluation: what coalitions' models make of the test set, each stage run no oftener than it must.
+"""Evaluation in sections: what coalitions' models make of the test set, each section run no oftener than it must.
 
-Comes in: the stages of a module, a round's models, coefficients (n_coalitions, n_clients). Goes out: for each
+In: the sections of a module, a round's models, coefficients (n_coalitions, n_clients). Out: for each
 coalition Σ over samples of minus the loss, or of correct predictions. With z an affine value and Σ c + g = 1,
 
     z_S = z + Σ_k c_{S,k} (z_k − z),
@@ -29,7 +29,7 @@ from torch import fx
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.graph import Exported, operation
 from fedworth.utility.fast.mixing import RoundModels, combined, stacked
-from fedworth.utility.fast.stages import Stage, Stages, numbers
+from fedworth.utility.fast.sections import Section, Sections, numbers
 
 PREFIX_BYTES = 256 << 20
 """What the clients' prefixes may take together; beyond, the test set is gone through in parts."""
@@ -42,8 +42,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Some of the test samples, and what the constant stage made of them."""
+class SampleBatch:
+    """Some of the test samples, and what the constant section made of them."""
 
     values: Values
     labels: torch.Tensor
@@ -64,26 +64,26 @@ class Shared:
 
 
 class Prefix:
-    """The affine stage, for several models at once.
+    """The affine section, for several models at once.
 
     A linear layer of the samples is a product for each model, (n_hidden, n_inputs) times (n_inputs, n_samples): samples
     come out innermost.
     """
 
-    def __init__(self, stages: Stages, models: Sequence[Model], *, images: bool) -> None:
-        assert stages.prefix is not None
-        self.stage = stages.prefix
-        self.exported = stages.exported
+    def __init__(self, sections: Sections, models: Sequence[Model], *, images: bool) -> None:
+        assert sections.prefix is not None
+        self.section = sections.prefix
+        self.exported = sections.exported
         self.models = models
         self.images = images
-        self.layer = only_layer(stages)
+        self.layer = only_layer(sections)
 
-    def of(self, batch: Batch) -> list[torch.Tensor]:
+    def of(self, batch: SampleBatch) -> list[torch.Tensor]:
         """For each value cut at, all models' values: (n_models, *shape), in any order of memory."""
         if self.layer is not None:
             inputs = batch.values[self.layer[0]]
             return [torch.stack([self._product(model, inputs.t()) for model in self.models]).transpose(1, 2)]
-        made = [run(self.stage, model, self.exported, batch.values) for model in self.models]
+        made = [run(self.section, model, self.exported, batch.values) for model in self.models]
         return [stacked(values, images=self.images) for values in zip(*made, strict=True)]
 
     def _product(self, model: Model, inputs: torch.Tensor) -> torch.Tensor:
@@ -94,20 +94,20 @@ class Prefix:
             return weight @ inputs
         return torch.addmm(tensor_of(self.layer[2], model, self.exported)[:, None], weight, inputs)
 
-    def shared(self, batch: Batch) -> list[Shared]:
+    def shared(self, batch: SampleBatch) -> list[Shared]:
         """The same as differences from the first model."""
         return [Shared(values[0], values[1:] - values[:1]) for values in self.of(batch)]
 
 
-def only_layer(stages: Stages) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:
+def only_layer(sections: Sections) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:
     """Inputs, weight and bias, if the prefix is one linear layer of rows of samples."""
-    stage, exported = stages.prefix, stages.exported
-    if stage is None:
+    section, exported = sections.prefix, sections.exported
+    if section is None:
         return None
-    made = [node for node in stage.graph_module.graph.nodes if node.op == "call_function"]
-    if len(made) != 1 or operation(made[0]) != "linear" or stage.gives[0].meta["val"].ndim != 2:
+    made = [node for node in section.graph_module.graph.nodes if node.op == "call_function"]
+    if len(made) != 1 or operation(made[0]) != "linear" or section.gives[0].meta["val"].ndim != 2:
         return None
-    inputs, weight, bias = [*stage.gives[0].args, None][:3]
+    inputs, weight, bias = [*section.gives[0].args, None][:3]
     if not isinstance(inputs, fx.Node) or weight not in exported.tensor_names:
         return None
     if not isinstance(weight, fx.Node) or not (bias is None or isinstance(bias, fx.Node)):
@@ -121,50 +121,52 @@ def tensor_of(node: fx.Node, model: Model, exported: Exported) -> torch.Tensor:
     return model[name] if name in model else exported.constants[node]
 
 
-def run(stage: Stage, model: Model, exported: Exported, values: Values) -> tuple[torch.Tensor, ...]:
-    """What a stage gives for a model, from what earlier stages gave."""
-    reads = [values[node] if node in values else tensor_of(node, model, exported) for node in stage.reads]
-    given: tuple[torch.Tensor, ...] = stage.graph_module(*reads)
+def run(section: Section, model: Model, exported: Exported, values: Values) -> tuple[torch.Tensor, ...]:
+    """What a section gives for a model, from what earlier sections gave."""
+    reads = [values[node] if node in values else tensor_of(node, model, exported) for node in section.reads]
+    given: tuple[torch.Tensor, ...] = section.graph_module(*reads)
     return given
 
 
-def batches(stages: Stages, origin: Model, inputs: torch.Tensor, labels: torch.Tensor, size: int) -> list[Batch]:
+def sample_batches(
+    sections: Sections, origin: Model, inputs: torch.Tensor, labels: torch.Tensor, size: int
+) -> list[SampleBatch]:
     """The test set in batches, each with its constants, which any model of the round gives alike."""
     made = []
     for start in range(0, len(labels), size):
-        values = {stages.exported.samples: inputs[start : start + size]}
-        if stages.constants is not None:
-            given = run(stages.constants, origin, stages.exported, values)
-            values |= zip(stages.constants.gives, given, strict=True)
-        made.append(Batch(values, labels[start : start + size]))
+        values = {sections.exported.samples: inputs[start : start + size]}
+        if sections.constants is not None:
+            given = run(sections.constants, origin, sections.exported, values)
+            values |= zip(sections.constants.gives, given, strict=True)
+        made.append(SampleBatch(values, labels[start : start + size]))
     return made
 
 
 def qualities(
-    stages: Stages,
+    sections: Sections,
     models: RoundModels,
     coefficients: NDArray[np.float64],
-    samples: Sequence[Batch],
+    samples: Sequence[SampleBatch],
     *,
     measure: str,
     n_threads: int,
 ) -> NDArray[np.float64]:
     """Each coalition's quality, summed over all samples: (n_coalitions,)."""
-    prefix = None if stages.prefix is None else Prefix(stages, models.everybody, images=models.images)
+    prefix = None if sections.prefix is None else Prefix(sections, models.everybody, images=models.images)
     chunks = np.split(coefficients, range(models.together, len(coefficients), models.together))
     total = np.zeros(len(coefficients))
-    for part in _parts(stages, samples, len(models.clients)):
+    for part in _parts(sections, samples, len(models.clients)):
         shared = [[] for _ in part] if prefix is None else in_order(prefix.shared, part, n_threads)
-        of_chunk = partial(_chunk_qualities, stages, models, part, shared, measure)
+        of_chunk = partial(_chunk_qualities, sections, models, part, shared, measure)
         for of_batch in np.concatenate(in_order(of_chunk, chunks, n_threads), axis=1):
             total += of_batch
     return total
 
 
 def _chunk_qualities(
-    stages: Stages,
+    sections: Sections,
     models: RoundModels,
-    part: Sequence[Batch],
+    part: Sequence[SampleBatch],
     shared: Sequence[Sequence[Shared]],
     measure: str,
     coefficients: NDArray[np.float64],
@@ -173,27 +175,27 @@ def _chunk_qualities(
     rows = coefficients
     if part[0].labels.device.type != "cpu":  # all together, so always as many
         rows = np.pad(rows, ((0, models.together - len(rows)), (0, 0)))
-    mixed = {} if stages.rest is None else models.mixed(rows)
+    mixed = {} if sections.rest is None else models.mixed(rows)
     qualities = np.empty((len(part), len(coefficients)))
     for b, (batch, values) in enumerate(zip(part, shared, strict=True)):
         prefixes = [combined(rows, value.origin, value.differences) for value in values]
-        found = islice(logits(stages, models.origin, mixed, batch, prefixes), len(coefficients))
+        found = islice(logits(sections, models.origin, mixed, batch, prefixes), len(coefficients))
         qualities[b] = [quality(of_coalition, batch.labels, measure) for of_coalition in found]
     return qualities
 
 
 def logits(
-    stages: Stages, origin: Model, mixed: Model, batch: Batch, shared: Sequence[torch.Tensor]
+    sections: Sections, origin: Model, mixed: Model, batch: SampleBatch, shared: Sequence[torch.Tensor]
 ) -> Iterator[torch.Tensor]:
     """Several coalitions' logits for a batch, from their mixed tensors and mixed prefixes (n_coalitions, …)."""
-    if stages.rest is None:
+    if sections.rest is None:
         yield from shared[0]
         return
-    rest, front = stages.rest, () if stages.prefix is None else stages.prefix.gives
+    rest, front = sections.rest, () if sections.prefix is None else sections.prefix.gives
 
     def of_coalition(tensors: Model, prefixes: list[torch.Tensor]) -> torch.Tensor:
         own = dict(zip(front, prefixes, strict=True))
-        return run(rest, {**origin, **tensors}, stages.exported, {**batch.values, **own})[0]
+        return run(rest, {**origin, **tensors}, sections.exported, {**batch.values, **own})[0]
 
     if batch.labels.device.type != "cpu":
         yield from torch.func.vmap(of_coalition)(mixed, list(shared))
@@ -202,9 +204,9 @@ def logits(
         yield of_coalition({name: t[i] for name, t in mixed.items()}, [t[i] for t in shared])
 
 
-def _parts(stages: Stages, samples: Sequence[Batch], n_clients: int) -> Iterator[Sequence[Batch]]:
+def _parts(sections: Sections, samples: Sequence[SampleBatch], n_clients: int) -> Iterator[Sequence[SampleBatch]]:
     """The batches, as many at a time as the clients' prefixes leave room for."""
-    size = 0 if stages.prefix is None else sum(numbers(node) for node in stages.prefix.gives)
+    size = 0 if sections.prefix is None else sum(numbers(node) for node in sections.prefix.gives)
     rows = PREFIX_BYTES // max(1, 8 * n_clients * size)
     together = max(1, rows // max(1, len(samples[0].labels)))
     for start in range(0, len(samples), together):

@@ -86,7 +86,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _checked(program: torch.export.ExportedProgram) -> Exported:
-    """The program, if it is one that stages can be made of."""
+    """The program, if it is one that sections can be made of."""
     signature = program.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise NotExportable("its forward pass changes its own buffers or inputs")

@@ -1,6 +1,6 @@
 """Heads the kernels know: logits that are affine in the models, and ReLU layers up to the logits.
 
-In: a module's stages, a round's models, the coalitions' mixtures. Out: each coalition's loss, summed over the samples.
+In: a module's sections, a round's models, the coalitions' mixtures. Out: each coalition's loss, summed over the samples.
 A head is recognised by the graph alone: after the cut there may be nothing, or relu, linear, relu, linear, …, linear
 with rows of samples between them. Kernels sum along a trie, which is possible because all coefficients come from one
 weight a client:
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from fedworth.ledger.ledger import Model
-from fedworth.utility.fast.affine import Batch, Prefix, only_layer, tensor_of
+from fedworth.utility.fast.affine import Prefix, SampleBatch, only_layer, tensor_of
 from fedworth.utility.fast.averages import Averages, averages
 from fedworth.utility.fast.graph import Exported, operation, shape_of
 from fedworth.utility.fast.kernels.first import first_layers
@@ -26,7 +26,7 @@ from fedworth.utility.fast.kernels.lanes import TILE
 from fedworth.utility.fast.kernels.layers import PackedLayers, pack_layers, packed_layers
 from fedworth.utility.fast.kernels.softmax import softmax_sums
 from fedworth.utility.fast.mixing import RoundModels
-from fedworth.utility.fast.stages import Stages, numbers
+from fedworth.utility.fast.sections import Sections, numbers
 from fedworth.utility.fast.threads import meanwhile, sum_over_blocks
 from fedworth.utility.fast.tiles import Block, Floats, NotFiniteError, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.fast.trie import coalition_trie
@@ -46,17 +46,17 @@ class Head:
     layers: tuple[Layer, ...]
 
 
-def head_of(stages: Stages) -> Head | None:
+def head_of(sections: Sections) -> Head | None:
     """The head the kernels can take over, if there is one."""
-    if stages.prefix is None or len(stages.prefix.gives) != 1:
+    if sections.prefix is None or len(sections.prefix.gives) != 1:
         return None
     layers: list[Layer] = []
-    node, is_rectified = stages.prefix.gives[0], False
-    while node is not stages.exported.output:
+    node, is_rectified = sections.prefix.gives[0], False
+    while node is not sections.exported.output:
         if len(node.users) != 1:
             return None
         (user,) = node.users
-        layer = _layer(node, user, stages.exported)
+        layer = _layer(node, user, sections.exported)
         if operation(user) == "linear" and layer is not None and is_rectified:
             layers.append(layer)
             is_rectified = False
@@ -90,12 +90,12 @@ def _keeps_rows(node: fx.Node) -> bool:
     return is_view and len(shape) == 2 and not isinstance(shape[0], int) and isinstance(shape[1], int)
 
 
-def tiled_batches(stages: Stages, samples: Sequence[Batch]) -> list[Batch]:
+def tiled_batches(sections: Sections, samples: Sequence[SampleBatch]) -> list[SampleBatch]:
     """The batches with a first layer's inputs packed for the kernels, if the prefix is a first layer."""
-    layer = only_layer(stages)
+    layer = only_layer(sections)
     if layer is None:
         return list(samples)
-    n_tiles = tiles_in_block(_n_outputs(stages))
+    n_tiles = tiles_in_block(_n_outputs(sections))
     return [replace(batch, tiles=_tiles(batch.values[layer[0]], n_tiles)) for batch in samples]
 
 
@@ -105,17 +105,17 @@ def _tiles(inputs: torch.Tensor, n_tiles: int) -> tuple[Floats, ...]:
     return tuple(tiled(rows, first, n_tiles)[0] for first in range(0, len(inputs), n_tiles * TILE))
 
 
-def _n_outputs(stages: Stages) -> int:
-    assert stages.prefix is not None
-    return numbers(stages.prefix.gives[0])
+def _n_outputs(sections: Sections) -> int:
+    assert sections.prefix is not None
+    return numbers(sections.prefix.gives[0])
 
 
 def head_losses(
-    stages: Stages,
+    sections: Sections,
     head: Head,
     models: RoundModels,
     mixtures: Mixtures,
-    samples: Sequence[Batch],
+    samples: Sequence[SampleBatch],
     *,
     n_threads: int,
 ) -> NDArray[np.float64]:
@@ -132,8 +132,8 @@ def head_losses(
         return averages(coalition_trie(members), n_clients + 1, weights, from_global=mixtures.from_global)
 
     later = meanwhile(order, n_threads)  # the first layer does not need it
-    outputs = _Outputs(stages, models, starts=mixtures.from_global)
-    layers = [_everybodys(layer, models.everybody, stages.exported) for layer in head.layers]
+    outputs = _Outputs(sections, models, starts=mixtures.from_global)
+    layers = [_everybodys(layer, models.everybody, sections.exported) for layer in head.layers]
     packed = _packed(layers, starts=mixtures.from_global)
 
     def of_batch(index: int) -> NDArray[np.float64]:
@@ -169,22 +169,22 @@ def _everybodys(layer: Layer, models: Sequence[Model], exported: Exported) -> tu
 class _Outputs:
     """What everybody's prefix makes of the samples, block by block."""
 
-    def __init__(self, stages: Stages, models: RoundModels, *, starts: bool) -> None:
-        self.n_outputs, self.n_start = _n_outputs(stages), int(starts)
+    def __init__(self, sections: Sections, models: RoundModels, *, starts: bool) -> None:
+        self.n_outputs, self.n_start = _n_outputs(sections), int(starts)
         self.n_tiles = tiles_in_block(self.n_outputs)
-        self.prefix = Prefix(stages, models.everybody, images=models.images)
+        self.prefix = Prefix(sections, models.everybody, images=models.images)
         self.first_layer: Floats | None = None
         if self.prefix.layer is not None:
             self.inputs, weight, bias = self.prefix.layer
-            weights = [tensor_of(weight, model, stages.exported).numpy() for model in models.everybody]
+            weights = [tensor_of(weight, model, sections.exported).numpy() for model in models.everybody]
             nothing = np.zeros(len(weights[0]), np.float32)
             biases = [
-                nothing if bias is None else tensor_of(bias, model, stages.exported).numpy()
+                nothing if bias is None else tensor_of(bias, model, sections.exported).numpy()
                 for model in models.everybody
             ]
             self.first_layer = pack_layers((weights,), (biases,))
 
-    def blocks(self, batch: Batch) -> Iterator[Block]:
+    def blocks(self, batch: SampleBatch) -> Iterator[Block]:
         """Everybody's outputs in blocks, if all are finite."""
         labels = batch.labels.numpy()
         for block, (tiles, extremes) in enumerate(self._tiles(batch)):
@@ -193,7 +193,7 @@ class _Outputs:
             here = tiled_labels(labels, block * self.n_tiles * TILE, self.n_tiles)
             yield Block(tiles, extremes, tiles[: self.n_start], here)
 
-    def _tiles(self, batch: Batch) -> Iterator[tuple[Floats, Floats]]:
+    def _tiles(self, batch: SampleBatch) -> Iterator[tuple[Floats, Floats]]:
         """Everybody's outputs as tiles, and their extremes."""
         if self.first_layer is not None:
             for inputs in batch.tiles or _tiles(batch.values[self.inputs], self.n_tiles):

@@ -24,12 +24,12 @@ from fedworth.errors import UsageError, unknown_name
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
-from fedworth.utility.fast.affine import Batch, batches, in_order, one_torch_thread, qualities, quality
+from fedworth.utility.fast.affine import SampleBatch, in_order, one_torch_thread, qualities, quality, sample_batches
 from fedworth.utility.fast.heads import head_losses, tiled_batches
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
 from fedworth.utility.fast.routes import Kind, Route, Routes
+from fedworth.utility.fast.sections import constant_tensors
 from fedworth.utility.fast.selfcheck import plain_logits
-from fedworth.utility.fast.stages import constant_tensors
 from fedworth.utility.fast.tiles import NotFiniteError
 from fedworth.utility.fast.wanted import Coefficients, Part, wanted_parts
 from fedworth.utility.fitting import fitted
@@ -90,12 +90,12 @@ class FastOracle:
 
     def _by_kernel(self, route: Route, part: Part) -> Utilities:
         """Σ over samples of loss before minus loss after, along a trie; NaN if some model's numbers are not finite."""
-        assert route.stages is not None
+        assert route.sections is not None
         assert route.head is not None
         models = RoundModels(part.origin, tuple(part.clients), {}, (), route.images)
         samples = self._samples(route, part.origin)
         try:
-            losses = head_losses(route.stages, route.head, models, part.mixtures, samples, n_threads=self.n_threads)
+            losses = head_losses(route.sections, route.head, models, part.mixtures, samples, n_threads=self.n_threads)
         except NotFiniteError:
             return np.full(len(part.places), np.nan)
         return np.asarray(losses[-1] - losses[:-1])
@@ -105,9 +105,9 @@ class FastOracle:
         rows, places = np.unique(part.coefficients, axis=0, return_inverse=True)  # (n_rows, n_clients)
         rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the global model itself
         models = round_models(part.origin, part.clients, part.varying, images=route.images)
-        if route.stages is not None:
+        if route.sections is not None:
             samples = self._samples(route, models.origin)
-            found = qualities(route.stages, models, rows, samples, measure=self.measure, n_threads=self.n_threads)
+            found = qualities(route.sections, models, rows, samples, measure=self.measure, n_threads=self.n_threads)
         else:
             found = self._by_loop(route, models, rows)
         return np.asarray((found[:-1] - found[-1])[places.ravel()])
@@ -133,13 +133,13 @@ class FastOracle:
     def _inputs(self, route: Route) -> torch.Tensor:
         return channels_last(self.task.inputs) if route.images else self.task.inputs
 
-    def _samples(self, route: Route, origin: Model) -> list[Batch]:
+    def _samples(self, route: Route, origin: Model) -> list[SampleBatch]:
         """The test set in batches with their constants, made again only if the tensors behind them have changed."""
-        assert route.stages is not None
+        assert route.sections is not None
         if self._kept is None or not self._kept.serves(route, origin):
-            made = batches(route.stages, origin, self._inputs(route), self.task.labels, route.batch_size)
-            made = tiled_batches(route.stages, made) if route.kind is Kind.KERNEL else made
-            names = constant_tensors(route.stages)
+            made = sample_batches(route.sections, origin, self._inputs(route), self.task.labels, route.batch_size)
+            made = tiled_batches(route.sections, made) if route.kind is Kind.KERNEL else made
+            names = constant_tensors(route.sections)
             kept = _Kept(route, {name: origin[name].clone() for name in names}, made)
             self._kept = kept if kept.n_bytes <= KEPT_BYTES else None
             return made
@@ -152,7 +152,7 @@ class _Kept:
 
     route: Route
     tensors: Model
-    samples: list[Batch]
+    samples: list[SampleBatch]
 
     def serves(self, route: Route, origin: Model) -> bool:
         return route is self.route and all(torch.equal(origin[name], t) for name, t in self.tensors.items())

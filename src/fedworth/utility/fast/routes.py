@@ -1,7 +1,7 @@
 """Routes: the ways to evaluate a module, the fastest first, each checked against the plain loop before it is used.
 
     kernel   float32 on a CPU, and after the cut nothing but relu and linear layers: fused kernels along a trie
-    staged   the affine prefix once a client, the rest once a coalition, if averaging costs less than it saves
+    prefix   the affine prefix once a client, the rest once a coalition, if averaging costs less than it saves
     graph    the whole graph once a coalition, from the constants on; batch norm folded, images channels-last
     loop     the module itself once a coalition: torch.export refuses it, or its graph cannot be cut
     plain    the plain loop's own batches: samples influence each other, or half precision rounds differently
@@ -23,16 +23,16 @@ from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import one_torch_thread
 from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.fast.heads import Head, head_of
+from fedworth.utility.fast.sections import Sections, cut, largest_sharing
 from fedworth.utility.fast.selfcheck import (
     N_SAMPLES,
     check_head,
     check_loop,
-    check_stages,
+    check_sections,
     plain_logits,
     rows_are_alone,
     three_of,
 )
-from fedworth.utility.fast.stages import Stages, cut, largest_sharing
 from fedworth.utility.fast.wanted import Part
 from fedworth.utility.oracle import refuse_other_classes
 
@@ -46,7 +46,7 @@ class Kind(StrEnum):
     """How a coalition's model is evaluated."""
 
     KERNEL = "kernel"
-    STAGED = "staged"
+    PREFIX = "prefix"
     GRAPH = "graph"
     LOOP = "loop"
     PLAIN = "plain"
@@ -60,7 +60,7 @@ class Route:
     why: str
     batch_size: int
     images: bool
-    stages: Stages | None = None
+    sections: Sections | None = None
     head: Head | None = None
 
 
@@ -71,7 +71,7 @@ class Routes:
         self.task = task
         self.module = copy.deepcopy(task.module).eval()
         self._exported: Exported | str | None = None
-        self._cuts: dict[frozenset[str], Stages] = {}
+        self._cuts: dict[frozenset[str], Sections] = {}
         self._found: dict[tuple[frozenset[str], bool, bool], Route] = {}
 
     def taken(self) -> list[Route]:
@@ -80,8 +80,8 @@ class Routes:
 
     def largest_sharing(self, varying: frozenset[str]) -> float:
         """The most members for which a coalition is worth measuring by the prefixes of its members."""
-        stages = self._cut(varying)
-        return largest_sharing(stages) if isinstance(stages, Stages) else 0.0
+        sections = self._cut(varying)
+        return largest_sharing(sections) if isinstance(sections, Sections) else 0.0
 
     def route(self, part: Part, *, to_kernel: bool, pays: bool) -> Route:
         """The route for a part's models, which differ in its `varying` tensors.
@@ -95,7 +95,7 @@ class Routes:
                 self._found[key] = self._checked(part, self._candidates(part.origin, *key))
         return self._found[key]
 
-    def _cut(self, varying: frozenset[str]) -> Stages | str:
+    def _cut(self, varying: frozenset[str]) -> Sections | str:
         """The module cut for these tensors, or why it cannot be."""
         if self._exported is None:
             try:
@@ -111,20 +111,20 @@ class Routes:
     def _candidates(self, origin: Model, varying: frozenset[str], to_kernel: bool, pays: bool) -> Iterator[Route]:
         images = self.task.inputs.ndim == 4 and any(t.ndim == 4 for t in origin.values())
         plain = self._must_be_plain(origin)
-        stages = self._cut(varying)
+        sections = self._cut(varying)
         if plain:
             yield Route(Kind.PLAIN, plain, 0, False)
-        elif isinstance(stages, str):
-            yield from _loops(stages, images)
+        elif isinstance(sections, str):
+            yield from _loops(sections, images)
         else:
-            if to_kernel and (head := self._head(stages)):
-                yield Route(Kind.KERNEL, _cut_at(stages), KERNEL_BATCH, images, stages, head)
+            if to_kernel and (head := self._head(sections)):
+                yield Route(Kind.KERNEL, _cut_at(sections), KERNEL_BATCH, images, sections, head)
             if pays:
-                yield Route(Kind.STAGED, _cut_at(stages), stages.batch_size, images, stages)
-            whole = cut(stages.exported, varying, shares_prefix=False)
-            why = "no affine prefix" if stages.prefix is None else "its affine prefix costs less than averaging it"
+                yield Route(Kind.PREFIX, _cut_at(sections), sections.batch_size, images, sections)
+            whole = cut(sections.exported, varying, shares_prefix=False)
+            why = "no affine prefix" if sections.prefix is None else "its affine prefix costs less than averaging it"
             yield Route(Kind.GRAPH, why, whole.batch_size, images, whole)
-            yield from _loops("its graph cannot be run in stages", images)
+            yield from _loops("its graph cannot be run in sections", images)
 
     def _must_be_plain(self, origin: Model) -> str:
         """Why only the plain loop will do, or nothing."""
@@ -135,11 +135,11 @@ class Routes:
             return "a sample's logits depend on the batch it is in"
         return ""
 
-    def _head(self, stages: Stages) -> Head | None:
-        tensors = [t for n, t in stages.exported.constants.items() if n in stages.exported.tensor_names]
+    def _head(self, sections: Sections) -> Head | None:
+        tensors = [t for n, t in sections.exported.constants.items() if n in sections.exported.tensor_names]
         is_single = all(t.dtype == torch.float32 for t in tensors if t.is_floating_point())
         on_cpu = self.task.inputs.device.type == "cpu" and self.task.inputs.dtype == torch.float32
-        return head_of(stages) if is_single and on_cpu else None
+        return head_of(sections) if is_single and on_cpu else None
 
     def _checked(self, part: Part, candidates: Iterator[Route]) -> Route:
         """The first candidate that can be run, once it agrees with the plain loop."""
@@ -161,14 +161,14 @@ class Routes:
         clients = [part.clients[k] for k in chosen]
         if route.kind is Kind.PLAIN:
             return
-        if route.stages is None:
+        if route.sections is None:
             varying = frozenset(origin)
             check_loop(self.module, origin, clients, varying, inputs, images=route.images)
             return
-        check_stages(route.stages, self.module, origin, clients, inputs, images=route.images)
+        check_sections(route.sections, self.module, origin, clients, inputs, images=route.images)
         if route.head is not None:
             weights = part.mixtures.among(chosen)
-            check_head(route.stages, route.head, self.module, origin, clients, inputs, labels, weights)
+            check_head(route.sections, route.head, self.module, origin, clients, inputs, labels, weights)
 
 
 def _loops(why: str, images: bool) -> Iterator[Route]:
@@ -178,8 +178,8 @@ def _loops(why: str, images: bool) -> Iterator[Route]:
     yield Route(Kind.LOOP, why, LOOP_BATCH, False)
 
 
-def _cut_at(stages: Stages) -> str:
-    gives = () if stages.prefix is None else stages.prefix.gives
+def _cut_at(sections: Sections) -> str:
+    gives = () if sections.prefix is None else sections.prefix.gives
     names = ", ".join(f"{node.name} {shape_of(node)[1:]}" for node in gives)
-    n_tensors = len(stages.exported.tensor_names)
-    return f"{len(stages.varying)} of {n_tensors} tensors vary, cut at {names}"
+    n_tensors = len(sections.exported.tensor_names)
+    return f"{len(sections.varying)} of {n_tensors} tensors vary, cut at {names}"

@@ -1,6 +1,6 @@
 """The self-check: a way of evaluating is compared with the plain loop before it is used.
 
-In: stages, a round's models and weights. Out: nothing, or an error. Real clients differ so little that a wrong cut can
+In: sections, a round's models and weights. Out: nothing, or an error. Real clients differ so little that a wrong cut can
 pass on them (with a rule that calls relu affine, errors of a twentieth of the spread went unseen), so logits are
 compared first on random clients whose differences are as large as the weights, then on the round's own clients; in
 float64, where only a wrong cut can differ by more than roundings. A module that insists on float32 within is compared
@@ -21,10 +21,10 @@ from torch.func import functional_call
 
 from fedworth.errors import ModelError
 from fedworth.ledger.ledger import Model
-from fedworth.utility.fast.affine import Prefix, batches, logits, quality
+from fedworth.utility.fast.affine import Prefix, logits, quality, sample_batches
 from fedworth.utility.fast.heads import Head, head_losses
 from fedworth.utility.fast.mixing import channels_last, combined, round_models
-from fedworth.utility.fast.stages import Stages
+from fedworth.utility.fast.sections import Sections
 from fedworth.utility.oracle import mix
 from fedworth.utility.weighting import Mixtures
 
@@ -49,19 +49,25 @@ def plain_logits(module: nn.Module, model: Model, inputs: torch.Tensor) -> torch
     return found
 
 
-def check_stages(
-    stages: Stages, module: nn.Module, origin: Model, clients: Sequence[Model], inputs: torch.Tensor, *, images: bool
+def check_sections(
+    sections: Sections,
+    module: nn.Module,
+    origin: Model,
+    clients: Sequence[Model],
+    inputs: torch.Tensor,
+    *,
+    images: bool,
 ) -> None:
-    """Refuse stages whose logits are not the plain loop's, on amplified clients and on those of the round."""
-    wide = replace(stages, exported=replace(stages.exported, constants=_widened(stages.exported.constants)))
+    """Refuse sections whose logits are not the plain loop's, on amplified clients and on those of the round."""
+    wide = replace(sections, exported=replace(sections.exported, constants=_widened(sections.exported.constants)))
     wide_module = copy.deepcopy(module).double()
-    for kind, models in checked_models(module, origin, clients, stages.varying).items():
+    for kind, models in checked_models(module, origin, clients, sections.varying).items():
         try:
             wide_models = [_widened(model) for model in models]
             wide_inputs = inputs.double() if inputs.is_floating_point() else inputs
             _compare(wide, wide_module, wide_models, wide_inputs, torch.float64, kind, images=images)
         except (RuntimeError, ValueError):  # a type that is written into the graph does not go with float64
-            _compare(stages, module, models, inputs, torch.float32, kind, images=images)
+            _compare(sections, module, models, inputs, torch.float32, kind, images=images)
 
 
 def checked_models(
@@ -102,7 +108,7 @@ def _widened(tensors: dict[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
 
 
 def _compare(
-    stages: Stages,
+    sections: Sections,
     module: nn.Module,
     models: list[Model],
     inputs: torch.Tensor,
@@ -111,21 +117,23 @@ def _compare(
     *,
     images: bool,
 ) -> None:
-    found = staged_logits(stages, models, COEFFICIENTS, inputs, images=images)
+    found = sectioned_logits(sections, models, COEFFICIENTS, inputs, images=images)
     for row, of_coalition in zip(COEFFICIENTS, found, strict=True):
         model = mix(models[0], dict(enumerate(models[1:])), row, 1 - float(row.sum()))
         refuse_difference(of_coalition, plain_logits(module, model, inputs), TOLERANCES[dtype], kind)
 
 
-def staged_logits(
-    stages: Stages, models: list[Model], coefficients: NDArray[np.float64], inputs: torch.Tensor, *, images: bool
+def sectioned_logits(
+    sections: Sections, models: list[Model], coefficients: NDArray[np.float64], inputs: torch.Tensor, *, images: bool
 ) -> list[torch.Tensor]:
-    """The logits of mixtures of a few models, the global one first, by way of the stages."""
-    mixed = round_models(models[0], models[1:], stages.varying, images=images)
-    (batch,) = batches(stages, mixed.origin, inputs, inputs.new_zeros(len(inputs), dtype=torch.int64), len(inputs))
-    shared = [] if stages.prefix is None else Prefix(stages, mixed.everybody, images=images).shared(batch)
+    """The logits of mixtures of a few models, the global one first, by way of the sections."""
+    mixed = round_models(models[0], models[1:], sections.varying, images=images)
+    (batch,) = sample_batches(
+        sections, mixed.origin, inputs, inputs.new_zeros(len(inputs), dtype=torch.int64), len(inputs)
+    )
+    shared = [] if sections.prefix is None else Prefix(sections, mixed.everybody, images=images).shared(batch)
     prefixes = [combined(coefficients, value.origin, value.differences) for value in shared]
-    return [t.clone() for t in logits(stages, mixed.origin, mixed.mixed(coefficients), batch, prefixes)]
+    return [t.clone() for t in logits(sections, mixed.origin, mixed.mixed(coefficients), batch, prefixes)]
 
 
 def refuse_difference(found: torch.Tensor, expected: torch.Tensor, tolerance: float, kind: str) -> None:
@@ -174,7 +182,7 @@ def check_loop(
 
 
 def check_head(
-    stages: Stages,
+    sections: Sections,
     head: Head,
     module: nn.Module,
     origin: Model,
@@ -186,11 +194,11 @@ def check_head(
     """Refuse kernels whose losses are not the plain loop's in float64, with and without the global model in them, and
     with the weights in use of the three clients, given as mixtures of nobody."""
     wide_module = copy.deepcopy(module).double()
-    for kind, models in checked_models(module, origin, clients, stages.varying).items():
-        mixed = round_models(models[0], models[1:], stages.varying, images=False)
-        samples = batches(stages, models[0], inputs, labels, len(labels))
+    for kind, models in checked_models(module, origin, clients, sections.varying).items():
+        mixed = round_models(models[0], models[1:], sections.varying, images=False)
+        samples = sample_batches(sections, models[0], inputs, labels, len(labels))
         for mixtures in (*CHECKED_MIXTURES, replace(weights, memberships=CHECKED_COALITIONS)):
-            found = head_losses(stages, head, mixed, mixtures, samples, n_threads=1) / len(labels)
+            found = head_losses(sections, head, mixed, mixtures, samples, n_threads=1) / len(labels)
             for row, loss in zip((*mixtures.of_clients, np.zeros(3)), found, strict=True):
                 model = mix(_widened(models[0]), {k: _widened(m) for k, m in enumerate(models[1:])}, row, 1 - row.sum())
                 logits = plain_logits(wide_module, model, inputs.double())

@@ -1,4 +1,4 @@
-"""The same values in less time: a stage's graph, rewritten for CPUs and channels-last images.
+"""The same values in less time: a section's graph, rewritten for CPUs and channels-last images.
 
 A batch norm after a convolution becomes part of the convolution's weights: with s = γ/√(σ² + ε),
 

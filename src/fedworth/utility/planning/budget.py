@@ -1,9 +1,9 @@
 """Budgets: how much may be measured, and what the plan becomes when that is not enough for all of it.
 
-Work comes in stages. Stage n is the n-th permutation, whole and in all rounds alike, with the same share of each
+Work comes in portions. Portion n is the n-th permutation, whole and in all rounds alike, with the same share of each
 round's own permutations, so that what was measured is a valid smaller plan. FedSV's designs are whole or worthless:
-they are a last stage of their own, after all permutations. A cell *arrives* with the first stage that needs it; cells
-that no stage needs (of leave-one-out, beside permutations) arrive with none, and are always measured. An exact plan
+they are a last portion of their own, after all permutations. A cell *arrives* with the first portion that needs it; cells
+that no portion needs (of leave-one-out, beside permutations) arrive with none, and are always measured. An exact plan
 has no smaller one: all its coalitions, or nothing.
 """
 
@@ -57,40 +57,40 @@ class Budget:
 
 @dataclass(frozen=True)
 class Costs:
-    """What the first n stages of a plan cost: `evaluations[n]` for n = 0 … n_stages."""
+    """What the first n portions of a plan cost: `evaluations[n]` for n = 0 … n_portions."""
 
-    evaluations: Indices  # (n_stages + 1,)
+    evaluations: Indices  # (n_portions + 1,)
 
     @property
-    def n_stages(self) -> int:
+    def n_portions(self) -> int:
         return len(self.evaluations) - 1
 
     def affordable(self, n_evaluations: float) -> int:
-        """The most stages for so many evaluations, −1 if not even the cells that are always measured."""
+        """The most portions for so many evaluations, −1 if not even the cells that are always measured."""
         return int(np.searchsorted(self.evaluations, n_evaluations, side="right")) - 1
 
     def next_goal(self, n: int, seconds_spent: float, seconds_left: float) -> int:
-        """How many stages to have measured next, n of them being done: at most GROWTH times as many, and no more than
+        """How many portions to have measured next, n of them being done: at most GROWTH times as many, and no more than
         the time left is likely to allow at the speed so far."""
         spent = int(self.evaluations[n] - self.evaluations[0])
         speed = int(self.evaluations[n]) / seconds_spent if spent and seconds_spent > 0 else math.inf
         within_time = self.affordable(int(self.evaluations[n]) + CAUTION * seconds_left * speed)
-        return min(GROWTH * max(n, 1), within_time, self.n_stages)
+        return min(GROWTH * max(n, 1), within_time, self.n_portions)
 
 
-def n_stages(plan: Plan) -> int:
-    """How many stages a plan has: its permutations, and the designs if there are any."""
+def n_portions(plan: Plan) -> int:
+    """How many portions a plan has: its permutations, and the designs if there are any."""
     return (0 if plan.permutations is None else len(plan.permutations)) + (plan.round_designs is not None)
 
 
-def costs(n_stages: int, arrived: Sequence[Indices]) -> Costs:
-    """What each number of stages costs, given when each cell arrives that must be measured."""
-    counts = [np.bincount(of_round, minlength=n_stages + 1) for of_round in arrived]
+def costs(n_portions: int, arrived: Sequence[Indices]) -> Costs:
+    """What each number of portions costs, given when each cell arrives that must be measured."""
+    counts = [np.bincount(of_round, minlength=n_portions + 1) for of_round in arrived]
     return Costs(np.cumsum(np.sum(counts, axis=0)))
 
 
 def arrivals(plan: Plan, round_index: int) -> Indices:
-    """(n_cells,): how many stages a plan must have for this round to need each cell; 0 if it always does."""
+    """(n_cells,): how many portions a plan must have for this round to need each cell; 0 if it always does."""
     cells = plan.cells[round_index]
     arrived = np.full(len(cells), _never(plan))
     if plan.permutations is not None:
@@ -103,15 +103,15 @@ def arrivals(plan: Plan, round_index: int) -> Indices:
         found = locate(all_but_one(row), cells)
         arrived[found[found >= 0]] = 0
     if plan.round_designs is not None:
-        return arrived  # what no permutation needs is of the designs, the stage after the last permutation
+        return arrived  # what no permutation needs is of the designs, the portion after the last permutation
     return np.where(arrived == _never(plan), 0, arrived)
 
 
 def shortened(plan: Plan, arrived: Sequence[Indices], n: int) -> Plan:
-    """The plan of the first n stages, given when each cell of each round arrives."""
-    if plan.permutations is None or n >= n_stages(plan):
+    """The plan of the first n portions, given when each cell of each round arrives."""
+    if plan.permutations is None or n >= n_portions(plan):
         return plan
-    kept = tuple(cells[stage <= n] for cells, stage in zip(plan.cells, arrived, strict=True))
+    kept = tuple(cells[portion <= n] for cells, portion in zip(plan.cells, arrived, strict=True))
     n_all = len(plan.permutations)
     of_rounds = plan.round_permutations and tuple(o[: -(-n * len(o) // n_all)] for o in plan.round_permutations)
     permutations = plan.permutations[:n]
@@ -119,7 +119,7 @@ def shortened(plan: Plan, arrived: Sequence[Indices], n: int) -> Plan:
 
 
 def cut_note(plan: Plan, n: int, status: BudgetStatus) -> str:
-    """What is there of a plan of which n stages were measured, and why no more."""
+    """What is there of a plan of which n portions were measured, and why no more."""
     assert plan.permutations is not None
     n_all = len(plan.permutations)
     done = f"{n:,} of {n_all:,} planned permutations were measured" if n < n_all else f"all {n_all:,} permutations were"
@@ -131,8 +131,8 @@ def _never(plan: Plan) -> int:
     return 1 if plan.permutations is None else len(plan.permutations) + 1
 
 
-def _mark(arrived: Indices, cells: Memberships, permutations: Permutations, stages: Indices) -> None:
-    """Lower `arrived` to the stage of the first permutation with that cell as a prefix, a few at a time.
+def _mark(arrived: Indices, cells: Memberships, permutations: Permutations, portions: Indices) -> None:
+    """Lower `arrived` to the portion of the first permutation with that cell as a prefix, a few at a time.
 
     Only as far as permutations stay among the cells' clients: small rounds have the first few clients of one at most.
     """
@@ -144,5 +144,5 @@ def _mark(arrived: Indices, cells: Memberships, permutations: Permutations, stag
     for start in range(0, len(permutations), step):
         part = slice(start, start + step)
         found = locate(prefixes(permutations[part], n_clients), cells)
-        stage = np.repeat(stages[part], length)
-        np.minimum.at(arrived, found[found >= 0], stage[found >= 0])
+        portion = np.repeat(portions[part], length)
+        np.minimum.at(arrived, found[found >= 0], portion[found >= 0])

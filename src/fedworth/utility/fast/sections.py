@@ -1,4 +1,4 @@
-"""The cut: a module's graph in three stages, each run as seldom as its dependence on the models allows.
+"""The cut: a module's graph in three sections, each run as seldom as its dependence on the models allows.
 
     constants   once for a test set:      CONST values of the samples (a frozen backbone)
     prefix      once for a client:        AFFINE values that something nonlinear reads; a coalition's are the mean
@@ -32,7 +32,7 @@ SMALLEST_BATCH, LARGEST_BATCH = 32, 1024
 
 
 @dataclass(frozen=True)
-class Stage:
+class Section:
     """Part of a graph: what it reads, by node, and what it gives, in the order asked for."""
 
     graph_module: fx.GraphModule
@@ -41,48 +41,48 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Stages:
-    """A module, cut. A stage with nothing to do is None; without a rest, the prefix is the logits."""
+class Sections:
+    """A module, cut. A section with nothing to do is None; without a rest, the prefix is the logits."""
 
     exported: Exported
     varying: frozenset[str]
-    constants: Stage | None
-    prefix: Stage | None
-    rest: Stage | None
+    constants: Section | None
+    prefix: Section | None
+    rest: Section | None
     batch_size: int
 
 
-def cut(exported: Exported, varying: Set[str], *, shares_prefix: bool = True) -> Stages:
-    """The stages for models whose `varying` tensors differ; without `shares_prefix` all of them is rest."""
+def cut(exported: Exported, varying: Set[str], *, shares_prefix: bool = True) -> Sections:
+    """The sections for models whose `varying` tensors differ; without `shares_prefix` all of them is rest."""
     found = dependences(exported, varying)
     of_samples = _of_samples(exported)
     front = _front(exported, found, of_samples) if shares_prefix else ()
     wanted = (exported.output,) if found[exported.output] != Dependence.CONST else ()
     kept = _kept(exported, (*front, *wanted), found, of_samples)
     is_whole = front == (exported.output,)
-    rest = None if is_whole else _stage(exported, (exported.output,), (*kept, *front), overwrites=front)
-    return Stages(
+    rest = None if is_whole else _section(exported, (exported.output,), (*kept, *front), overwrites=front)
+    return Sections(
         exported,
         frozenset(varying),
-        _stage(exported, kept, ()) if kept else None,
-        _stage(exported, front, kept) if front else None,
+        _section(exported, kept, ()) if kept else None,
+        _section(exported, front, kept) if front else None,
         rest,
         _batch_size(rest, front),
     )
 
 
-def constant_tensors(stages: Stages) -> list[str]:
+def constant_tensors(sections: Sections) -> list[str]:
     """The names of the tensors that the constants are made from."""
-    reads = () if stages.constants is None else stages.constants.reads
-    return [stages.exported.tensor_names[node] for node in reads if node in stages.exported.tensor_names]
+    reads = () if sections.constants is None else sections.constants.reads
+    return [sections.exported.tensor_names[node] for node in reads if node in sections.exported.tensor_names]
 
 
-def largest_sharing(stages: Stages) -> float:
+def largest_sharing(sections: Sections) -> float:
     """The most members for which averaging the prefix costs less than making it again."""
-    if stages.prefix is None:
+    if sections.prefix is None:
         return 0.0
-    making = sum(flops(node) for node in stages.prefix.graph_module.graph.nodes)
-    n_numbers = sum(numbers(node) for node in stages.prefix.gives)
+    making = sum(flops(node) for node in sections.prefix.graph_module.graph.nodes)
+    n_numbers = sum(numbers(node) for node in sections.prefix.gives)
     return (making / max(1, n_numbers) - WRITING_COST) / PRODUCT_COST
 
 
@@ -151,9 +151,9 @@ def _has_rows(node: fx.Node) -> bool:
     return bool(shape) and not isinstance(shape[0], int) and all(isinstance(n, int) for n in shape[1:])
 
 
-def _stage(
+def _section(
     exported: Exported, wanted: Sequence[fx.Node], given: Sequence[fx.Node], overwrites: Sequence[fx.Node] = ()
-) -> Stage:
+) -> Section:
     """The graph that makes `wanted` from placeholders and what is `given`."""
     needed = _needed(wanted, given)
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -167,7 +167,7 @@ def _stage(
     graph.output(tuple(copies[node] for node in wanted))
     reads = tuple(node for node in copies if copies[node].op == "placeholder")
     tune(graph, {copies[node] for node in overwrites if node in copies})
-    return Stage(fx.GraphModule(exported.graph_module, graph), reads, tuple(wanted))
+    return Section(fx.GraphModule(exported.graph_module, graph), reads, tuple(wanted))
 
 
 def _needed(wanted: Sequence[fx.Node], given: Sequence[fx.Node]) -> set[fx.Node]:
@@ -181,7 +181,7 @@ def _needed(wanted: Sequence[fx.Node], given: Sequence[fx.Node]) -> set[fx.Node]
     return needed
 
 
-def _batch_size(rest: Stage | None, front: Sequence[fx.Node]) -> int:
+def _batch_size(rest: Section | None, front: Sequence[fx.Node]) -> int:
     """As many samples as keep the largest value of the rest in the cache, a power of two."""
     nodes = () if rest is None else tuple(rest.graph_module.graph.nodes)
     made = [node for node in nodes if node.op == "call_function"]
