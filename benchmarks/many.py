@@ -28,8 +28,8 @@ from fedworth.utility.coalitions import prefixes
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.games import Estimate, RoundGame, sampled_values
 from fedworth.utility.observe import round_weights
-from fedworth.utility.orders import draw_permutations
 from fedworth.utility.planning.design import draw_design
+from fedworth.utility.squares import draw_permutations
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
 from fedworth.valuation.strata import strata_values
 
@@ -75,16 +75,16 @@ def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> Round
     return RoundGame(oracle, ledger.open_round(ROUND, with_apart=True), np.arange(n_clients), weights, "uniform")
 
 
-def by_orders(game: RoundGame, rng: np.random.Generator, *, is_balanced: bool) -> Estimate:
-    """Ten orders, whose prefixes take ten evaluations a client."""
-    orders = draw_permutations(np.arange(game.n), PER_CLIENT, rng=rng)
-    orders = orders if is_balanced else rng.permuted(orders, axis=1)
-    cells = prefixes(orders, game.n)
+def by_permutations(game: RoundGame, rng: np.random.Generator, *, is_balanced: bool) -> Estimate:
+    """Ten permutations, whose prefixes take ten evaluations a client."""
+    permutations = draw_permutations(np.arange(game.n), PER_CLIENT, rng=rng)
+    permutations = permutations if is_balanced else rng.permuted(permutations, axis=1)
+    cells = prefixes(permutations, game.n)
     utilities = np.zeros(len(cells))
     utilities[cells.any(axis=1)] = game(cells[cells.any(axis=1)])
-    utilities = utilities.reshape(len(orders), -1)
-    covariance = permutation_covariance(utilities, orders)
-    return Estimate(permutation_values(utilities, orders, game.n)[0], covariance, PER_CLIENT * game.n)
+    utilities = utilities.reshape(len(permutations), -1)
+    covariance = permutation_covariance(utilities, permutations)
+    return Estimate(permutation_values(utilities, permutations, game.n)[0], covariance, PER_CLIENT * game.n)
 
 
 def by_strata(game: RoundGame, rng: np.random.Generator) -> Estimate:
@@ -94,8 +94,8 @@ def by_strata(game: RoundGame, rng: np.random.Generator) -> Estimate:
 
 
 ESTIMATORS: dict[str, Estimator] = {
-    "random orders": lambda game, rng: by_orders(game, rng, is_balanced=False),
-    "squares": lambda game, rng: by_orders(game, rng, is_balanced=True),
+    "random permutations": lambda game, rng: by_permutations(game, rng, is_balanced=False),
+    "squares": lambda game, rng: by_permutations(game, rng, is_balanced=True),
     "strata": by_strata,
     "rays and pairs": lambda game, rng: sampled_values(game, budget=PER_CLIENT * game.n, rng=rng),
 }

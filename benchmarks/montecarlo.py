@@ -29,9 +29,9 @@ from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.orders import default_permutations, draw_permutations
 from fedworth.utility.planning.design import default_budget, draw_design
 from fedworth.utility.planning.plan import plan_exact
+from fedworth.utility.squares import default_permutations, draw_permutations
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.strata import strata_values
@@ -40,7 +40,7 @@ from fedworth.valuation.surrogate import Floats, Kernel, quadratic, smooth
 N = 10
 N_ROUNDS = 4
 AT_LEAST = 4.0
-"""Times the error of random orders over that of strata with the smooth surrogate."""
+"""Times the error of random permutations over that of strata with the smooth surrogate."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ Found = tuple[Floats, Floats, int]
 
 def by_permutations(utilities: Utilities, rng: np.random.Generator, *, is_balanced: bool) -> Found:
     """Permutations in squares, or random ones."""
-    orders = draw_permutations(np.arange(N), default_permutations(N), rng=rng)
-    orders = orders if is_balanced else rng.permuted(orders, axis=1)
-    columns = prefixes(orders, N) @ (1 << np.arange(N))
-    values, errors = permutation_values(utilities[columns].reshape(len(orders), -1), orders, N)
+    permutations = draw_permutations(np.arange(N), default_permutations(N), rng=rng)
+    permutations = permutations if is_balanced else rng.permuted(permutations, axis=1)
+    columns = prefixes(permutations, N) @ (1 << np.arange(N))
+    values, errors = permutation_values(utilities[columns].reshape(len(permutations), -1), permutations, N)
     return values, errors, len(np.unique(columns)) - 1
 
 
@@ -110,7 +110,7 @@ def constant(overlaps: Floats, sizes: Floats, others: Floats, n_members: int) ->
 
 
 ESTIMATES: dict[str, Callable[[Utilities, np.random.Generator], Found]] = {
-    "random orders": partial(by_permutations, is_balanced=False),
+    "random permutations": partial(by_permutations, is_balanced=False),
     "squares": partial(by_permutations, is_balanced=True),
     "strata": by_strata(constant),
     "strata, quadratic": by_strata(quadratic),

@@ -36,7 +36,7 @@ from fedworth.ledger.ledger import Model, Round
 from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import mix
-from fedworth.utility.orders import draw_permutations
+from fedworth.utility.squares import draw_permutations
 from fedworth.utility.weighting import Mixtures, mixtures
 
 N_RUNS = 6

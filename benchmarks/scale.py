@@ -33,9 +33,9 @@ from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.observe import observe_and_count, participation
-from fedworth.utility.orders import default_permutations
 from fedworth.utility.planning.budget import arrivals, shortened
 from fedworth.utility.planning.plan import Plan, plan_prefixes
+from fedworth.utility.squares import default_permutations
 from fedworth.valuation.value import value
 
 MOST_CELLS = 200_000

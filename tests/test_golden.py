@@ -74,8 +74,8 @@ def test_exact_fedsv_by_round_and_summed(g1):
 
 
 def test_monte_carlo_fedsv_on_the_given_permutations(g1):
-    orders = tuple(g1[f"round_perms_{t}"] for t in range(5))
-    matrix = matrix_of(g1["U"], g1["sel"], round_permutations=orders)
+    permutations = tuple(g1[f"round_perms_{t}"] for t in range(5))
+    matrix = matrix_of(g1["U"], g1["sel"], round_permutations=permutations)
     assert rounds_of(matrix)[0] == exactly(g1["out_fedsv_mc_rounds"])
     assert fedsv(matrix).values == exactly(g1["out_fedsv_mc"])
 
@@ -199,7 +199,7 @@ def test_the_heard_round_of_the_golden_federation(uniform):
 def test_prefix_estimates_need_only_the_prefixes(g1):
     columns = [0, 1, 3, 7, 15]
     rows = [(memberships(columns, 4), row[columns]) for row in g1["U"]]
-    orders = np.array([[0, 1, 2, 3]])
-    matrix = matrix_from_cells(NAMES, g1["sel"], rows, permutations=orders, is_truth=True)
-    expected, _ = permutation_values(g1["U"].sum(axis=0)[None, columns], orders, 4)
+    permutations = np.array([[0, 1, 2, 3]])
+    matrix = matrix_from_cells(NAMES, g1["sel"], rows, permutations=permutations, is_truth=True)
+    expected, _ = permutation_values(g1["U"].sum(axis=0)[None, columns], permutations, 4)
     assert truth(matrix).values == exactly(expected)

@@ -176,8 +176,8 @@ def test_a_missing_or_truncated_file_is_refused(brought, tmp_path, capsys):
 
 
 def test_monte_carlo_gives_standard_errors(brought, tmp_path, capsys):
-    orders = np.array([[0, 1, 2], [2, 1, 0], [1, 0, 2]])
-    path = save(tmp_path / "mc.npz", {**brought, "permutations": orders})
+    permutations = np.array([[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+    path = save(tmp_path / "mc.npz", {**brought, "permutations": permutations})
     assert main(["value", path, "--method", "comfedsv", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert len(document["standard_errors"]) == 3

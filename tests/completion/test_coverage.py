@@ -33,8 +33,8 @@ def test_clients_never_heard_have_no_columns():
 
 def test_with_permutations_only_their_prefixes_count():
     utilities, matrix = federation(0)
-    orders = np.array([[0, 1, 2, 3, 4], [0, 1, 2, 4, 3]])
-    found = coverage(matrix_of(utilities, matrix.participants, permutations=orders))
+    permutations = np.array([[0, 1, 2, 3, 4], [0, 1, 2, 4, 3]])
+    found = coverage(matrix_of(utilities, matrix.participants, permutations=permutations))
     assert found.n_columns == 6
     assert found.n_columns_by_size == (1, 1, 1, 2, 1)
     assert found.n_columns_seen_once >= 3  # those larger than the two participants

@@ -10,7 +10,7 @@ from fedworth.completion.completion import FactorCompletion
 from fedworth.completion.problem import Problem, problem_of_cells
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.utility.orders import draw_permutations
+from fedworth.utility.squares import draw_permutations
 
 Array = NDArray[np.float64]
 

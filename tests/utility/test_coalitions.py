@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedworth.errors import TooManyError
 from fedworth.utility.coalitions import MOST_ENUMERATED, coalitions_of, distinct, locate, names, prefixes
-from fedworth.utility.orders import draw_permutations
+from fedworth.utility.squares import draw_permutations
 
 
 @st.composite
@@ -48,9 +48,9 @@ def test_too_many_clients_are_refused_with_the_number_of_coalitions_and_a_way_ou
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 99))
 def test_prefixes_run_from_nobody_to_everybody(n, n_permutations, seed):
-    orders = draw_permutations(np.arange(n), n_permutations, rng=np.random.default_rng(seed))
-    expected = [frozenset(order[:j]) for order in orders.tolist() for j in range(n + 1)]
-    assert sets_of(prefixes(orders, n)) == expected
+    permutations = draw_permutations(np.arange(n), n_permutations, rng=np.random.default_rng(seed))
+    expected = [frozenset(order[:j]) for order in permutations.tolist() for j in range(n + 1)]
+    assert sets_of(prefixes(permutations, n)) == expected
 
 
 def test_prefixes_of_some_clients_keep_the_width_of_all():

@@ -113,8 +113,8 @@ def test_cells_beyond_the_participants_are_allowed_for_the_truth():
 
 
 def test_a_matrix_with_fitting_permutations_is_accepted():
-    orders = (np.array([[2, 0, 1], [0, 1, 2]]), np.array([[2, 0]]))
-    found = matrix(permutations=np.array([[0, 1, 2], [2, 1, 0]]), round_permutations=orders)
+    permutations = (np.array([[2, 0, 1], [0, 1, 2]]), np.array([[2, 0]]))
+    found = matrix(permutations=np.array([[0, 1, 2], [2, 1, 0]]), round_permutations=permutations)
     assert found.heard_permutations is found.permutations
 
 

@@ -11,7 +11,7 @@ from fedworth.errors import ArtefactError, UtilityError
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.matrix_file import load_utilities, save_utilities
-from fedworth.utility.orders import draw_permutations
+from fedworth.utility.squares import draw_permutations
 
 COALITIONS = np.array([[1, 0], [0, 1], [1, 1]], dtype=bool)
 PARTICIPANTS = np.array([[True, True], [True, False]])
@@ -49,7 +49,7 @@ def _same(a: object, b: object) -> bool:
 @st.composite
 def matrices(draw):
     n_clients, n_rounds = draw(st.integers(1, 5)), draw(st.integers(1, 4))
-    is_truth, with_orders, with_round_orders = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    is_truth, with_permutations, with_round_permutations = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     participants = rng.random((n_rounds, n_clients)) < 0.6
     rows = []
@@ -57,15 +57,15 @@ def matrices(draw):
         within = coalitions_of(np.arange(n_clients) if is_truth else np.flatnonzero(row), n_clients)
         kept = within[rng.random(len(within)) < 0.6]
         rows.append((kept, rng.normal(size=len(kept)) * kept.any(axis=1)))
-    orders = draw_permutations(np.arange(n_clients), 3, rng=rng) if with_orders else None
+    permutations = draw_permutations(np.arange(n_clients), 3, rng=rng) if with_permutations else None
     by_round = tuple(draw_permutations(np.flatnonzero(row), 2, rng=rng) for row in participants)
     names = tuple(draw(st.lists(st.text("abcé😀", min_size=1), min_size=n_clients, max_size=n_clients, unique=True)))
     return matrix_from_cells(
         names,
         participants,
         rows,
-        permutations=orders,
-        round_permutations=by_round if with_round_orders else None,
+        permutations=permutations,
+        round_permutations=by_round if with_round_permutations else None,
         is_truth=is_truth,
     )
 

@@ -28,12 +28,12 @@ def test_the_truth_needs_every_cell():
 
 def test_the_truth_by_permutations_has_standard_errors():
     utilities, matrix = federation(1)
-    orders = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
-    found = truth(matrix_of(utilities, matrix.participants, is_truth=True, permutations=orders))
+    permutations = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    found = truth(matrix_of(utilities, matrix.participants, is_truth=True, permutations=permutations))
     total = utilities.sum(axis=0)
     up, down = np.diff(total[[0, 1, 3, 7, 15, 31]]), np.diff(total[[0, 16, 24, 28, 30, 31]])[::-1]
     assert found.values == pytest.approx((up + down) / 2, rel=1e-9)
-    shared = np.sqrt(np.mean((up - down) ** 2)) / 2  # two orders of five tell no client's spread from another's
+    shared = np.sqrt(np.mean((up - down) ** 2)) / 2  # two permutations of five tell no client's spread from another's
     assert found.standard_errors == pytest.approx(np.full(5, shared), rel=1e-9)
     assert "Monte Carlo over 2 permutations" in found.warnings
 

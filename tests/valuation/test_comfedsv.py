@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError, ValuationError
 from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.orders import draw_permutations
+from fedworth.utility.squares import draw_permutations
 from fedworth.valuation.comfedsv import comfedsv
 from tests.support.games import factors_completion, federation, matrix_of, shapley_by_definition
 
@@ -39,8 +39,8 @@ def test_values_are_the_shapley_values_of_the_completed_rounds_summed(seed):
 def test_all_permutations_give_the_exact_value():
     utilities, matrix = federation(1)
     completion, _ = given_factors(1)
-    orders = np.array(list(itertools.permutations(range(5))))
-    estimated = comfedsv(matrix_of(utilities, matrix.participants, permutations=orders), completion)
+    permutations = np.array(list(itertools.permutations(range(5))))
+    estimated = comfedsv(matrix_of(utilities, matrix.participants, permutations=permutations), completion)
     assert estimated.values == pytest.approx(comfedsv(matrix, completion).values, rel=1e-9)
     assert "Monte Carlo over 120 permutations" in estimated.warnings[0]
 
@@ -49,8 +49,8 @@ def test_random_permutations_are_unbiased():
     # |estimate − exact| < 5 standard errors for each of 5 clients, but with probability < 5 · 6e-7
     utilities, matrix = federation(2)
     completion, _ = given_factors(2)
-    orders = draw_permutations(np.arange(5), 2000, rng=np.random.default_rng(2))
-    estimated = comfedsv(matrix_of(utilities, matrix.participants, permutations=orders), completion)
+    permutations = draw_permutations(np.arange(5), 2000, rng=np.random.default_rng(2))
+    estimated = comfedsv(matrix_of(utilities, matrix.participants, permutations=permutations), completion)
     assert estimated.standard_errors is not None
     exact = comfedsv(matrix, completion).values
     assert (np.abs(estimated.values - exact) < 5 * estimated.standard_errors).all()
@@ -97,8 +97,8 @@ def test_only_the_clients_whose_values_rest_on_unseen_coalitions_are_named():
     participants = np.array([[1, 1, 0], [0, 0, 1], [1, 1, 0]], dtype=bool)
     utilities = np.random.default_rng(0).normal(size=(3, 8))
     utilities[:, 0] = 0
-    orders = np.array([[2, 0, 1], [2, 1, 0]])  # unseen: {c, a}, {c, b} and everyone
-    matrix = matrix_of(utilities, participants, permutations=orders)
+    permutations = np.array([[2, 0, 1], [2, 1, 0]])  # unseen: {c, a}, {c, b} and everyone
+    matrix = matrix_of(utilities, participants, permutations=permutations)
     found = comfedsv(matrix, complete(matrix), unseen="zero")
     assert "3 of 5 coalitions" in found.warnings[0]
     assert "the values of a, b rest on them" in found.warnings[0]
@@ -126,8 +126,8 @@ def test_permutations_that_name_clients_never_heard_are_read_without_them():
     participants = np.array([[1, 1, 0, 1], [1, 1, 0, 0], [0, 1, 0, 1]], dtype=bool)
     utilities = np.random.default_rng(6).normal(size=(3, 16))
     utilities[:, 0] = 0
-    orders = np.array([[2, 0, 1, 3], [3, 2, 1, 0], [1, 3, 0, 2]])
-    matrix = matrix_of(utilities, participants, permutations=orders)
+    permutations = np.array([[2, 0, 1, 3], [3, 2, 1, 0], [1, 3, 0, 2]])
+    matrix = matrix_of(utilities, participants, permutations=permutations)
     found = comfedsv(matrix, complete(matrix))
     kept = np.array([[0, 1, 2], [2, 1, 0], [1, 2, 0]])  # without c, and d renumbered
     without = matrix_of(utilities[:, [0, 1, 2, 3, 8, 9, 10, 11]], participants[:, [0, 1, 3]], permutations=kept)

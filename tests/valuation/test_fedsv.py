@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedworth.errors import NeverHeardError, TooManyError, ValuationError
 from fedworth.utility.coalitions import prefixes
 from fedworth.utility.matrix import matrix_from_cells
-from fedworth.utility.orders import draw_permutations
+from fedworth.utility.squares import draw_permutations
 from fedworth.valuation.fedsv import fedsv, rounds_of
 from tests.support.games import federation, matrix_of, shapley_by_definition
 
@@ -70,8 +70,8 @@ def test_a_client_never_heard_has_no_value_and_the_others_are_valued_without_it(
 
 def test_all_permutations_of_each_round_give_the_exact_value():
     utilities, matrix = federation(5, n_clients=4)
-    orders = tuple(np.array(list(itertools.permutations(np.flatnonzero(row)))) for row in matrix.participants)
-    estimated = fedsv(matrix_of(utilities, matrix.participants, round_permutations=orders))
+    permutations = tuple(np.array(list(itertools.permutations(np.flatnonzero(row)))) for row in matrix.participants)
+    estimated = fedsv(matrix_of(utilities, matrix.participants, round_permutations=permutations))
     assert estimated.values == pytest.approx(fedsv(matrix).values, rel=1e-9)
     assert "Monte Carlo over 2 to 24 permutations a round" in estimated.warnings
 
@@ -79,8 +79,8 @@ def test_all_permutations_of_each_round_give_the_exact_value():
 def test_errors_of_rounds_add_up_in_squares():
     utilities, matrix = federation(6)
     rng = np.random.default_rng(0)
-    orders = tuple(draw_permutations(np.flatnonzero(row), 4, rng=rng) for row in matrix.participants)
-    sampled = matrix_of(utilities, matrix.participants, round_permutations=orders)
+    permutations = tuple(draw_permutations(np.flatnonzero(row), 4, rng=rng) for row in matrix.participants)
+    sampled = matrix_of(utilities, matrix.participants, round_permutations=permutations)
     found, (_, variances) = fedsv(sampled), rounds_of(sampled)
     assert variances is not None
     assert found.standard_errors is not None
@@ -91,10 +91,10 @@ def test_errors_of_rounds_add_up_in_squares():
 
 
 def test_only_the_prefixes_need_to_be_seen_for_monte_carlo():
-    orders = (np.array([[0, 1, 2], [2, 1, 0]]),)
-    cells = prefixes(orders[0], 3)
+    permutations = (np.array([[0, 1, 2], [2, 1, 0]]),)
+    cells = prefixes(permutations[0], 3)
     rows = [(np.unique(cells, axis=0), np.unique(cells, axis=0).sum(axis=1).astype(float))]
-    matrix = matrix_from_cells(("a", "b", "c"), np.ones((1, 3), bool), rows, round_permutations=orders)
+    matrix = matrix_from_cells(("a", "b", "c"), np.ones((1, 3), bool), rows, round_permutations=permutations)
     assert fedsv(matrix).values == pytest.approx([1, 1, 1])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedworth.utility.coalitions import coalitions_of, prefixes
-from fedworth.utility.orders import draw_permutations
+from fedworth.utility.squares import draw_permutations
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
 from fedworth.valuation.shapley import shapley_values
 
@@ -19,9 +19,9 @@ def close(expected):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_all_permutations_together_give_the_exact_value(n):
     utilities = np.random.default_rng(n).normal(size=2**n)
-    orders = np.array(list(itertools.permutations(range(n))))
-    columns = prefixes(orders, n) @ (1 << np.arange(n))
-    values, _ = permutation_values(utilities[columns].reshape(len(orders), -1), orders, n)
+    permutations = np.array(list(itertools.permutations(range(n))))
+    columns = prefixes(permutations, n) @ (1 << np.arange(n))
+    values, _ = permutation_values(utilities[columns].reshape(len(permutations), -1), permutations, n)
     assert values == close(shapley_values(utilities))
 
 
@@ -29,21 +29,21 @@ def test_random_permutations_are_unbiased():
     # z = (estimate − exact)/σ̂ has |z| < 5 for each of 6 players but with probability < 6 · 6e-7, by the central limit
     n, rng = 6, np.random.default_rng(0)
     utilities = rng.normal(size=2**n)
-    orders = draw_permutations(np.arange(n), 4000, rng=rng)
-    columns = prefixes(orders, n) @ (1 << np.arange(n))
-    values, errors = permutation_values(utilities[columns].reshape(len(orders), -1), orders, n)
+    permutations = draw_permutations(np.arange(n), 4000, rng=rng)
+    columns = prefixes(permutations, n) @ (1 << np.arange(n))
+    values, errors = permutation_values(utilities[columns].reshape(len(permutations), -1), permutations, n)
     assert (np.abs(values - shapley_values(utilities)) < 5 * errors).all()
 
 
-def drawn(utilities, orders):
-    """The utilities of all prefixes of these orders, (n_orders, n + 1)."""
+def drawn(utilities, permutations):
+    """The utilities of all prefixes of these permutations, (n_permutations, n + 1)."""
     n = len(utilities).bit_length() - 1
-    return utilities[prefixes(orders, n) @ (1 << np.arange(n))].reshape(len(orders), -1)
+    return utilities[prefixes(permutations, n) @ (1 << np.arange(n))].reshape(len(permutations), -1)
 
 
-def marginals_of(utilities, orders):
-    """(n_orders, n): what each client adds in each order."""
-    return np.take_along_axis(np.diff(drawn(utilities, orders), axis=1), np.argsort(orders, axis=1), axis=1)
+def marginals_of(utilities, permutations):
+    """(n_permutations, n): what each client adds in each order."""
+    return np.take_along_axis(np.diff(drawn(utilities, permutations), axis=1), np.argsort(permutations, axis=1), axis=1)
 
 
 def shared(variances, n_own):
@@ -52,12 +52,12 @@ def shared(variances, n_own):
 
 
 def test_standard_errors_of_any_orders_are_the_shared_spread_of_the_marginals():
-    utilities, orders = (
+    utilities, permutations = (
         np.random.default_rng(21).normal(size=16),
         np.random.default_rng(22).permuted(np.tile(np.arange(4), (9, 1)), axis=1),
     )
-    values, errors = permutation_values(drawn(utilities, orders), orders, 4)
-    marginals = marginals_of(utilities, orders)
+    values, errors = permutation_values(drawn(utilities, permutations), permutations, 4)
+    marginals = marginals_of(utilities, permutations)
     assert values == close(marginals.mean(axis=0))
     assert errors**2 == close(shared(marginals.var(axis=0, ddof=1) / 9, 9 / 4 - 1))
 
@@ -65,23 +65,23 @@ def test_standard_errors_of_any_orders_are_the_shared_spread_of_the_marginals():
 def test_standard_errors_of_squares_are_the_spread_at_each_place_between_them():
     n, n_squares = 5, 3
     utilities = np.random.default_rng(23).normal(size=2**n)
-    orders = draw_permutations(np.arange(n), n_squares * n, rng=np.random.default_rng(24))
-    marginals = marginals_of(utilities, orders).reshape(n_squares, n, n)
-    places = np.argsort(orders, axis=1).reshape(n_squares, n, n)
+    permutations = draw_permutations(np.arange(n), n_squares * n, rng=np.random.default_rng(24))
+    marginals = marginals_of(utilities, permutations).reshape(n_squares, n, n)
+    places = np.argsort(permutations, axis=1).reshape(n_squares, n, n)
     variances = np.zeros(n)
     for client in range(n):
         for place in range(n):
             at_place = marginals[:, :, client][places[:, :, client] == place]  # (n_squares,)
             variances[client] += at_place.var(ddof=1) / (n_squares * n**2)
-    errors = permutation_values(drawn(utilities, orders), orders, n)[1]
+    errors = permutation_values(drawn(utilities, permutations), permutations, n)[1]
     assert errors**2 == close(shared(variances, n_squares - 1))
 
 
 def test_a_part_of_a_square_is_left_out_where_there_are_whole_ones():
     utilities = np.random.default_rng(25).normal(size=16)
-    orders = draw_permutations(np.arange(4), 11, rng=np.random.default_rng(26))
-    seen = drawn(utilities, orders)
-    some, whole = permutation_values(seen, orders, 4), permutation_values(seen[:8], orders[:8], 4)
+    permutations = draw_permutations(np.arange(4), 11, rng=np.random.default_rng(26))
+    seen = drawn(utilities, permutations)
+    some, whole = permutation_values(seen, permutations, 4), permutation_values(seen[:8], permutations[:8], 4)
     assert np.array_equal(some, whole)
 
 
@@ -104,9 +104,9 @@ def test_standard_errors_are_as_large_as_the_errors(balanced):
     utilities = averaging_game(n, rng)
     true, missed = shapley_values(utilities), []
     for _ in range(2000):
-        orders = draw_permutations(np.arange(n), 3 * n, rng=rng)
-        orders = orders if balanced else rng.permuted(orders, axis=1)
-        values, errors = permutation_values(drawn(utilities, orders), orders, n)
+        permutations = draw_permutations(np.arange(n), 3 * n, rng=rng)
+        permutations = permutations if balanced else rng.permuted(permutations, axis=1)
+        values, errors = permutation_values(drawn(utilities, permutations), permutations, n)
         missed.append((values - true) / errors)
     z = np.array(missed)
     assert np.mean(z**2) == pytest.approx(1, abs=0.32)
@@ -119,9 +119,9 @@ def test_squares_err_far_less_than_as_many_random_orders():
     utilities = averaging_game(n, rng)
     true, squares, random = shapley_values(utilities), [], []
     for _ in range(300):
-        orders = draw_permutations(np.arange(n), 3 * n, rng=rng)
-        squares.append(marginals_of(utilities, orders).mean(axis=0) - true)
-        random.append(marginals_of(utilities, rng.permuted(orders, axis=1)).mean(axis=0) - true)
+        permutations = draw_permutations(np.arange(n), 3 * n, rng=rng)
+        squares.append(marginals_of(utilities, permutations).mean(axis=0) - true)
+        random.append(marginals_of(utilities, rng.permuted(permutations, axis=1)).mean(axis=0) - true)
     assert np.mean(np.square(squares)) < 0.5**2 * np.mean(np.square(random))
 
 
@@ -136,10 +136,10 @@ def test_one_permutation_has_no_standard_error_and_an_absent_client_no_value():
 def test_the_covariance_has_the_variances_and_no_direction_of_negative_variance(balanced, count):
     n, rng = 5, np.random.default_rng(3)
     utilities = rng.normal(size=2**n)
-    orders = draw_permutations(np.arange(n), count, rng=rng)
-    orders = orders if balanced else rng.permuted(orders, axis=1)
-    covariance = permutation_covariance(drawn(utilities, orders), orders)
-    errors = permutation_values(drawn(utilities, orders), orders, n)[1]
+    permutations = draw_permutations(np.arange(n), count, rng=rng)
+    permutations = permutations if balanced else rng.permuted(permutations, axis=1)
+    covariance = permutation_covariance(drawn(utilities, permutations), permutations)
+    errors = permutation_values(drawn(utilities, permutations), permutations, n)[1]
     assert np.diag(covariance) == close(errors**2)
     assert np.linalg.eigvalsh(covariance).min() > -1e-12
     if not balanced:

@@ -148,8 +148,8 @@ def extent_sentence(dataset: str, trials: list[Trial]) -> str:
     limits = {"training": (r.train_limit for r in runs), "test": (r.test_limit for r in runs)}
     samples = ", ".join(_limit(what, set(found)) for what, found in limits.items())
     most = max(trial.n_permutations or 0 for trial in trials)
-    orders = f", at most {most} permutations" if most else ""
-    return f"*{dataset}*: {first.model}{widths}, {training}, {size}, {samples}{orders}, {_seeds_and_truth(runs)}."
+    at_most = f", at most {most} permutations" if most else ""
+    return f"*{dataset}*: {first.model}{widths}, {training}, {size}, {samples}{at_most}, {_seeds_and_truth(runs)}."
 
 
 def _span(numbers: Iterable[float]) -> str:

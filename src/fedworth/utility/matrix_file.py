@@ -73,7 +73,7 @@ def _written(arrays: Arrays) -> UtilityMatrix:
         arrays["cell_rounds"],
         arrays["cell_coalitions"],
         arrays["utilities"],
-        _orders(arrays, "permutations"),
+        _permutations(arrays, "permutations"),
         _round_permutations(arrays),
         bool(np.all(arrays.get("is_truth", False))),
         tuple(str(note) for note in arrays.get("notes", ())),
@@ -108,7 +108,7 @@ def _brought(arrays: Arrays, is_truth: bool) -> UtilityMatrix:
         _clients(arrays),
         participants,
         rows,
-        permutations=_orders(arrays, "permutations"),
+        permutations=_permutations(arrays, "permutations"),
         round_permutations=_round_permutations(arrays),
         round_designs=_round_designs(arrays),
         is_truth=is_truth,
@@ -140,7 +140,7 @@ def _clients(arrays: Arrays) -> tuple[str, ...]:
     return tuple(str(name) for name in found)
 
 
-def _orders(arrays: Arrays, name: str) -> NDArray[np.int64] | None:
+def _permutations(arrays: Arrays, name: str) -> NDArray[np.int64] | None:
     if name not in arrays:
         return None
     if arrays[name].dtype.kind not in "iu":
@@ -149,7 +149,7 @@ def _orders(arrays: Arrays, name: str) -> NDArray[np.int64] | None:
 
 
 def _round_permutations(arrays: Arrays) -> tuple[NDArray[np.int64], ...] | None:
-    found = [_orders(arrays, f"round_permutations_{t}") for t in range(len(arrays["participants"]))]
+    found = [_permutations(arrays, f"round_permutations_{t}") for t in range(len(arrays["participants"]))]
     permutations = tuple(of_round for of_round in found if of_round is not None)
     return permutations or None
 

@@ -55,12 +55,12 @@ def comfedsv(
         f"Monte Carlo over {len(permutations)} permutations; standard errors do not cover the completion's own error",
     )
 
-    def by_orders(game: Utilities) -> NDArray[np.float64]:
+    def by_permutations(game: Utilities) -> NDArray[np.float64]:
         return permutation_values(game.reshape(len(permutations), -1), permutations, matrix.n_clients)[0]
 
     drawn = np.full((matrix.n_clients, matrix.n_clients), np.nan)
     drawn[np.ix_(heard, heard)] = permutation_covariance(totals.reshape(len(permutations), -1), permutations)
-    known = _known(completion, coalitions, values, by_orders, drawn)
+    known = _known(completion, coalitions, values, by_permutations, drawn)
     return Valuation("comfedsv", matrix.clients, values, errors, completion.summary(), warnings, known)
 
 

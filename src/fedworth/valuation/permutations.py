@@ -2,15 +2,16 @@
 
     v_i = E_π [U(π(i)∪i) − U(π(i))],  π(i) the clients before i in the order π
 
-Orders come in F squares in which every client is in every place once (`orders`). The mean over orders is then a mean
-over places, and what varies is a client's marginal at one place between the squares:
+Permutations come in F squares in which every client is in every place once (`squares`). The mean over permutations is
+then a mean over places, and what varies is a client's marginal at one place between the squares:
 
     var_i = Σ_j s²_ij / (F n²),      s²_ij the variance of client i's marginal at place j over the squares
 
-For other orders var_i is the plain variance over orders. Either is then drawn towards the mean over clients, with the
-weight of `N_SHARED` draws. Measured on eight rounds of 10 clients, 30 orders: rms z = error / standard error 1.00 to
-1.07, 5 to 7 % beyond 1.96 (without sharing 1.3 to 1.8 and 8 to 17 %; plain orders without it 1.0 to 6.4, 6 to 13 %).
-With fixed weights the errors of a square's places cancel: rms z 0.2, so standard errors are then too large.
+For other permutations var_i is the plain variance over permutations. Either is then drawn towards the mean over
+clients, with the weight of `N_SHARED` draws. Measured on eight rounds of 10 clients, 30 permutations: rms z = error /
+standard error 1.00 to 1.07, 5 to 7 % beyond 1.96 (without sharing 1.3 to 1.8 and 8 to 17 %; plain permutations without
+it 1.0 to 6.4, 6 to 13 %). With fixed weights the errors of a square's places cancel: rms z 0.2, so standard errors are
+then too large.
 """
 
 import math
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Permutations, Utilities
-from fedworth.utility.orders import n_squares
+from fedworth.utility.squares import n_squares
 from fedworth.valuation.heard import spread
 
 N_SHARED = 4.0
@@ -44,29 +45,31 @@ def permutation_covariance(prefix_utilities: Utilities, permutations: Permutatio
     return _estimate(prefix_utilities, np.searchsorted(np.sort(permutations[0]), permutations))[1]
 
 
-def _estimate(prefix_utilities: Utilities, orders: Permutations) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Values and covariance (n, n) from orders of the clients 0 … n−1.
+def _estimate(
+    prefix_utilities: Utilities, permutations: Permutations
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values and covariance (n, n) from permutations of the clients 0 … n−1.
 
-    With two whole squares of orders or more, a last part of one is left out: it would bring the chance of places back
-    (measured, 10 clients: 24 orders err twice as much as the first 20 of them).
+    With two whole squares of permutations or more, a last part of one is left out: it would bring the chance of places
+    back (measured, 10 clients: 24 permutations err twice as much as the first 20 of them).
     """
-    squares = n_squares(orders)
+    squares = n_squares(permutations)
     squares = squares if squares >= 2 else 0
-    n = orders.shape[1]
-    orders = orders[: squares * n or None]
-    marginals = np.empty(orders.shape)
-    np.put_along_axis(marginals, orders, np.diff(prefix_utilities[: len(orders)], axis=1), axis=1)
-    spread_out = _within_places(marginals, orders, squares) if squares else marginals - marginals.mean(axis=0)
-    n_draws = squares or len(orders)
+    n = permutations.shape[1]
+    permutations = permutations[: squares * n or None]
+    marginals = np.empty(permutations.shape)
+    np.put_along_axis(marginals, permutations, np.diff(prefix_utilities[: len(permutations)], axis=1), axis=1)
+    spread_out = _within_places(marginals, permutations, squares) if squares else marginals - marginals.mean(axis=0)
+    n_draws = squares or len(permutations)
     scale = n_draws / (n_draws - 1) if n_draws > 1 else math.nan
-    covariance = scale * spread_out.T @ spread_out / len(orders) ** 2
-    return marginals.mean(axis=0), _shared(covariance, max(len(orders) / max(n, 1) - 1, 0))
+    covariance = scale * spread_out.T @ spread_out / len(permutations) ** 2
+    return marginals.mean(axis=0), _shared(covariance, max(len(permutations) / max(n, 1) - 1, 0))
 
 
-def _within_places(marginals: NDArray[np.float64], orders: Permutations, squares: int) -> NDArray[np.float64]:
-    """(n_orders, n): each marginal minus the mean of the same client's at the same place, over the squares."""
-    n = orders.shape[1]
-    places = np.argsort(orders, axis=1)  # (n_orders, n)
+def _within_places(marginals: NDArray[np.float64], permutations: Permutations, squares: int) -> NDArray[np.float64]:
+    """(n_permutations, n): each marginal minus the mean of the same client's at the same place, over the squares."""
+    n = permutations.shape[1]
+    places = np.argsort(permutations, axis=1)  # (n_permutations, n)
     sums = np.zeros((n, n))  # by place and client
     np.add.at(sums, (places, np.arange(n)), marginals)
     return np.asarray(marginals - sums[places, np.arange(n)] / squares)

@@ -1,7 +1,7 @@
 """Settling: permutations measured some at a time, until ComFedSV's values are settled.
 
 A longer plan begins with the permutations of a shorter one, and what is measured is kept, so that stopping early
-costs no more than having asked for so few at once. Permutations come in squares (`orders`), and so are they measured.
+costs no more than having asked for so few at once. Permutations come in squares (`squares`), and so are they measured.
 The rules are those of `stopping`.
 """
 
@@ -42,8 +42,9 @@ def measure_until(
     settings: FactorSettings | None = None,
     growth: float = GROWTH,
 ) -> Settled:
-    """Measure a tenth of `most` permutations, then `growth` times as many, …, in whole squares of `n_clients` orders,
-    until the rule holds of the values, all of `most` are measured, or `measure` gives fewer than it was asked for."""
+    """Measure a tenth of `most` permutations, then `growth` times as many, …, in whole squares of `n_clients`
+    permutations, until the rule holds of the values, all of `most` are measured, or `measure` gives fewer than it was
+    asked for."""
     for count in _counts(most, n_clients, growth):
         matrix = measure(count)
         n_drawn = 0 if matrix.permutations is None else len(matrix.permutations)

@@ -16,8 +16,8 @@ memberships = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, min_side=1, 
 def permutations(draw):
     n_clients = draw(st.integers(1, 8))
     n_joining = draw(st.integers(1, n_clients))
-    orders = draw(st.lists(st.permutations(range(n_clients)), min_size=1, max_size=8))
-    return np.array(orders)[:, :n_joining]
+    permutations = draw(st.lists(st.permutations(range(n_clients)), min_size=1, max_size=8))
+    return np.array(permutations)[:, :n_joining]
 
 
 def coalitions_of_steps(trie: Trie) -> list[int]:
@@ -65,9 +65,9 @@ def test_every_coalition_is_reached_by_its_members(members):
 
 
 @given(permutations())
-def test_every_prefix_is_reached_by_its_members(orders):
-    trie = prefix_trie(orders)
-    prefixes = [sum(1 << int(k) for k in order[: i + 1]) for order in orders for i in range(len(order))]
+def test_every_prefix_is_reached_by_its_members(permutations):
+    trie = prefix_trie(permutations)
+    prefixes = [sum(1 << int(k) for k in order[: i + 1]) for order in permutations for i in range(len(order))]
     assert asked_for(trie) == prefixes
     assert coalitions_in_slots(trie) == coalitions_of_steps(trie)
     assert trie.n_steps == len(set(prefixes))
@@ -97,9 +97,9 @@ def test_every_coalition_of_ten_clients_costs_one_step():
 
 def test_prefixes_given_as_coalitions_cost_one_step_each():
     rng = np.random.default_rng(0)
-    orders = np.stack([rng.permutation(30) for _ in range(20)])
-    members = (np.argsort(orders, axis=1)[:, None, :] <= np.arange(30)[None, :, None]).reshape(-1, 30)
-    assert coalition_trie(members).n_steps == prefix_trie(orders).n_steps
+    permutations = np.stack([rng.permutation(30) for _ in range(20)])
+    members = (np.argsort(permutations, axis=1)[:, None, :] <= np.arange(30)[None, :, None]).reshape(-1, 30)
+    assert coalition_trie(members).n_steps == prefix_trie(permutations).n_steps
 
 
 def test_a_chain_of_a_thousand_clients_needs_one_slot():

@@ -44,7 +44,7 @@ def plan_of(ledger, sampler="permutations"):
 
 @given(drawn_participation(), st.integers(1, 5), st.integers(1, 5), st.booleans())
 def test_the_first_permutations_of_a_plan_are_the_plan_of_so_few(rows, n_kept, n_more, with_fedsv):
-    """But for the rounds' own orders, of which the same share is kept, and leave-one-out, which stays whole."""
+    """But for the rounds' own permutations, of which the same share is kept, and leave-one-out, which stays whole."""
     n_all = n_kept + n_more
     long = plan_prefixes(
         rows, n_permutations=n_all, with_fedsv=with_fedsv, sampler="permutations", rng=np.random.default_rng(1)
@@ -60,10 +60,10 @@ def test_the_first_permutations_of_a_plan_are_the_plan_of_so_few(rows, n_kept, n
         if with_fedsv:
             assert cut.round_permutations is not None
             assert long.round_permutations is not None
-            orders, all_orders = cut.round_permutations[t], long.round_permutations[t]
-            assert len(orders) == -(-n_kept * len(all_orders) // n_all)
+            permutations, all_permutations = cut.round_permutations[t], long.round_permutations[t]
+            assert len(permutations) == -(-n_kept * len(all_permutations) // n_all)
             members = frozenset(np.flatnonzero(row).tolist())
-            wanted |= {frozenset(order[:j]) for order in orders.tolist() for j in range(len(order) + 1)}
+            wanted |= {frozenset(order[:j]) for order in permutations.tolist() for j in range(len(order) + 1)}
             wanted |= {members - {k} for k in members}
         assert set(sets_of(cut.cells[t])) - {frozenset()} == wanted - {frozenset()}
 

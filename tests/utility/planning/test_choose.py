@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.utility.orders import default_permutations
 from fedworth.utility.planning.choose import PlanSettings, choose_plan
 from fedworth.utility.planning.plan import plan_exact
+from fedworth.utility.squares import default_permutations
 
 ROWS = np.array([[True] * 5, [True, True, False, False, False], [False, True, True, False, True]])
 

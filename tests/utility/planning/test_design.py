@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fedworth.errors import UsageError, UtilityError
 from fedworth.utility.coalitions import distinct, locate, prefixes
 from fedworth.utility.matrix import matrix_from_cells
-from fedworth.utility.orders import default_permutations
 from fedworth.utility.planning.budget import arrivals
 from fedworth.utility.planning.design import (
     LEAST,
@@ -22,6 +21,7 @@ from fedworth.utility.planning.design import (
     least_budget,
 )
 from fedworth.utility.planning.plan import plan_prefixes
+from fedworth.utility.squares import default_permutations
 
 
 def sizes_of(design, n):
@@ -176,9 +176,9 @@ def test_an_unknown_sampler_is_refused():
 def test_a_matrix_has_one_estimate_of_fedsv_and_a_design_for_every_round():
     design = draw_design(np.arange(2), 2, 3, rng=np.random.default_rng(0))
     rows, everyone = [(design, np.ones(3))], np.ones((1, 2), dtype=bool)
-    orders = (np.array([[0, 1]]),)
+    permutations = (np.array([[0, 1]]),)
     with pytest.raises(UtilityError, match="expected one estimate of FedSV"):
-        matrix_from_cells(("a", "b"), everyone, rows, round_permutations=orders, round_designs=(design,))
+        matrix_from_cells(("a", "b"), everyone, rows, round_permutations=permutations, round_designs=(design,))
     with pytest.raises(UtilityError, match="found 2, expected 1"):
         matrix_from_cells(("a", "b"), everyone, rows, round_designs=(design, design))
     with pytest.raises(UtilityError, match="design of round 0: 1 coalitions of 1 clients"):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import TooManyError, UsageError
-from fedworth.utility.orders import default_permutations
 from fedworth.utility.planning.plan import plan_exact, plan_prefixes
+from fedworth.utility.squares import default_permutations
 
 
 @st.composite
@@ -34,8 +34,8 @@ def sets_of(coalitions):
     return [frozenset(np.flatnonzero(row).tolist()) for row in coalitions]
 
 
-def prefixes_of(orders):
-    return {frozenset(order[:j]) for order in orders.tolist() for j in range(len(order) + 1)}
+def prefixes_of(permutations):
+    return {frozenset(order[:j]) for order in permutations.tolist() for j in range(len(order) + 1)}
 
 
 @given(participation())
@@ -78,9 +78,9 @@ def test_the_prefixes_that_are_needed_are_planned_each_once(rows, n_permutations
         wanted = {prefix for prefix in prefixes_of(plan.permutations) if with_truth or prefix <= members}
         if with_fedsv:
             assert plan.round_permutations is not None
-            orders = plan.round_permutations[round_index]
-            assert orders.shape == (default_permutations(len(members)), len(members))
-            wanted |= prefixes_of(orders) | {members - {k} for k in members}
+            permutations = plan.round_permutations[round_index]
+            assert permutations.shape == (default_permutations(len(members)), len(members))
+            wanted |= prefixes_of(permutations) | {members - {k} for k in members}
         found = sets_of(plan.cells[round_index])
         assert len(found) == len(set(found))
         assert set(found) == wanted

@@ -73,41 +73,41 @@ def load_dataset(
     return DATASETS[name](Request(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
 
 
-def _synthetic(order: Request) -> Dataset:
-    whole = synthetic(order.n_clients, alpha=order.alpha, beta=order.beta, rng=order.rng)
-    return _limited(whole, order)
+def _synthetic(request: Request) -> Dataset:
+    whole = synthetic(request.n_clients, alpha=request.alpha, beta=request.beta, rng=request.rng)
+    return _limited(whole, request)
 
 
-def _synthetic_iid(order: Request) -> Dataset:
-    return _limited(synthetic_iid(order.n_clients, rng=order.rng), order)
+def _synthetic_iid(request: Request) -> Dataset:
+    return _limited(synthetic_iid(request.n_clients, rng=request.rng), request)
 
 
-def _digits(order: Request) -> Dataset:
+def _digits(request: Request) -> Dataset:
     pixels, classes = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
     features = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     samples = Samples(features, classes.astype(np.int64))
-    shuffled = order.rng.permutation(len(samples))
+    shuffled = request.rng.permutation(len(samples))
     test, train = samples.take(shuffled[:N_DIGITS_TEST]), samples.take(shuffled[N_DIGITS_TEST:])
-    return _limited(Dataset("digits", train, test, N_CLASSES), order)
+    return _limited(Dataset("digits", train, test, N_CLASSES), request)
 
 
-def _mnist(order: Request) -> Dataset:
-    return _idx("mnist", order)
+def _mnist(request: Request) -> Dataset:
+    return _idx("mnist", request)
 
 
-def _fashion_mnist(order: Request) -> Dataset:
-    return _idx("fashion-mnist", order)
+def _fashion_mnist(request: Request) -> Dataset:
+    return _idx("fashion-mnist", request)
 
 
-def _idx(name: str, order: Request) -> Dataset:
-    train_images, train_labels, test_images, test_labels = data_files(name, order.folder)
+def _idx(name: str, request: Request) -> Dataset:
+    train_images, train_labels, test_images, test_labels = data_files(name, request.folder)
     train, test = read_idx_pair(train_images, train_labels), read_idx_pair(test_images, test_labels)
-    return _images(name, train, test, order)
+    return _images(name, train, test, request)
 
 
-def _cifar10(order: Request) -> Dataset:
-    *train, test = data_files("cifar10", order.folder)
-    return _images("cifar10", read_cifar(*train), read_cifar(test), order)
+def _cifar10(request: Request) -> Dataset:
+    *train, test = data_files("cifar10", request.folder)
+    return _images("cifar10", read_cifar(*train), read_cifar(test), request)
 
 
 DATASETS: MappingProxyType[str, Callable[[Request], Dataset]] = MappingProxyType(
@@ -122,21 +122,21 @@ DATASETS: MappingProxyType[str, Callable[[Request], Dataset]] = MappingProxyType
 )
 
 
-def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], order: Request) -> Dataset:
+def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], request: Request) -> Dataset:
     """Bytes to features. The limit comes first: as floats, CIFAR-10 is four times as large."""
     halves = []
-    for (pixels, classes), limit in ((train, order.train_limit), (test, order.test_limit)):
-        kept = _kept(len(classes), limit, order.rng)
+    for (pixels, classes), limit in ((train, request.train_limit), (test, request.test_limit)):
+        kept = _kept(len(classes), limit, request.rng)
         features = pixels[kept].astype(np.float32)  # (n, channels, height, width)
         features /= 255
         halves.append(Samples(features, classes[kept].astype(np.int64)))
     return Dataset(name, halves[0], halves[1], N_CLASSES)
 
 
-def _limited(dataset: Dataset, order: Request) -> Dataset:
+def _limited(dataset: Dataset, request: Request) -> Dataset:
     """The data set with no more samples than asked for; each part keeps those of its samples that stay."""
-    kept = _kept(len(dataset.train), order.train_limit, order.rng)
-    test = dataset.test.take(_kept(len(dataset.test), order.test_limit, order.rng))
+    kept = _kept(len(dataset.train), request.train_limit, request.rng)
+    test = dataset.test.take(_kept(len(dataset.test), request.test_limit, request.rng))
     parts = dataset.parts and tuple(_renumbered(part, kept) for part in dataset.parts)
     return replace(dataset, train=dataset.train.take(kept), test=test, parts=parts)
 

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.utility.coalitions import distinct, prefixes
-from fedworth.utility.orders import default_permutations, draw_permutations
 from fedworth.utility.planning.plan import Plan
+from fedworth.utility.squares import default_permutations, draw_permutations
 
 Participants = NDArray[np.bool_]
 

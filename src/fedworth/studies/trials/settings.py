@@ -125,7 +125,7 @@ class Extent:
     n_rounds: int = 10
     n_truth_seeds: int | None = None  # seeds whose truth is measured; none given: all
     n_clients: int = 10
-    n_permutations: int | None = None  # at most so many orders, of Algorithm 1 and of FedSV in a round
+    n_permutations: int | None = None  # at most so many permutations, of Algorithm 1 and of FedSV in a round
     client_step: int = 10  # of `time`: from 10 clients to n_clients by so many
     test_limit: int | None = None  # test samples, where fewer than the setup's
 

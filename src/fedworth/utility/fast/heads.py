@@ -1,9 +1,9 @@
 """Heads the kernels know: logits that are affine in the models, and ReLU layers up to the logits.
 
-In: a module's sections, a round's models, the coalitions' mixtures. Out: each coalition's loss, summed over the samples.
-A head is recognised by the graph alone: after the cut there may be nothing, or relu, linear, relu, linear, …, linear
-with rows of samples between them. Kernels sum along a trie, which is possible because all coefficients come from one
-weight a client:
+In: a module's sections, a round's models, the coalitions' mixtures. Out: each coalition's loss, summed over the
+samples. A head is recognised by the graph alone: after the cut there may be nothing, or relu, linear, relu, linear, …,
+linear with rows of samples between them. Kernels sum along a trie, which is possible because all coefficients come from
+one weight a client:
 
     c_{S,k} = a_k / Σ_{j∈S} a_j,  g_S = 0      or      c_{S,k} = a_k,  g_S = 1 − Σ_{j∈S} a_j.
 """

@@ -1,7 +1,7 @@
 """The self-check: a way of evaluating is compared with the plain loop before it is used.
 
-In: sections, a round's models and weights. Out: nothing, or an error. Real clients differ so little that a wrong cut can
-pass on them (with a rule that calls relu affine, errors of a twentieth of the spread went unseen), so logits are
+In: sections, a round's models and weights. Out: nothing, or an error. Real clients differ so little that a wrong cut
+can pass on them (with a rule that calls relu affine, errors of a twentieth of the spread went unseen), so logits are
 compared first on random clients whose differences are as large as the weights, then on the round's own clients; in
 float64, where only a wrong cut can differ by more than roundings. A module that insists on float32 within is compared
 in float32, with the tolerance that takes.

@@ -5,8 +5,8 @@ fades with the size, but never quite. m_s need not be whole: it is rounded up or
 of c drawn of its size counts 1/c of the size's mean; where m_s < 1, 1/m_s. Either way the weighted sum over draws has
 the size's mean as its expectation, whatever the game. Sizes of which all coalitions can be afforded are taken whole.
 
-Coalitions of a size are consecutive blocks of random orders, so that clients appear about equally often. A fold is a
-random half of the orders: draws of one fold are independent of the other's.
+Coalitions of a size are consecutive blocks of random permutations, so that clients appear about equally often. A fold
+is a random half of the permutations: draws of one fold are independent of the other's.
 """
 
 import math
@@ -71,13 +71,13 @@ def _of_size(n_members: int, size: int, wanted: float, rng: np.random.Generator)
         return Draws(rows, np.full(len(rows), 1 / len(rows)), _folds(len(rows), rng), np.ones(len(rows), dtype=bool))
     count = int(wanted) + int(rng.random() < wanted % 1)
     in_order = max(1, n_members // size)  # blocks an order has
-    n_orders = -(-count // in_order)
-    orders = rng.permuted(np.tile(np.arange(n_members), (n_orders, 1)), axis=1)
-    blocks = orders[:, : in_order * size].reshape(n_orders * in_order, size)[:count]
+    n_permutations = -(-count // in_order)
+    permutations = rng.permuted(np.tile(np.arange(n_members), (n_permutations, 1)), axis=1)
+    blocks = permutations[:, : in_order * size].reshape(n_permutations * in_order, size)[:count]
     rows = np.zeros((count, n_members), dtype=bool)
     np.put_along_axis(rows, blocks, True, axis=1)
     weight = 1 / count if wanted >= 1 else 1 / wanted
-    folds = np.repeat(_folds(n_orders, rng), in_order)[:count]
+    folds = np.repeat(_folds(n_permutations, rng), in_order)[:count]
     return Draws(rows, np.full(count, weight), folds, np.zeros(count, dtype=bool))
 
 

@@ -2,9 +2,9 @@
 
 Work comes in portions. Portion n is the n-th permutation, whole and in all rounds alike, with the same share of each
 round's own permutations, so that what was measured is a valid smaller plan. FedSV's designs are whole or worthless:
-they are a last portion of their own, after all permutations. A cell *arrives* with the first portion that needs it; cells
-that no portion needs (of leave-one-out, beside permutations) arrive with none, and are always measured. An exact plan
-has no smaller one: all its coalitions, or nothing.
+they are a last portion of their own, after all permutations. A cell *arrives* with the first portion that needs it;
+cells that no portion needs (of leave-one-out, beside permutations) arrive with none, and are always measured. An exact
+plan has no smaller one: all its coalitions, or nothing.
 """
 
 import math

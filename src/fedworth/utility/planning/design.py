@@ -18,7 +18,7 @@ import numpy as np
 from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UsageError, UtilityError
 from fedworth.utility.coalitions import distinct, locate, of_size
-from fedworth.utility.orders import default_permutations
+from fedworth.utility.squares import default_permutations
 
 LEAST = 2
 """Coalitions of a stratum at least (if it has them): one alone shows no spread, hence no standard error."""

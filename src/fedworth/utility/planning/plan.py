@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fedworth.arrays import Memberships, Permutations
 from fedworth.errors import UsageError, refuse_unknown
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes, prefixes_within
-from fedworth.utility.orders import default_permutations, draw_permutations
 from fedworth.utility.planning.design import default_budget, draw_design
+from fedworth.utility.squares import default_permutations, draw_permutations
 
 Sampler = Literal["stratified", "permutations"]
 """How FedSV is estimated: from a stratified design of each round, or from permutations of its participants."""

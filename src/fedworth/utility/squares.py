@@ -1,13 +1,14 @@
-"""Orders in which clients join one after the other: what Monte Carlo over permutations is drawn from.
+"""Permutations: the orders in which clients join one after the other, as Monte Carlo draws them.
 
-Orders come in *squares*: n orders of n clients in which every client stands in every place exactly once. With the
-clients in a random circle c_0 … c_{n−1}, order k of a square is
+Permutations come in *squares*: n permutations of n clients in which every client stands in every place exactly once.
+With the clients in a random circle c_0 … c_{n−1}, permutation k of a square is
 
     c_{k}, c_{k+1}, c_{k−1}, c_{k+2}, c_{k−2}, …        indices modulo n
 
-(a Latin square that balances neighbours too, after Williams 1949). Each order by itself is uniformly random, so means
-over orders stay unbiased. What a client adds depends most of all on its place: a lone client adds far more than the
-hundredth. In n⌈ln n⌉ random orders of 100 clients each comes first 5 ± 2.2 times; in squares it comes first 5 times.
+(a Latin square that balances neighbours too, after Williams 1949). Each permutation by itself is uniformly random, so
+means over permutations stay unbiased. What a client adds depends most of all on its place: a lone client adds far more
+than the hundredth. In n⌈ln n⌉ random permutations of 100 clients each comes first 5 ± 2.2 times; in squares it comes
+first 5 times.
 """
 
 import math
@@ -23,7 +24,7 @@ def default_permutations(n_clients: int) -> int:
 
 
 def draw_permutations(members: Indices, n_permutations: int, *, rng: np.random.Generator) -> Permutations:
-    """Orders in which `members` may join, square after square; a longer draw begins with a shorter one."""
+    """Permutations of `members`, square after square; a longer draw begins with a shorter one."""
     n = len(members)
     if n == 0:
         return np.zeros((n_permutations, 0), dtype=np.int64)
@@ -34,7 +35,7 @@ def draw_permutations(members: Indices, n_permutations: int, *, rng: np.random.G
 
 
 def n_squares(permutations: Permutations) -> int:
-    """How many whole squares the orders consist of (a last part of one aside); 0 if they do not."""
+    """How many whole squares the permutations consist of (a last part of one aside); 0 if they do not."""
     n = permutations.shape[1]
     count = len(permutations) // n if n else 0
     squares = permutations[: count * n].reshape(count, n, n)
@@ -43,7 +44,7 @@ def n_squares(permutations: Permutations) -> int:
 
 
 def _square(members: Indices, zigzag: Indices, rng: np.random.Generator) -> Permutations:
-    """(n, n): one square; its orders come in random succession, so that a part of it is a random part."""
+    """(n, n): one square; its rows come in random order, so that a part of it is a random part."""
     circle = rng.permutation(members).astype(np.int64)
     starts = rng.permutation(len(members))
     return np.asarray(circle[(starts[:, None] + zigzag) % len(members)])
