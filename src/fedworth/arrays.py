@@ -19,6 +19,9 @@ Permutations = NDArray[np.int64]
 
 Indices = NDArray[np.int64]
 
+Floats = NDArray[np.float64]
+"""Numbers of no more special kind."""
+
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     """The random stream of one purpose: equal arguments, equal numbers, whatever else was drawn."""

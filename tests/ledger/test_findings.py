@@ -7,7 +7,7 @@ import torch
 
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate
-from fedworth.ledger.finding import Finding, Kind, finding_from
+from fedworth.ledger.finding import Finding, FindingKind, finding_from
 from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
@@ -69,7 +69,7 @@ def test_nothing_is_found_where_nothing_is_odd(planted, tmp_path):
 def test_an_update_far_longer_than_the_median(planted, tmp_path, factor):
     planted.plant(2, "b", plus(planted.globals[2], planted.updates[2]["b"], factor))
     finding = only(planted.found(tmp_path / "l"))
-    assert (finding.kind, finding.clients, finding.rounds) == (Kind.LARGE_UPDATE, ("b",), (2,))
+    assert (finding.kind, finding.clients, finding.rounds) == (FindingKind.LARGE_UPDATE, ("b",), (2,))
     assert finding.evidence["ratio"] == pytest.approx(factor, rel=0.1)
     shown = f"{finding.evidence['ratio']:.3g}" if factor < 100 else f"{finding.evidence['ratio']:,.0f}"
     assert finding.sentence == (
@@ -85,7 +85,7 @@ def test_nine_times_the_median_is_no_finding(planted, tmp_path):
 def test_a_hundred_times_the_samples(planted, tmp_path):
     planted.answers[1]["c"] = dataclasses.replace(planted.answers[1]["c"], n_samples=10_000)
     finding = only(planted.found(tmp_path / "l"))
-    assert finding.kind == Kind.MANY_SAMPLES
+    assert finding.kind == FindingKind.MANY_SAMPLES
     assert finding.sentence == (
         "Client 'c' reported up to 10,000 samples, 192 times the median, in 1 of its 4 rounds (1)."
     )
@@ -109,7 +109,7 @@ def test_equal_models_of_clients_are_one_finding_for_all_of_them(planted, tmp_pa
 def test_a_scaled_copy_of_another_clients_update(planted, tmp_path, factor):
     planted.plant(1, "b", plus(planted.globals[1], planted.updates[1]["a"], factor))
     finding = only(planted.found(tmp_path / "l"))
-    assert (finding.kind, finding.clients, finding.rounds) == (Kind.SCALED_COPY, ("a", "b"), (1,))
+    assert (finding.kind, finding.clients, finding.rounds) == (FindingKind.SCALED_COPY, ("a", "b"), (1,))
     assert finding.evidence["ratio"] == pytest.approx(max(abs(factor), 1 / abs(factor)), rel=1e-4)
 
 
@@ -134,28 +134,28 @@ def test_the_same_answer_to_the_same_global_model_is_no_replay(planted, tmp_path
 
 def test_a_model_sent_again(planted, tmp_path):
     planted.plant(2, "a", planted.answers[1]["a"].model)
-    assert Kind.REPLAY in {finding.kind for finding in planted.found(tmp_path / "l")}
+    assert FindingKind.REPLAY in {finding.kind for finding in planted.found(tmp_path / "l")}
 
 
 def test_another_clients_earlier_update(planted, tmp_path):
     planted.plant(2, "c", plus(planted.globals[2], planted.updates[1]["a"]))
     finding = only(planted.found(tmp_path / "l"))
-    assert (finding.kind, finding.clients, finding.rounds) == (Kind.LATE_COPY, ("a", "c"), (2,))
+    assert (finding.kind, finding.clients, finding.rounds) == (FindingKind.LATE_COPY, ("a", "c"), (2,))
 
 
 def test_the_servers_last_step_sent_back(planted, tmp_path):
     step = {"weight": planted.globals[2]["weight"] - planted.globals[1]["weight"]}
     planted.plant(2, "c", plus(planted.globals[2], step, 0.1))
     finding = only(planted.found(tmp_path / "l"))
-    assert finding.kind == Kind.ECHO
+    assert finding.kind == FindingKind.ECHO
     assert finding.evidence["ratio"] == pytest.approx(0.1, rel=1e-4)
 
 
 def test_an_earlier_global_model_sent_back(planted, tmp_path):
     planted.plant(2, "c", planted.globals[0])
     found = {finding.kind: finding for finding in planted.found(tmp_path / "l")}
-    assert found[Kind.STALE_MODEL].rounds == (2,)
-    assert Kind.ECHO not in found
+    assert found[FindingKind.STALE_MODEL].rounds == (2,)
+    assert FindingKind.ECHO not in found
 
 
 def test_two_answers_have_no_median(planted, tmp_path):
@@ -170,7 +170,7 @@ def test_coarse_numbers_hide_scaled_copies_but_not_equal_models(tmp_path):
     planted.plant(0, "b", plus(planted.globals[0], planted.updates[0]["a"], 2.0))
     planted.plant(1, "b", planted.answers[1]["a"].model)
     finding = only(planted.found(tmp_path / "l"))
-    assert (finding.kind, finding.rounds) == (Kind.SAME_MODEL, (1,))
+    assert (finding.kind, finding.rounds) == (FindingKind.SAME_MODEL, (1,))
 
 
 def test_models_of_few_numbers_are_parallel_by_chance_and_nothing_is_said(tmp_path):
@@ -179,7 +179,7 @@ def test_models_of_few_numbers_are_parallel_by_chance_and_nothing_is_said(tmp_pa
         answers = {name: Answer({"w": torch.tensor([1.0 + t + k])}, 1) for k, name in enumerate(CLIENTS)}
         writer.record_round({"w": torch.tensor([0.5 + t])}, answers)
     kinds = {finding.kind for finding in findings(open_ledger(tmp_path / "l"))}
-    assert Kind.SCALED_COPY not in kinds
+    assert FindingKind.SCALED_COPY not in kinds
 
 
 def test_a_contested_name_and_a_shared_node_are_found(planted, tmp_path):
@@ -190,10 +190,10 @@ def test_a_contested_name_and_a_shared_node_are_found(planted, tmp_path):
             writer.client_model(name, answers[name].model, 5)
         writer.end_round(nodes={"a": "key-1", "b": "key-2", "c": "key-2"}, contested=["d"] if t == 3 else [])
     found = {finding.kind: finding for finding in findings(open_ledger(tmp_path / "l"))}
-    assert found[Kind.CONTESTED_NAME].sentence == (
+    assert found[FindingKind.CONTESTED_NAME].sentence == (
         "Client 'd' had its name claimed by another node, in 1 of its 4 rounds (3)."
     )
-    assert found[Kind.SHARED_NODE].sentence == (
+    assert found[FindingKind.SHARED_NODE].sentence == (
         "Clients 'b' and 'c' answered from one node, so there are more names than nodes, "
         "in 4 of their 4 rounds (0, 1, 2, 3)."
     )
@@ -203,19 +203,23 @@ def test_a_contested_name_and_a_shared_node_are_found(planted, tmp_path):
 def test_findings_go_to_json_and_back(planted, tmp_path):
     planted.plant(1, "b", plus(planted.globals[1], planted.updates[1]["a"], 20))
     found = planted.found(tmp_path / "l")
-    assert {finding.kind for finding in found} == {Kind.LARGE_UPDATE, Kind.SCALED_COPY}
+    assert {finding.kind for finding in found} == {FindingKind.LARGE_UPDATE, FindingKind.SCALED_COPY}
     assert tuple(finding_from(finding.document()) for finding in found) == found
 
 
 def test_every_kind_has_a_sentence():
     evidence = {"ratio": 12345.6, "n_samples": 3.0}
-    for kind in Kind:
+    for kind in FindingKind:
         sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence).sentence
         assert "'h' and 3 more" in sentence
-        among = "their 30 rounds" if kind in (Kind.LATE_COPY, Kind.SHARED_NODE) else "the 30 rounds they share"
+        among = (
+            "their 30 rounds"
+            if kind in (FindingKind.LATE_COPY, FindingKind.SHARED_NODE)
+            else "the 30 rounds they share"
+        )
         assert sentence.endswith(f"in 20 of {among} (0, 1, 2, 3, 4, 5, 6, 7, …).")
-    assert Finding(Kind.NO_UPDATE, ("a",), (3,), 1).sentence.endswith(", in its only round (3).")
-    assert Finding(Kind.SAME_MODEL, ("a", "b"), (3,), 1).sentence.endswith(", in the only round they share (3).")
+    assert Finding(FindingKind.NO_UPDATE, ("a",), (3,), 1).sentence.endswith(", in its only round (3).")
+    assert Finding(FindingKind.SAME_MODEL, ("a", "b"), (3,), 1).sentence.endswith(", in the only round they share (3).")
 
 
 def test_a_damaged_trace_is_made_again(planted, tmp_path):
@@ -249,4 +253,4 @@ def test_a_clean_simulated_federation_has_no_findings(tmp_path, partition):
 def test_a_copied_client_of_a_simulated_federation_is_found(tmp_path):
     settings = SimulationSettings(n_clients=6, n_rounds=4, copies=((5, 0),), with_truth=False)
     finding = only(findings(simulate(settings, tmp_path / "l")))
-    assert (finding.kind, finding.clients) == (Kind.SAME_MODEL, ("0", "5"))
+    assert (finding.kind, finding.clients) == (FindingKind.SAME_MODEL, ("0", "5"))

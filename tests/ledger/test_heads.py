@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from fedworth.errors import LedgerError, UsageError
-from fedworth.ledger.heads import Head, head_of, heads, passed_through
+from fedworth.ledger.heads import LedgerHead, head_of, heads, passed_through
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.writer import resume_ledger
 from tests.support.ledgers import record_rest, write_ledger
@@ -23,7 +23,7 @@ def test_a_ledger_that_has_grown_has_passed_through_its_old_head(tmp_path):
     write_ledger(tmp_path / "l", n_rounds=2, is_closed=False)
     old = open_ledger(tmp_path / "l").chain
     record_rest(resume_ledger(tmp_path / "l"))
-    assert passed_through(tmp_path / "l", old) == Head(old, 2)
+    assert passed_through(tmp_path / "l", old) == LedgerHead(old, 2)
 
 
 def test_a_ledger_rolled_back_is_whole_and_found_out_by_its_head(tmp_path):

@@ -1,4 +1,4 @@
-"""Importing a folder of state dicts: rounds in order, clients by their file's name, odd answers refused alone."""
+"""Importing a folder of state dicts: rounds in order, clients by their file's name, odd answers quarantined."""
 
 import json
 

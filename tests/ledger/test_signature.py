@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives import serialization as to
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
 from fedworth.errors import ArtefactError, LedgerError, UsageError
-from fedworth.ledger.heads import Head
+from fedworth.ledger.heads import LedgerHead
 from fedworth.ledger.signature import sign_head, signed_head
 from tests.support.keys import write_keys
 
-HEAD = Head("ab" * 32, 7)
+HEAD = LedgerHead("ab" * 32, 7)
 
 
 @pytest.fixture

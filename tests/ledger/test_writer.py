@@ -1,4 +1,4 @@
-"""Recording: whole rounds or none, hostile answers refused alone, nothing lost, nothing believed too early."""
+"""Recording: whole rounds or none, hostile answers quarantined, nothing lost, nothing believed too early."""
 
 import errno
 import gc
@@ -168,7 +168,7 @@ def test_asked_answered_failed_quarantined_and_silent_are_told_apart(tmp_path):
     assert entry.failure_reasons == ("out of memory",)
     assert entry.number == 7
     assert "missing or extra" in entry.quarantine_reasons[0]
-    assert any("'e' was refused" in text for text in ledger.warnings())
+    assert any("'e' was quarantined" in text for text in ledger.warnings())
     assert any("node 12" in text for text in ledger.warnings())
 
 

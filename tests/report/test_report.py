@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedworth.errors import ArtefactError
-from fedworth.ledger.finding import Finding, Kind
+from fedworth.ledger.finding import Finding, FindingKind
 from fedworth.report.files import read_report, write_report
 from fedworth.report.report import Report, agreement, report_from
 from fedworth.report.tables import csv_text, findings_lines, headlines, markdown, tables, values_table
@@ -107,8 +107,8 @@ def test_a_document_that_is_no_report_is_refused():
 
 
 FOUND = (
-    Finding(Kind.LARGE_UPDATE, ("a",), (1, 2), 4, {"ratio": 12.5}),
-    Finding(Kind.SAME_MODEL, ("b", "c|*x*"), (1,), 1),
+    Finding(FindingKind.LARGE_UPDATE, ("a",), (1, 2), 4, {"ratio": 12.5}),
+    Finding(FindingKind.SAME_MODEL, ("b", "c|*x*"), (1,), 1),
 )
 
 

@@ -327,7 +327,7 @@ def test_the_printed_bound_is_no_probability_and_the_corrected_one_is_half_the_c
     assert unfairness_bound(10, 3, 10, 2) == pytest.approx(unfairness_chance(10, 3, 10, 2) / 2)
 
 
-def test_simulated_selections_agree_with_the_exact_chance():
+def test_simulated_participants_agree_with_the_exact_chance():
     """2,000 draws: five standard errors are at most 5 · √(1/4 / 2000) = .056."""
     for s, found in enumerate(simulated_chances(2_000)):
         assert abs(found.value - unfairness_chance(10, 3, 10, s)) < 0.056

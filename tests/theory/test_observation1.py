@@ -117,7 +117,7 @@ def test_more_rounds_than_factorials_in_floating_point_keep_the_chances_finite()
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.5])
-def test_simulated_uniform_selections_agree(sigma):
+def test_simulated_uniform_participants_agree(sigma):
     rng = np.random.default_rng(2022)
     n_runs, n_rounds, n_clients, n_participants = 20_000, 10, 10, 3
     order = rng.random((n_runs, n_rounds, n_clients)).argsort(axis=2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
-    from fedworth.ledger.heads import Head
+    from fedworth.ledger.heads import LedgerHead
     from fedworth.ledger.ledger import Ledger
 
 
@@ -34,7 +34,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 def check_head(args: argparse.Namespace, ledger: "Ledger") -> list[str]:
     """Hold the ledger against the heads that were given, sign its own if asked; what was found, in sentences."""
-    from fedworth.ledger.heads import Head, head_of, passed_through
+    from fedworth.ledger.heads import LedgerHead, head_of, passed_through
 
     said = []
     if args.head is not None:
@@ -42,7 +42,7 @@ def check_head(args: argparse.Namespace, ledger: "Ledger") -> list[str]:
     if args.sign is not None:
         from fedworth.ledger.signature import sign_head
 
-        sign_head(Head(ledger.chain, ledger.n_rounds), args.sign, args.signature)
+        sign_head(LedgerHead(ledger.chain, ledger.n_rounds), args.sign, args.signature)
         said.append(f"head signed: {args.signature}")
     elif args.signature is not None:
         from fedworth.ledger.signature import signed_head
@@ -52,7 +52,7 @@ def check_head(args: argparse.Namespace, ledger: "Ledger") -> list[str]:
     return said
 
 
-def _passed(head: "Head", ledger: "Ledger", which: str) -> str:
+def _passed(head: "LedgerHead", ledger: "Ledger", which: str) -> str:
     if head.chain == ledger.chain:
         return f"{which} is this ledger's: nothing was added or removed since"
     return f"{which} is this ledger's after {head.n_rounds} rounds; they are as they were, and more was added since"

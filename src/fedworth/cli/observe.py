@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedworth.utility.planning.budget import Budget
     from fedworth.utility.planning.choose import PlanSettings
     from fedworth.utility.planning.plan import Plan
-    from fedworth.valuation.stopping import Rule
+    from fedworth.valuation.stopping import StoppingRule
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -141,7 +141,7 @@ def _routes(oracle: "Oracle") -> str | None:
     return None if routes == NOTHING_YET else routes
 
 
-def _rule(args: argparse.Namespace) -> "Rule | None":
+def _rule(args: argparse.Namespace) -> "StoppingRule | None":
     """When to stop before all permutations are measured; none: never."""
     from fedworth.valuation.stopping import all_of, precise_relative, ranked
 
@@ -157,7 +157,7 @@ def _rule(args: argparse.Namespace) -> "Rule | None":
 
 
 def _until(
-    rule: "Rule",
+    rule: "StoppingRule",
     longest: "Plan",
     plan_of: "Callable[[int], Plan]",
     measured: "Callable[[Plan, Budget], Observed]",

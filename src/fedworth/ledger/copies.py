@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedworth.ledger.traces import Numbers, RoundTrace
+from fedworth.arrays import Floats
+from fedworth.ledger.traces import RoundTrace
 
 SERVER = -1
 MOST_ROUNDING = 1e-4
@@ -44,7 +45,7 @@ class _Direction:
     """An update scaled to length one, and by how much rounding may have changed it."""
 
     sent: Sent
-    unit: Numbers  # (64,)
+    unit: Floats  # (64,)
     rounding: float
 
     @property
@@ -105,7 +106,7 @@ def _directions(traces: list[RoundTrace]) -> Iterator[_Direction]:
         before = trace
 
 
-def _n_directions(sketch: Numbers) -> float:
+def _n_directions(sketch: Floats) -> float:
     """(Σ s²)² / Σ s⁴: how many of the 64 numbers carry the sketch."""
     scaled = sketch / np.abs(sketch).max()
     return float((scaled**2).sum() ** 2 / (scaled**4).sum())

@@ -15,7 +15,7 @@ from fedworth.errors import ArtefactError
 MOST_NAMED = 8
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What was seen."""
 
     LARGE_UPDATE = "large update"
@@ -31,22 +31,22 @@ class Kind(StrEnum):
     SHARED_NODE = "shared node"
 
 
-IN_DIFFERENT_ROUNDS = (Kind.LATE_COPY, Kind.SHARED_NODE)
+IN_DIFFERENT_ROUNDS = (FindingKind.LATE_COPY, FindingKind.SHARED_NODE)
 """What clients can be seen to do without being in a round together."""
 
 
 SENTENCES = {
-    Kind.LARGE_UPDATE: "{clients} sent an update of up to {ratio} times the median norm{rounds}",
-    Kind.MANY_SAMPLES: "{clients} reported up to {n_samples} samples, {ratio} times the median{rounds}",
-    Kind.NO_UPDATE: "{clients} returned the global model unchanged{rounds}",
-    Kind.SAME_MODEL: "{clients} sent the same model{rounds}",
-    Kind.SCALED_COPY: "{clients} sent the same update, one up to {ratio} times as long as the other{rounds}",
-    Kind.REPLAY: "{clients} repeated an answer of an earlier round{rounds}",
-    Kind.LATE_COPY: "{clients} sent the same answer in different rounds{rounds}",
-    Kind.STALE_MODEL: "{clients} sent a global model of an earlier round back{rounds}",
-    Kind.ECHO: "{clients} returned the server's own last step as an update, up to {ratio} times as long{rounds}",
-    Kind.CONTESTED_NAME: "{clients} had its name claimed by another node{rounds}",
-    Kind.SHARED_NODE: "{clients} answered from one node, so there are more names than nodes{rounds}",
+    FindingKind.LARGE_UPDATE: "{clients} sent an update of up to {ratio} times the median norm{rounds}",
+    FindingKind.MANY_SAMPLES: "{clients} reported up to {n_samples} samples, {ratio} times the median{rounds}",
+    FindingKind.NO_UPDATE: "{clients} returned the global model unchanged{rounds}",
+    FindingKind.SAME_MODEL: "{clients} sent the same model{rounds}",
+    FindingKind.SCALED_COPY: "{clients} sent the same update, one up to {ratio} times as long as the other{rounds}",
+    FindingKind.REPLAY: "{clients} repeated an answer of an earlier round{rounds}",
+    FindingKind.LATE_COPY: "{clients} sent the same answer in different rounds{rounds}",
+    FindingKind.STALE_MODEL: "{clients} sent a global model of an earlier round back{rounds}",
+    FindingKind.ECHO: "{clients} returned the server's own last step as an update, up to {ratio} times as long{rounds}",
+    FindingKind.CONTESTED_NAME: "{clients} had its name claimed by another node{rounds}",
+    FindingKind.SHARED_NODE: "{clients} answered from one node, so there are more names than nodes{rounds}",
 }
 """Each holds for one client or for several; the numbers in braces are the finding's evidence."""
 
@@ -55,7 +55,7 @@ SENTENCES = {
 class Finding:
     """What was seen of some clients in some rounds; rounds by the federation's own numbers."""
 
-    kind: Kind
+    kind: FindingKind
     clients: tuple[str, ...]
     rounds: tuple[int, ...]
     n_rounds: int  # in which it could have been seen: in which these clients answered
@@ -93,7 +93,7 @@ def finding_from(document: Any) -> Finding:
     """The finding that `document()` gave."""
     try:
         return Finding(
-            Kind(document["kind"]),
+            FindingKind(document["kind"]),
             tuple(str(name) for name in document["clients"]),
             tuple(int(number) for number in document["rounds"]),
             int(document["n_rounds"]),

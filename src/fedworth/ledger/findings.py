@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedworth.ledger.copies import Sent, same_bytes, same_directions
-from fedworth.ledger.finding import IN_DIFFERENT_ROUNDS, Finding, Kind
+from fedworth.ledger.finding import IN_DIFFERENT_ROUNDS, Finding, FindingKind
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.traces import RoundTrace, trace_of
 
@@ -36,7 +36,7 @@ FEWEST = 3
 """Answers in a round without which no median is taken."""
 
 
-_AS_UPDATES = {Kind.SAME_MODEL: Kind.SCALED_COPY, Kind.STALE_MODEL: Kind.ECHO}
+_AS_UPDATES = {FindingKind.SAME_MODEL: FindingKind.SCALED_COPY, FindingKind.STALE_MODEL: FindingKind.ECHO}
 """What equal models would be called if one looked at their updates."""
 
 
@@ -44,7 +44,7 @@ _AS_UPDATES = {Kind.SAME_MODEL: Kind.SCALED_COPY, Kind.STALE_MODEL: Kind.ECHO}
 class Sighting:
     """One thing seen in one round; findings gather them over the rounds."""
 
-    kind: Kind
+    kind: FindingKind
     clients: tuple[int, ...]
     round_index: int
     evidence: tuple[tuple[str, float], ...] = ()
@@ -67,9 +67,9 @@ def _of_norms(round_index: int, trace: RoundTrace) -> Iterator[Sighting]:
     median = float(np.median(norms)) if len(norms) >= FEWEST else 0.0
     for client, norm in zip(trace.clients, norms.tolist(), strict=True):
         if norm <= trace.rounding * start:
-            yield Sighting(Kind.NO_UPDATE, (client,), round_index)
+            yield Sighting(FindingKind.NO_UPDATE, (client,), round_index)
         elif 0 < LARGE_UPDATE * median <= norm:
-            yield Sighting(Kind.LARGE_UPDATE, (client,), round_index, (("ratio", norm / median),))
+            yield Sighting(FindingKind.LARGE_UPDATE, (client,), round_index, (("ratio", norm / median),))
 
 
 def _of_counts(ledger: Ledger, round_index: int) -> Iterator[Sighting]:
@@ -79,7 +79,7 @@ def _of_counts(ledger: Ledger, round_index: int) -> Iterator[Sighting]:
     for client, count in zip(entry.answered, entry.sample_counts, strict=True):
         if 0 < MANY_SAMPLES * median <= count:
             evidence = (("n_samples", float(count)), ("ratio", count / median))
-            yield Sighting(Kind.MANY_SAMPLES, (client,), round_index, evidence)
+            yield Sighting(FindingKind.MANY_SAMPLES, (client,), round_index, evidence)
 
 
 def _of_copies(traces: list[RoundTrace]) -> Iterator[Sighting]:
@@ -104,7 +104,7 @@ def _of_group(group: list[Sent], *, of_models: bool) -> Iterator[Sighting]:
         now = [sent for sent in group if not sent.is_servers and sent.round_index == round_index]
         if len(now) > 1:
             lengths, clients = [sent.length for sent in now], tuple(sent.client for sent in now)
-            kind = Kind.SAME_MODEL if of_models else Kind.SCALED_COPY
+            kind = FindingKind.SAME_MODEL if of_models else FindingKind.SCALED_COPY
             yield Sighting(kind, clients, round_index, () if of_models else (("ratio", max(lengths) / min(lengths)),))
         before = [sent for sent in earlier if sent.is_servers or sent.start != now[0].start] if now else []
         yield from (_repeated(sent, before, of_models=of_models) for sent in now if before)
@@ -115,30 +115,32 @@ def _repeated(sent: Sent, earlier: list[Sent], *, of_models: bool) -> Sighting:
     """Who had sent the same before: the client itself, or else the server, or else another client."""
     servers = [other for other in earlier if other.is_servers]
     if any(other.client == sent.client for other in earlier):
-        return Sighting(Kind.REPLAY, (sent.client,), sent.round_index)
+        return Sighting(FindingKind.REPLAY, (sent.client,), sent.round_index)
     if servers and of_models:
-        return Sighting(Kind.STALE_MODEL, (sent.client,), sent.round_index)
+        return Sighting(FindingKind.STALE_MODEL, (sent.client,), sent.round_index)
     if servers:
-        return Sighting(Kind.ECHO, (sent.client,), sent.round_index, (("ratio", sent.length / servers[-1].length),))
-    return Sighting(Kind.LATE_COPY, (earlier[0].client, sent.client), sent.round_index)
+        return Sighting(
+            FindingKind.ECHO, (sent.client,), sent.round_index, (("ratio", sent.length / servers[-1].length),)
+        )
+    return Sighting(FindingKind.LATE_COPY, (earlier[0].client, sent.client), sent.round_index)
 
 
 def _of_names(ledger: Ledger) -> Iterator[Sighting]:
     """Names that two nodes claimed, and nodes that answered by two names."""
     answers: dict[str, list[tuple[int, int]]] = defaultdict(list)  # node → (client, round)
     for entry in ledger.entries:
-        yield from (Sighting(Kind.CONTESTED_NAME, (client,), entry.round_index) for client in entry.contested)
+        yield from (Sighting(FindingKind.CONTESTED_NAME, (client,), entry.round_index) for client in entry.contested)
         for client, node in zip(entry.answered, entry.nodes, strict=bool(entry.nodes)):
             answers[node].append((client, entry.round_index))
     for node, given in answers.items():
         clients = tuple(sorted({client for client, _ in given}))
         if node and len(clients) > 1:
-            yield from (Sighting(Kind.SHARED_NODE, clients, round_index) for _, round_index in given)
+            yield from (Sighting(FindingKind.SHARED_NODE, clients, round_index) for _, round_index in given)
 
 
 def _gathered(ledger: Ledger, sightings: list[Sighting]) -> Iterator[Finding]:
     """One finding for each kind and each set of clients that belong together, over all rounds."""
-    for kind in Kind:
+    for kind in FindingKind:
         mine = [sighting for sighting in sightings if sighting.kind is kind]
         for clients in _joined([sighting.clients for sighting in mine]):
             theirs = [sighting for sighting in mine if sighting.clients[0] in clients]
@@ -154,9 +156,9 @@ def _joined(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return sorted(tuple(sorted(group)) for group in joined)
 
 
-def _finding(ledger: Ledger, kind: Kind, clients: tuple[int, ...], sightings: list[Sighting]) -> Finding:
+def _finding(ledger: Ledger, kind: FindingKind, clients: tuple[int, ...], sightings: list[Sighting]) -> Finding:
     together = 1 if len(clients) == 1 or kind in IN_DIFFERENT_ROUNDS else 2
-    there = [entry.asked if kind is Kind.CONTESTED_NAME else entry.answered for entry in ledger.entries]
+    there = [entry.asked if kind is FindingKind.CONTESTED_NAME else entry.answered for entry in ledger.entries]
     possible = [heard for heard in there if len(set(clients) & set(heard)) >= together]
     indices = sorted({sighting.round_index for sighting in sightings})
     largest: dict[str, float] = {}

@@ -14,19 +14,19 @@ from fedworth.ledger.manifest import RoundEntry, read_header, read_lines
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LedgerHead:
     """The chain of a ledger after a number of rounds."""
 
     chain: str
     n_rounds: int
 
 
-def heads(folder: Path) -> list[Head]:
+def heads(folder: Path) -> list[LedgerHead]:
     """Every head that the ledger at `folder` has had, from the one without rounds to its present one."""
     _, chain = read_header(folder)
-    passed = [Head(chain, 0)]
+    passed = [LedgerHead(chain, 0)]
     for line, following in read_lines(folder, chain):
-        passed.append(Head(following, passed[-1].n_rounds + isinstance(line, RoundEntry)))
+        passed.append(LedgerHead(following, passed[-1].n_rounds + isinstance(line, RoundEntry)))
     return passed
 
 
@@ -38,7 +38,7 @@ def head_of(text: str) -> str:
     return chain
 
 
-def passed_through(folder: Path, chain: str) -> Head:
+def passed_through(folder: Path, chain: str) -> LedgerHead:
     """The head with this chain, if the ledger has had it; else the ledger was rolled back or rewritten."""
     passed = heads(folder)
     for head in passed:

@@ -8,7 +8,7 @@
       final.safetensors              the model after the last round, if there is one
       samples.json                   {"clinic-a": 120, …}: sample counts; not needed with --aggregation uniform
 
-An answer that cannot be averaged is refused alone, as in a live recording. A round needs its global model.
+An answer that cannot be averaged is quarantined, as in a live recording. A round needs its global model.
 """
 
 import re
@@ -64,7 +64,7 @@ def _import_answer(writer: LedgerWriter, name: str, path: Path, counts: Mapping[
     try:
         model = _read(path)
     except DataError as error:
-        writer.client_refused(name, str(error))
+        writer.client_quarantined(name, str(error))
         return
     if name not in counts and writer.aggregation == "samples":
         found = f"{path}: no number of samples for client {name!r} in {SAMPLES}"

@@ -3,7 +3,7 @@
     federation.json               clients, aggregation, how the model and the task are made
     manifest.jsonl                one line a round, appended; each line's chain covers all before it
     rounds/000000.safetensors     global/<tensor>, client/<index>/<tensor>: what the server held
-    apart/000000.safetensors      absent/<index>/<tensor>: absent clients' models, for the truth only
+    apart/000000.safetensors      apart/<index>/<tensor>: models of clients that did not take part, for the truth only
     final.safetensors             global/<tensor>: the model after the last round
 
 A round's file is written under a partial name, its line commits it, and only then does it take its name. So a file
@@ -163,7 +163,7 @@ class Ledger:
         return tuple(sorted(file for file in self.files if not (self.folder / file).exists()))
 
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of any value from this ledger must know: what is missing, refused or unidentified."""
+        """What a reader of any value from this ledger must know: what is missing, quarantined or unidentified."""
         told = [f"client {name!r} was left out, as asked: the others are valued without it" for name in self.left_out]
         told += [
             f"round {gone.number} is missing ({gone.reason}); it adds nothing to any value" for gone in self.missing
@@ -171,7 +171,7 @@ class Ledger:
         told += _gaps(self)
         for entry in self.entries:
             for client, reason in zip(entry.quarantined, entry.quarantine_reasons, strict=True):
-                told.append(f"round {entry.number}: the answer of {self.clients[client]!r} was refused ({reason})")
+                told.append(f"round {entry.number}: the answer of {self.clients[client]!r} was quarantined ({reason})")
             told += [f"round {entry.number}: {note}" for note in entry.notes]
         return tuple(told)
 
@@ -250,7 +250,7 @@ def _open_round(folder: Path, entry: RoundEntry, clients: Sequence[str], *, with
     if with_apart and entry.apart_file is not None and entry.apart_sha256 is not None:
         apart = _read(folder, entry.apart_file, entry.apart_sha256, entry.round_index)
     expected = {("client", k) for k in entry.answered}
-    if set(models) != expected or (with_apart and set(apart) != {("absent", k) for k in entry.apart}):
+    if set(models) != expected or (with_apart and set(apart) != {("apart", k) for k in entry.apart}):
         raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted(expected)}")
     check_finite(global_model, f"{where}, global model")
     for (_, index), model in sorted({**models, **apart}.items()):

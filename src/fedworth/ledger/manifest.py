@@ -33,10 +33,10 @@ MOST_MANIFEST = 2**32  # bytes
 class RoundEntry:
     """What the manifest says of one round; clients by their position in the ledger's list.
 
-    Whoever was asked either answered (its model is in the file), failed (and said so), was quarantined (its answer was
-    refused, and why), or stayed silent. Participants are those whose models were averaged. `nodes` says from which node
-    each answer came, where the framework knows; `contested` are the clients whose name a second node claimed. Both are
-    left out of a line where they are empty, as lines were written before there were any.
+    Whoever was asked either answered (its model is in the file), failed (and said so), was quarantined (its answer
+    cannot be averaged, and why), or stayed silent. Participants are those whose models were averaged. `nodes` says from
+    which node each answer came, where the framework knows; `contested` are the clients whose name a second node
+    claimed. Both are left out of a line where they are empty, as lines were written before there were any.
     """
 
     round_index: int

@@ -43,11 +43,14 @@ ENTRY_BYTES = 160
 ALIGNMENT = 8
 LONGEST_HEADER = 100_000_000  # bytes; readers of safetensors take no longer one
 
-UNREAD = ("padding", "refused")
-"""Tensors that are in a file and belong to no model: filling, and what was refused after it was written."""
+UNREAD = ("padding", "quarantined")
+"""Tensors that are in a file and belong to no model: filling, and what was quarantined after it was written."""
 
 Owner = tuple[str, int]
-"""("global", −1), ("client", 3) or ("absent", 3)."""
+"""("global", −1), ("client", 3) or ("apart", 3)."""
+
+OLDER = {"absent": "apart"}
+"""What ledgers written before called a kind of model."""
 
 
 @dataclass
@@ -183,7 +186,7 @@ def _models_in(place: Path) -> dict[Owner, Model]:
                 kind, _, rest = key.partition("/")
                 if kind not in UNREAD:
                     index, name = (-1, rest) if kind == "global" else _client_key(rest)
-                    models.setdefault((kind, index), {})[name] = file.get_tensor(key)
+                    models.setdefault((OLDER.get(kind, kind), index), {})[name] = file.get_tensor(key)
     except FileNotFoundError:
         raise
     except (SafetensorError, ValueError, OSError) as error:

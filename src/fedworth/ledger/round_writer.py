@@ -68,7 +68,7 @@ class OpenRound:
         self._expect(name)
         self.failed[name] = shown(reason)
 
-    def refuse(self, name: str, reason: str) -> None:
+    def quarantine(self, name: str, reason: str) -> None:
         """One client's answer is not to be used."""
         self._expect(name)
         self.quarantined[name] = shown(reason.removeprefix(f"{self.where}, client {name!r}: "))
@@ -82,15 +82,15 @@ class OpenRound:
         self.apart_file = start_model_file(path, self.global_model, len(answers))
         for name, answer in answers.items():
             self.apart[name] = checked_count(answer.n_samples, "any", f"{self.where}, client {name!r}")
-            self._put(self.apart_file, f"absent/{self._position(name)}", name, answer.model)
+            self._put(self.apart_file, f"apart/{self._position(name)}", name, answer.model)
 
     def hold_against_each_other(self, *, quarantine: bool) -> None:
-        """Refuse the models that are out of all proportion to the others; their bytes stay in the file, unread."""
+        """Quarantine the models that are out of all proportion to the others; their bytes stay in the file, unread."""
         for name, reason in beyond_the_others(self.largest, self.largest_global).items():
             if not quarantine:
                 raise ModelError(f"{self.where}, client {name!r}: {reason}")
             position = self._position(name)
-            self.file.rename(f"client/{position}/", f"refused/{position}/")
+            self.file.rename(f"client/{position}/", f"quarantined/{position}/")
             del self.answered[name]
             self.quarantined[name] = shown(reason)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import LedgerError, UsageError
-from fedworth.ledger.heads import Head, head_of
+from fedworth.ledger.heads import LedgerHead, head_of
 from fedworth.storage import read_json, refuse_existing, write_json
 
 try:
@@ -27,12 +27,12 @@ except ImportError as error:
     raise UsageError("signing a head needs the package cryptography: pip install 'fedworth[sign]'") from error
 
 
-def message(head: Head) -> bytes:
+def message(head: LedgerHead) -> bytes:
     """What is signed."""
     return f"fedworth ledger head 1\n{head.chain}\n{head.n_rounds}\n".encode()
 
 
-def sign_head(head: Head, key: Path, out: Path) -> None:
+def sign_head(head: LedgerHead, key: Path, out: Path) -> None:
     """Write the signature of a head with the private key at `key`."""
     refuse_existing(out, "a signature")
     private = _key(key, "private", Ed25519PrivateKey)
@@ -40,7 +40,7 @@ def sign_head(head: Head, key: Path, out: Path) -> None:
     write_json(out, {"head": head.chain, "n_rounds": head.n_rounds, "signature": signature})
 
 
-def signed_head(path: Path, public_key: Path) -> Head:
+def signed_head(path: Path, public_key: Path) -> LedgerHead:
     """The head in a signature file, if the owner of the public key has signed it."""
     public = _key(public_key, "public", Ed25519PublicKey)
     head, signature = _read(path)
@@ -53,10 +53,10 @@ def signed_head(path: Path, public_key: Path) -> Head:
     return head
 
 
-def _read(path: Path) -> tuple[Head, bytes]:
+def _read(path: Path) -> tuple[LedgerHead, bytes]:
     document = read_json(path)
     try:
-        head = Head(head_of(document["head"]), int(document["n_rounds"]))
+        head = LedgerHead(head_of(document["head"]), int(document["n_rounds"]))
         return head, base64.b64decode(document["signature"], validate=True)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error, UsageError) as error:
         raise LedgerError(f"{path}: not the signature of a head ({error}); expected what --sign writes") from None

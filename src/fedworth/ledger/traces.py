@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedworth.arrays import Floats
 from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.ledger.model import Model
@@ -30,8 +31,6 @@ FORMAT = 1
 WIDTH = 64
 PIECE = 4096  # rows of 64 numbers that are looked at together
 
-Numbers = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class RoundTrace:
@@ -39,9 +38,9 @@ class RoundTrace:
 
     clients: tuple[int, ...]
     sha256s: tuple[str, ...]  # (1 + n_answered,) of the models
-    model_norms: Numbers  # (1 + n_answered,)
-    update_norms: Numbers  # (1 + n_answered,), 0 for the global model
-    sketches: Numbers  # (1 + n_answered, 64): of the global model, then of the updates
+    model_norms: Floats  # (1 + n_answered,)
+    update_norms: Floats  # (1 + n_answered,), 0 for the global model
+    sketches: Floats  # (1 + n_answered, 64): of the global model, then of the updates
     rounding: float  # the largest relative error of a number in the models' dtypes
     n_numbers: int  # that a model has
 
@@ -86,9 +85,9 @@ def model_sha256(model: Model) -> str:
     return digest.hexdigest()
 
 
-def _looked_at(model: Model, start: Model | None) -> tuple[float, float, Numbers]:
+def _looked_at(model: Model, start: Model | None) -> tuple[float, float, Floats]:
     """The norm of a model, the norm of its update from `start`, and the sketch of the update; without a start, the
-    sketch of the model itself. Numbers that are not floats (counters, flags) are left out."""
+    sketch of the model itself. Floats that are not floats (counters, flags) are left out."""
     model_square, update_square, sketch, n_before = 0.0, 0.0, np.zeros(WIDTH), 0
     for name, tensor in sorted(model.items()):
         if not (tensor if start is None else start[name]).is_floating_point():
@@ -104,7 +103,7 @@ def _looked_at(model: Model, start: Model | None) -> tuple[float, float, Numbers
     return model_square**0.5, update_square**0.5, sketch
 
 
-def _sketched(update: Numbers, n_before: int) -> Numbers:
+def _sketched(update: Floats, n_before: int) -> Floats:
     """(64,): the sum of the rows of 64 numbers, each with its sign; the signs depend on the piece's place alone."""
     rows = np.pad(update, (0, -len(update) % WIDTH)).reshape(-1, WIDTH)  # (n_rows, 64)
     raw = np.random.PCG64(n_before).random_raw(PIECE // 64)  # numpy promises these bits for ever

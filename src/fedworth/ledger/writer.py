@@ -7,8 +7,8 @@
     ledger.close(global_model)
 
 A round's file is written and flushed under a partial name, then its line is appended to the manifest: the line commits
-the round; then the file takes its name. After a kill, `resume_ledger` drops what no line speaks of.
-An answer that cannot be averaged is an error; with `quarantine=True` it is refused alone and the round goes on.
+the round; then the file takes its name. After a kill, `resume_ledger` drops what no line speaks of. An answer that
+cannot be averaged is an error; with `quarantine=True` it is quarantined and the round goes on without it.
 
 A writer holds the ledger's lock from `create_ledger` or `resume_ledger` until `close` or `release`: a second one gets
 an error that names the first, and changes nothing.
@@ -82,7 +82,7 @@ class LedgerWriter:
             self.current = open_round(self.folder, self.n_rounds, own, global_model, self.clients, asked)
 
     def client_model(self, name: str, model: Model, n_samples: float) -> None:
-        """Put the answer of one client on disk; with `quarantine`, refuse what cannot be averaged."""
+        """Put the answer of one client on disk; with `quarantine`, what cannot be averaged is quarantined."""
         round_ = self._open()
         try:
             with self._told(f"the model of {name!r}"):
@@ -90,15 +90,15 @@ class LedgerWriter:
         except ModelError as error:
             if not self.quarantine:
                 raise
-            round_.refuse(name, str(error))
+            round_.quarantine(name, str(error))
 
     def client_failed(self, name: str, reason: str) -> None:
         """One client said that it could not do its part."""
         self._open().fail(name, reason)
 
-    def client_refused(self, name: str, reason: str) -> None:
+    def client_quarantined(self, name: str, reason: str) -> None:
         """One client's answer is not to be used, and why."""
-        self._open().refuse(name, reason)
+        self._open().quarantine(name, reason)
 
     def end_round(
         self,

@@ -42,7 +42,7 @@ Record = dict[str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Varied:
     """One setting that is varied: how it is read off a row, and what of it is shown."""
 
     setting: Callable[[Row], float]
@@ -55,21 +55,21 @@ FAIRNESS: Any = (
     ("median_d", "median d", (-0.05, 2)),
 )
 
-KINDS = {
-    "rate": Kind(lambda row: float(row["federation"]["rate"]), *FAIRNESS),
-    "relative penalty": Kind(lambda row: float(row["scanned"][1]), *FAIRNESS),
-    "rank": Kind(lambda row: float(row["scanned"][1]), *FAIRNESS),
-    "noise strength": Kind(
+VARIED = {
+    "rate": Varied(lambda row: float(row["federation"]["rate"]), *FAIRNESS),
+    "relative penalty": Varied(lambda row: float(row["scanned"][1]), *FAIRNESS),
+    "rank": Varied(lambda row: float(row["scanned"][1]), *FAIRNESS),
+    "noise strength": Varied(
         lambda row: float(row["federation"]["noise_strength"]),
         (("noise_correlation", "ρ with noise"),),
         ("noise_correlation", "Spearman with the true order", (-1, 1.05)),
     ),
-    "flipped labels": Kind(
+    "flipped labels": Varied(
         lambda row: max(row["federation"]["flip_shares"]),
         (("jaccard", "Jaccard"),),
         ("jaccard", "Jaccard coefficient", (0, 1.05)),
     ),
-    "rate, by accuracy": Kind(lambda row: float(row["federation"]["rate"])),
+    "rate, by accuracy": Varied(lambda row: float(row["federation"]["rate"])),
 }
 
 
@@ -119,7 +119,7 @@ def _by_setting(rows: Sequence[Row]) -> dict[tuple[str, float], list[Row]]:
     found: dict[tuple[str, float], list[Row]] = {}
     for row in chain.from_iterable(map(_one_by_one, rows)):
         kind = _kind_of(row)
-        found.setdefault((kind, KINDS[kind].setting(row)), []).append(row)
+        found.setdefault((kind, VARIED[kind].setting(row)), []).append(row)
     return found
 
 
@@ -180,7 +180,7 @@ def _lines(records: list[Record]) -> list[tuple[str, ...]]:
     if "accuracy" in first:
         return [(str(first["data_set"]), setting, *start, *("–" for _ in METHODS), end)]
     made = []
-    for column, called in KINDS[str(first["what"])].shown:
+    for column, called in VARIED[str(first["what"])].shown:
         texts = [_text(mine.get(key, {}), column, ".2f") for key in METHODS]
         made.append((str(first["data_set"]), f"{setting}: {called}", *start, *texts, end))
     return made
@@ -191,7 +191,7 @@ def _text(record: Record, column: str, style: str) -> str:
 
 
 def _panel(name: str, what: str, records: dict[tuple[str, str, float], list[Record]]) -> Panel:
-    column, up, limits = KINDS[what].drawn
+    column, up, limits = VARIED[what].drawn
     settings = [key[2] for key in records if key[:2] == (name, what)]
     mine = [record for setting in settings for record in records[name, what, setting]]
     series = []

@@ -38,7 +38,7 @@ def printed_bound(n_clients: int, n_participants: int, n_rounds: int, s: int) ->
 
 
 def simulated_chances(n_draws: int = N_DRAWS) -> list[Interval]:
-    """How often uniform selections set two clients apart by s rounds or more, s from 0 to T."""
+    """How often uniform draws of participants set two clients apart by s rounds or more, s from 0 to T."""
     rng = stream(0, "observation 1")
     order = rng.permuted(np.tile(np.arange(N_CLIENTS), (n_draws * N_ROUNDS, 1)), axis=1)[:, :N_PARTICIPANTS]
     lead = (order == 0).any(axis=1).astype(int) - (order == 1).any(axis=1)  # (n_draws · T,)
@@ -115,7 +115,11 @@ def _bound_claims(simulated: list[Interval]) -> list[Claim]:
     bounded = all(unfairness_bound(*setting, s) <= simulated[s].high for s in range(1, N_ROUNDS + 1))
     return [
         Claim("P_s as printed is a probability", printed <= 1, f"P_1 = {printed:.2f} for N = 10, m = 3, T = 10"),
-        Claim("P_s corrected bounds the chance from below", bounded, "against 20,000 simulated selections, s = 1…10"),
+        Claim(
+            "P_s corrected bounds the chance from below",
+            bounded,
+            "against 20,000 simulated runs, s = 1…10",
+        ),
     ]
 
 

@@ -74,7 +74,7 @@ def ends(mixtures: Mixtures) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Evaluation:
     """What one model makes of the test set, sample by sample."""
 
     losses: NDArray[np.float64]  # (n_samples,)
@@ -101,9 +101,9 @@ class PlainRound:
         return fitted(self.round_, state_of(self.task.module))
 
     @cached_property
-    def before(self) -> Outcome:
+    def before(self) -> Evaluation:
         """What the global model makes of the test set."""
-        return outcome(self.task, self._fitted.global_model)
+        return evaluation(self.task, self._fitted.global_model)
 
     @property
     def witness(self) -> Witness:
@@ -114,13 +114,15 @@ class PlainRound:
         projections = np.asarray(signs @ self.before.losses / math.sqrt(n))
         return Witness(projections, LARGEST_CHANCE * 2 * self._error(self.before))
 
-    def after(self, mixtures: Mixtures, row: int) -> Outcome:
+    def after(self, mixtures: Mixtures, row: int) -> Evaluation:
         """What one coalition's model makes of the test set."""
         if self.model is not None:
-            return outcome(self.task, fitted_model(self.model(self.round_, mixtures, row), state_of(self.task.module)))
+            return evaluation(
+                self.task, fitted_model(self.model(self.round_, mixtures, row), state_of(self.task.module))
+            )
         models = {**self._fitted.client_models, **self._fitted.apart_models}
         model = mix(self._fitted.global_model, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
-        return outcome(self.task, model)
+        return evaluation(self.task, model)
 
     def utility(self, mixtures: Mixtures, row: int) -> float:
         """One coalition's utility."""
@@ -145,17 +147,17 @@ class PlainRound:
 
     def _repeats(self, error: float) -> bool:
         """Whether the module gives the same again."""
-        again = outcome(self.task, self._fitted.global_model).losses
+        again = evaluation(self.task, self._fitted.global_model).losses
         return bool(np.abs(again - self.before.losses).max() <= 2 * error)
 
-    def _error(self, of: Outcome) -> float:
+    def _error(self, of: Evaluation) -> float:
         """e: how much a logit may err."""
         floats = [t for t in self._fitted.global_model.values() if t.is_floating_point()]
         n_terms = sum(t.numel() / t.shape[0] for t in floats if t.ndim > 1)
         roundoff = max((torch.finfo(t.dtype).eps / 2 for t in floats), default=2**-24)
         return roundoff * math.sqrt(max(1.0, n_terms) + len(of.losses)) * max(1.0, of.largest)
 
-    def _allowed(self, after: Outcome, error: float) -> float:
+    def _allowed(self, after: Evaluation, error: float) -> float:
         """How far utilities may differ if logits err so much; an accuracy by the samples that may change sides."""
         if self.measure == "accuracy":
             return sum(float(np.mean(each.gaps <= 4 * error)) for each in (self.before, after)) + 1e-12
@@ -171,12 +173,12 @@ class PlainRound:
             return None
 
 
-def outcome(task: Task, model: Model) -> Outcome:
+def evaluation(task: Task, model: Model) -> Evaluation:
     """What a model makes of the test set, by the plain loop."""
     with fitting_threads(task.module):
         parts = [_of_batch(logits, labels) for logits, labels in predictions(task, model)]
     losses, is_correct, gaps, largest = zip(*parts, strict=True)
-    return Outcome(np.concatenate(losses), np.concatenate(is_correct), np.concatenate(gaps), max(largest))
+    return Evaluation(np.concatenate(losses), np.concatenate(is_correct), np.concatenate(gaps), max(largest))
 
 
 def _of_batch(

@@ -24,7 +24,7 @@ from fedworth.errors import ModelError, UsageError
 from fedworth.federation.rules.check import Checked, check_ledger
 from fedworth.federation.rules.documents import rule_name, rule_of
 from fedworth.federation.rules.private import noise_of
-from fedworth.federation.rules.replay import Step, replayed
+from fedworth.federation.rules.replay import ReplayedRound, replayed
 from fedworth.federation.rules.rule import LinearRule, Rule, State, WeightedMean, arrays_of, model_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, Round
@@ -79,7 +79,7 @@ class RuleOracle:
     task: Task
     ledger: Ledger
     rule: Rule
-    _steps: list[Step] = field(default_factory=list)  # the last one replayed
+    _steps: list[ReplayedRound] = field(default_factory=list)  # the last one replayed
     _held: dict[int, Round] = field(default_factory=dict)  # contributions of the last round
 
     @property

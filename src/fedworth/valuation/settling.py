@@ -12,7 +12,7 @@ from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import UsageError
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.comfedsv import comfedsv_estimate
-from fedworth.valuation.stopping import Rule, StoppingReason
+from fedworth.valuation.stopping import StoppingReason, StoppingRule
 
 FIRST_SHARE, GROWTH = 0.1, 1.5
 FEWEST = 4
@@ -25,7 +25,7 @@ Measure = Callable[[int], UtilityMatrix]
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledUtilities:
     """The last utilities, of how many permutations they are, and why they are the last."""
 
     matrix: UtilityMatrix
@@ -35,13 +35,13 @@ class Settled:
 
 def measure_until(
     measure: Measure,
-    rule: Rule,
+    rule: StoppingRule,
     *,
     most: int,
     n_clients: int,
     settings: FactorSettings | None = None,
     growth: float = GROWTH,
-) -> Settled:
+) -> SettledUtilities:
     """Measure a tenth of `most` permutations, then `growth` times as many, …, in whole squares of `n_clients`
     permutations, until the rule holds of the values, all of `most` are measured, or `measure` gives fewer than it was
     asked for."""
@@ -49,11 +49,11 @@ def measure_until(
         matrix = measure(count)
         n_drawn = 0 if matrix.permutations is None else len(matrix.permutations)
         if n_drawn < count:
-            return Settled(matrix, n_drawn, (StoppingReason.BUDGET,))
+            return SettledUtilities(matrix, n_drawn, (StoppingReason.BUDGET,))
         reasons = rule(comfedsv_estimate(matrix, complete(matrix, settings)))
         if reasons:
-            return Settled(matrix, n_drawn, reasons)
-    return Settled(matrix, n_drawn, (StoppingReason.BUDGET,))
+            return SettledUtilities(matrix, n_drawn, reasons)
+    return SettledUtilities(matrix, n_drawn, (StoppingReason.BUDGET,))
 
 
 def _counts(most: int, square: int, growth: float) -> Iterator[int]:

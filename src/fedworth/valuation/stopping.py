@@ -30,11 +30,11 @@ class StoppingReason(StrEnum):
     BUDGET = "stopped at the budget; raise it, or loosen the rule"
 
 
-Rule = Callable[[Estimate], tuple[StoppingReason, ...]]
+StoppingRule = Callable[[Estimate], tuple[StoppingReason, ...]]
 """Why to stop; none: go on."""
 
 
-def precise_relative(share: float) -> Rule:
+def precise_relative(share: float) -> StoppingRule:
     """Stop when every standard error is at most `share` of the largest absolute value."""
     _refuse_negative(share, "share")
     return lambda estimate: _if(
@@ -42,7 +42,7 @@ def precise_relative(share: float) -> Rule:
     )
 
 
-def ranked(z: float = 2.0, *, tie: float = 0.01) -> Rule:
+def ranked(z: float = 2.0, *, tie: float = 0.01) -> StoppingRule:
     """Stop when every two neighbours in the ranking are apart, or certainly tied."""
     _refuse_negative(z, "z")
     _refuse_negative(tie, "tie")
@@ -58,7 +58,7 @@ def ranked(z: float = 2.0, *, tie: float = 0.01) -> Rule:
     return rule
 
 
-def all_of(*rules: Rule) -> Rule:
+def all_of(*rules: StoppingRule) -> StoppingRule:
     """Stop when every rule holds."""
 
     def rule(estimate: Estimate) -> tuple[StoppingReason, ...]:

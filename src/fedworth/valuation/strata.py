@@ -32,16 +32,13 @@ import math
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import ValuationError
 from fedworth.utility.games import Estimate
 from fedworth.utility.planning.design import allocation, check_design, least_budget
-from fedworth.valuation.surrogate import Kernel, Surrogate, fit, smooth
-
-Floats = NDArray[np.float64]
+from fedworth.valuation.surrogate import FittedSurrogate, Kernel, fit, smooth
 
 MOST_TRAINED = 1024
 
@@ -73,7 +70,7 @@ def _estimate(coalitions: Memberships, utilities: Utilities, kernel: Kernel) -> 
 
 
 def _stratum(
-    surrogate: Surrogate,
+    surrogate: FittedSurrogate,
     trained: Indices,
     coalitions: Memberships,
     contrasts: Floats,
@@ -96,7 +93,7 @@ def _stratum(
 
 def _surrogate(
     coalitions: Memberships, utilities: Utilities, sizes: Indices, kernel: Kernel
-) -> tuple[Indices, Surrogate | None]:
+) -> tuple[Indices, FittedSurrogate | None]:
     """The rows it is trained on, in order, and the surrogate; none if every coalition was measured."""
     n = coalitions.shape[1]
     if len(coalitions) == 2**n - 1:

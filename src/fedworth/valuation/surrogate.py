@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import gammaln
 
-from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.arrays import Floats, Indices, Memberships, Utilities
 
-Floats = NDArray[np.float64]
 Kernel = Callable[[Floats, Floats, Floats, int], Floats]
 """Overlap, size, other size, n members → similarity."""
 
@@ -49,7 +47,7 @@ def smooth(overlaps: Floats, sizes: Floats, others: Floats, n_members: int) -> F
 
 
 @dataclass(frozen=True)
-class Surrogate:
+class FittedSurrogate:
     """A fitted surrogate, and what is needed to leave out any coalition that it was trained on."""
 
     trained: Memberships  # (n_trained, n)
@@ -82,12 +80,12 @@ class Surrogate:
         return np.asarray(np.where(self.trained, 1.0, outside[:, None]).T @ weights)
 
 
-def fit(coalitions: Memberships, utilities: Utilities, origin: float, kernel: Kernel = smooth) -> Surrogate:
+def fit(coalitions: Memberships, utilities: Utilities, origin: float, kernel: Kernel = smooth) -> FittedSurrogate:
     """The surrogate trained on these coalitions."""
     similar = similarities(coalitions, coalitions, kernel)  # K, (n_trained, n_trained)
     similar[np.diag_indices_from(similar)] += NOISE * np.trace(similar) / max(len(similar), 1)
     inverse = cho_solve(cho_factor(similar), np.eye(len(similar)))
-    return Surrogate(coalitions, origin, inverse @ (utilities - origin), inverse, kernel)
+    return FittedSurrogate(coalitions, origin, inverse @ (utilities - origin), inverse, kernel)
 
 
 def similarities(rows: Memberships, columns: Memberships, kernel: Kernel) -> Floats:

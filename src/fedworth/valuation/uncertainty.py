@@ -18,13 +18,11 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from fedworth.arrays import Floats
 from fedworth.errors import ValuationError
 from fedworth.valuation.ranking import EQUAL
-
-Floats = NDArray[np.float64]
 
 LEVEL = 0.9
 TOLD_APART, ROUGH = 0.3, 1.0

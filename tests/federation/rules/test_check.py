@@ -125,7 +125,7 @@ def test_a_refused_answer_is_named_as_what_may_be_behind_a_gap(tmp_path):
     recorder.client_model("b", {"weight": model["weight"]}, 1)
     recorder.end_round()
     recorder.close({name: tensor + 2 for name, tensor in model.items()})
-    with pytest.raises(RuleError, match="answers that were refused here may have been averaged"):
+    with pytest.raises(RuleError, match="answers that are quarantined here may have been averaged"):
         check_ledger(open_ledger(tmp_path / "l"), WeightedMean()).refuse_others()
 
 

@@ -228,7 +228,7 @@ def test_a_ledger_that_exists_is_not_overwritten(tiny_settings, tmp_path, bytes_
     assert bytes_of(tmp_path / "ledger") == before
 
 
-def test_selections_in_any_order_give_the_same_ledger(tmp_path, bytes_of):
+def test_participants_in_any_order_give_the_same_ledger(tmp_path, bytes_of):
     rng = np.random.default_rng(0)
     data = tuple(
         ClientData(torch.from_numpy(rng.normal(size=(9, 5)).astype(np.float32)), torch.arange(9) % 3, str(k))

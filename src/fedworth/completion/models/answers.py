@@ -17,11 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices
+from fedworth.arrays import Floats, Indices
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.utility.observe import participation
-
-Floats = NDArray[np.float64]
 
 KEPT_BYTES = 1 << 29
 """All updates together may take this much memory; larger ones are read again for every combination."""

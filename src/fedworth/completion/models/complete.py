@@ -10,8 +10,7 @@ size k and ρ_ti the variance of i's predicted answer over that of the held-out 
 
 import numpy as np
 
-from fedworth.arrays import Memberships, Utilities
-from fedworth.completion.models.answers import Floats
+from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.completion.models.completion import ModelCompletion
 from fedworth.completion.models.holdouts import HoldOuts, held_points, hold_outs
 from fedworth.completion.models.lone_process import Lone, lone_utilities

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, Memberships, Utilities
-from fedworth.completion.models.answers import Floats
+from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import read_npz, write_npz
 from fedworth.utility.coalitions import locate, names

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedworth.arrays import Indices, Memberships, Utilities, stream
-from fedworth.completion.models.answers import Floats
+from fedworth.arrays import Floats, Indices, Memberships, Utilities, stream
 from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger
 from fedworth.ledger.ledger import Round

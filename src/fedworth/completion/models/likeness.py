@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from fedworth.completion.models.answers import Answers, Floats
+from fedworth.arrays import Floats
+from fedworth.completion.models.answers import Answers
 from fedworth.completion.models.update_process import Likeness, update_process
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task

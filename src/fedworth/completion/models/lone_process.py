@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, Utilities
-from fedworth.completion.models.answers import Floats
+from fedworth.arrays import Floats, Indices, Utilities
 from fedworth.completion.models.update_process import Likeness
 
 ALWAYS = (0.5, 0.1, 0.1, 0.03)  # A

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices
-from fedworth.completion.models.answers import Answers, Floats, answers_of
+from fedworth.arrays import Floats, Indices
+from fedworth.completion.models.answers import Answers, answers_of
 from fedworth.completion.models.likeness import likeness_of
 from fedworth.completion.models.update_process import Likeness, UpdateProcess, update_process
 from fedworth.errors import CompletionError

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from fedworth.arrays import Indices
-from fedworth.completion.models.answers import Floats
+from fedworth.arrays import Floats, Indices
 
 ALL_CLIENTS, LIKE_CLIENTS = 0.2, 0.8
 ALL_ROUNDS, LIKE_ROUNDS = 0.75, 0.25

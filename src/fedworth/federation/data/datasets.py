@@ -31,7 +31,7 @@ ALPHA, BETA = 1.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DatasetRequest:
     """What is asked of a data set."""
 
     rng: np.random.Generator
@@ -70,19 +70,19 @@ def load_dataset(
     if name != "synthetic" and not (alpha is None and beta is None):
         raise UsageError(f"data set {name!r}: found alpha or beta, which only 'synthetic' has; leave them out")
     alpha, beta = ALPHA if alpha is None else alpha, BETA if beta is None else beta
-    return DATASETS[name](Request(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
+    return DATASETS[name](DatasetRequest(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
 
 
-def _synthetic(request: Request) -> Dataset:
+def _synthetic(request: DatasetRequest) -> Dataset:
     whole = synthetic(request.n_clients, alpha=request.alpha, beta=request.beta, rng=request.rng)
     return _limited(whole, request)
 
 
-def _synthetic_iid(request: Request) -> Dataset:
+def _synthetic_iid(request: DatasetRequest) -> Dataset:
     return _limited(synthetic_iid(request.n_clients, rng=request.rng), request)
 
 
-def _digits(request: Request) -> Dataset:
+def _digits(request: DatasetRequest) -> Dataset:
     pixels, classes = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
     features = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     samples = Samples(features, classes.astype(np.int64))
@@ -91,26 +91,26 @@ def _digits(request: Request) -> Dataset:
     return _limited(Dataset("digits", train, test, N_CLASSES), request)
 
 
-def _mnist(request: Request) -> Dataset:
+def _mnist(request: DatasetRequest) -> Dataset:
     return _idx("mnist", request)
 
 
-def _fashion_mnist(request: Request) -> Dataset:
+def _fashion_mnist(request: DatasetRequest) -> Dataset:
     return _idx("fashion-mnist", request)
 
 
-def _idx(name: str, request: Request) -> Dataset:
+def _idx(name: str, request: DatasetRequest) -> Dataset:
     train_images, train_labels, test_images, test_labels = data_files(name, request.folder)
     train, test = read_idx_pair(train_images, train_labels), read_idx_pair(test_images, test_labels)
     return _images(name, train, test, request)
 
 
-def _cifar10(request: Request) -> Dataset:
+def _cifar10(request: DatasetRequest) -> Dataset:
     *train, test = data_files("cifar10", request.folder)
     return _images("cifar10", read_cifar(*train), read_cifar(test), request)
 
 
-DATASETS: MappingProxyType[str, Callable[[Request], Dataset]] = MappingProxyType(
+DATASETS: MappingProxyType[str, Callable[[DatasetRequest], Dataset]] = MappingProxyType(
     {
         "synthetic": _synthetic,
         "synthetic-iid": _synthetic_iid,
@@ -122,7 +122,7 @@ DATASETS: MappingProxyType[str, Callable[[Request], Dataset]] = MappingProxyType
 )
 
 
-def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], request: Request) -> Dataset:
+def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], request: DatasetRequest) -> Dataset:
     """Bytes to features. The limit comes first: as floats, CIFAR-10 is four times as large."""
     halves = []
     for (pixels, classes), limit in ((train, request.train_limit), (test, request.test_limit)):
@@ -133,7 +133,7 @@ def _images(name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels]
     return Dataset(name, halves[0], halves[1], N_CLASSES)
 
 
-def _limited(dataset: Dataset, request: Request) -> Dataset:
+def _limited(dataset: Dataset, request: DatasetRequest) -> Dataset:
     """The data set with no more samples than asked for; each part keeps those of its samples that stay."""
     kept = _kept(len(dataset.train), request.train_limit, request.rng)
     test = dataset.test.take(_kept(len(dataset.test), request.test_limit, request.rng))

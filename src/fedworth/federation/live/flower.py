@@ -237,7 +237,7 @@ class RecordingGrid:
             model = {key: array.numpy() for key, array in arrays.items()}
             n_samples = _sample_count(reply, self.weighted_by, self.recorder.writer.aggregation)
         except Exception as error:  # a reply may hold anything
-            self.recorder.client_refused(name, f"its reply cannot be read ({type(error).__name__}: {error})")
+            self.recorder.client_quarantined(name, f"its reply cannot be read ({type(error).__name__}: {error})")
             return
         self.recorder.client_model(name, model, n_samples)
 

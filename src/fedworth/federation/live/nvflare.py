@@ -108,12 +108,12 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             model = _full(answer.params, answer.params_type, self._model)
             n_samples = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
         except Exception as error:  # a result may hold anything
-            recorder.client_refused(name, f"its result cannot be read ({type(error).__name__}: {error})")
+            recorder.client_quarantined(name, f"its result cannot be read ({type(error).__name__}: {error})")
             return
         if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
             recorder.client_model(name, model, n_samples)
         else:
-            recorder.client_refused(name, "the server did not accept its result")
+            recorder.client_quarantined(name, "the server did not accept its result")
 
     def _who(self, recorder: LiveRecorder, result: Any, fl_ctx: Any) -> str | None:
         """By which name the answer goes; none if its site may not use the name that it says.
@@ -129,7 +129,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         node, registered = label_of(site.token.encode()), self._owners.spelt(site.name)
         if skeleton(said) != skeleton(site.name):
             self._contested.append(self._owners.spelt(said))
-            recorder.client_refused(registered, f"it registered by this name, and answered as {said!r}")
+            recorder.client_quarantined(registered, f"it registered by this name, and answered as {said!r}")
             return None
         settled = settle(self._owners, {node: said}, present)
         self._owners = settled.owners

@@ -7,9 +7,9 @@
     recorder.end_round()
     recorder.close(global_model)              # or recorder.release(), if the federation goes on another day
 
-The same verbs as the `LedgerWriter`'s, but none of them raises. An answer that cannot be averaged is refused and the
-others are kept; a round that cannot be recorded leaves a line in the ledger that says why. Models are state dicts of
-tensors, or of numpy arrays.
+The same verbs as the `LedgerWriter`'s, but none of them raises. An answer that cannot be averaged is quarantined and
+the others are kept; a round that cannot be recorded leaves a line in the ledger that says why. Models are state dicts
+of tensors, or of numpy arrays.
 """
 
 import logging
@@ -54,24 +54,24 @@ class LiveRecorder:
         self._attempt(lambda: self.writer.start_round(model_of(global_model), asked=names, number=self.number))
 
     def client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
-        """Put one client's answer on disk, or refuse it alone."""
+        """Put one client's answer on disk, or quarantine it."""
         self._attempt(lambda: self._client_model(name, model, n_samples), of_client=name)
 
     def client_failed(self, name: str, reason: str) -> None:
         """One client said that it could not do its part."""
         self._attempt(lambda: self.writer.client_failed(name, reason), of_client=name)
 
-    def client_refused(self, name: str, reason: str) -> None:
+    def client_quarantined(self, name: str, reason: str) -> None:
         """One client's answer is not to be used."""
-        self._attempt(lambda: self.writer.client_refused(name, reason), of_client=name)
+        self._attempt(lambda: self.writer.client_quarantined(name, reason), of_client=name)
 
     def say_claims(self, settled: Settled, heard: Collection[str]) -> None:
-        """Note every claim to a name that was turned down or moved; a name that nobody else has is refused."""
+        """Note every claim to a name that was turned down or moved; who answered under such a name is quarantined."""
         for name, why in settled.reasons().items():
             log.warning("fedworth: client %r: %s", name, why)
             self.note(f"client {name!r}: {why}")
             if name in settled.conflicts and name not in heard:
-                self.client_refused(name, why)
+                self.client_quarantined(name, why)
 
     def note(self, text: str) -> None:
         """Something about the round that is of no client's doing."""
@@ -116,7 +116,7 @@ class LiveRecorder:
         try:
             self.writer.client_model(name, model_of(model), n_samples)
         except ModelError as error:
-            self.writer.client_refused(name, str(error))
+            self.writer.client_quarantined(name, str(error))
 
     def _is_usable(self, name: Any) -> bool:
         try:

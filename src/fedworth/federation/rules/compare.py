@@ -57,7 +57,7 @@ def _noisy(round_: Round, distance: float, noise: float, n_numbers: int) -> Roun
 def _hint(round_: Round, update: float) -> str:
     """What may be behind a gap, as far as the round shows it."""
     if round_.entry.quarantined:
-        return "answers that were refused here may have been averaged by the server"
+        return "answers that are quarantined here may have been averaged by the server"
     lengths = [
         _norm(float64_of(tensor) - float64_of(round_.global_model[name]) for name, tensor in model.items())
         for model in round_.client_models.values()

@@ -23,7 +23,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Step:
+class ReplayedRound:
     """One replayed round: the server's state in it, how it compares, and where the replay goes on."""
 
     state: State
@@ -31,7 +31,7 @@ class Step:
     following: Place
 
 
-def replayed(ledger: Ledger, rule: Rule, start: Place | None = None) -> Iterator[Step]:
+def replayed(ledger: Ledger, rule: Rule, start: Place | None = None) -> Iterator[ReplayedRound]:
     """The rounds from `start` on, each with the state that the server had in it."""
     place = start or Place()
     while place.round_index < ledger.n_rounds:
@@ -40,7 +40,7 @@ def replayed(ledger: Ledger, rule: Rule, start: Place | None = None) -> Iterator
         place = step.following
 
 
-def _step(ledger: Ledger, rule: Rule, place: Place) -> Step:
+def _step(ledger: Ledger, rule: Rule, place: Place) -> ReplayedRound:
     round_ = ledger.open_round(place.round_index)
     following, reason = _next_model(ledger, place.round_index)
     state = State(round_.entry.number, place.memory)
@@ -55,7 +55,7 @@ def _step(ledger: Ledger, rule: Rule, place: Place) -> Step:
     else:
         check = compared(round_, predicted, following, noise_of(rule) if members else 0.0)
         state = _with_noise(state, predicted, following) if noise_of(rule) else state
-    return Step(state, check, Place(place.round_index + 1, after.memory))
+    return ReplayedRound(state, check, Place(place.round_index + 1, after.memory))
 
 
 def server_weights(ledger: Ledger, round_: Round) -> list[float]:

@@ -27,7 +27,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
 Dependences = dict[fx.Node, "Dependence"]
-Rule = Callable[[fx.Node, Set[int]], bool]
+NodeRule = Callable[[fx.Node, Set[int]], bool]
 """Is the node affine if the arguments at these positions are affine, and the others constant?"""
 
 
@@ -117,12 +117,12 @@ def operation(node: fx.Node) -> str:
     return getattr(node.target, "__name__", str(node.target)).split(".")[0]
 
 
-def _wherever(*positions: int) -> Rule:
+def _wherever(*positions: int) -> NodeRule:
     """Affine jointly in these arguments."""
     return lambda _, at: at <= set(positions)
 
 
-def _bilinear(first: int, second: int) -> Rule:
+def _bilinear(first: int, second: int) -> NodeRule:
     """Affine in all its arguments, but not in these two at once."""
     return lambda _, at: not {first, second} <= at
 
@@ -163,7 +163,7 @@ _PRODUCTS = (
 )  # fmt: skip
 _SHAPED = ("zeros_like", "ones_like", "full_like")
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, NodeRule] = {
     **{name: _wherever(0) for name in (*_REARRANGING, *_SUMMING)},
     **{name: _bilinear(0, 1) for name in _PRODUCTS},
     **{name: _bilinear(1, 2) for name in ("addmm", "baddbmm", "addmv")},

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, Memberships
+from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.utility.coalitions import of_size
 
 POWER = 1.5
 
 FEWEST = 0.2
 """The least expected number of draws of a size: with fewer, the rare draw counts so much that it is worse than none."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from functools import cached_property
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch.func import functional_call
 
-from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
@@ -25,8 +24,6 @@ from fedworth.ledger.ledger import Model, Round
 from fedworth.utility.fitting import fitted
 from fedworth.utility.oracle import TaskOracle, mix
 from fedworth.utility.weighting import Mixtures, mixtures
-
-Floats = NDArray[np.float64]
 
 RAYS = (0.5, 0.25, 0.125)
 """Where rays are measured, beside their ends."""

@@ -12,12 +12,12 @@ the mean of both. Sizes 1 and n are exact, and so are those taken whole.
 
 import numpy as np
 
-from fedworth.arrays import Utilities
+from fedworth.arrays import Floats, Utilities
 from fedworth.errors import UsageError
 from fedworth.utility.coalitions import distinct
 from fedworth.utility.games.draws import Draws, draw
 from fedworth.utility.games.estimate import Estimate
-from fedworth.utility.games.round_game import Floats, RoundGame
+from fedworth.utility.games.round_game import RoundGame
 from fedworth.utility.games.surrogate import PLAIN, Surrogate, flat_surrogate, measure_surrogate
 
 PER_MEMBER = 10

@@ -24,13 +24,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from fedworth.arrays import Memberships, Utilities
+from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.utility.games.round_game import RAYS, RoundGame
-
-Floats = NDArray[np.float64]
 
 BENDS = (0.125, 0.5)
 """Where pair terms are taken."""
