@@ -11,7 +11,7 @@ import pytest
 import fedworth
 
 ROOT = Path(fedworth.__file__).parent
-GROUND = ("errors", "arrays", "storage", "compile", "trail")
+GROUND = ("errors", "names", "arrays", "storage", "compile", "trail")
 WAY = (
     "",
     "ledger",

@@ -20,7 +20,7 @@ A message gives where, what was found, what was expected, and what to do.
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, ClassVar, get_args
+from typing import ClassVar
 
 
 class FedworthError(Exception):
@@ -107,9 +107,3 @@ def unknown_name(kind: str, found: str, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(found, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UsageError(f"unknown {kind} {found!r}: {hint}known are {', '.join(names)}")
-
-
-def refuse_unknown(kind: str, found: object, choices: Any) -> None:
-    """Refuse a name that is none of the choices, which are given as a `Literal`."""
-    if found not in get_args(choices):
-        raise unknown_name(kind, str(found), get_args(choices))

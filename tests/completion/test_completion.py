@@ -129,7 +129,7 @@ def test_settings_without_a_rank_or_a_sweep_are_refused(bad):
 
 def test_an_unknown_penalty_kind_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="did you mean 'counts'"):
-        FactorSettings(penalty_kind="count")
+        FactorSettings(penalty_kind="count")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["uniform", "counts"])

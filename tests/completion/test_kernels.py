@@ -15,6 +15,7 @@ from fedworth.completion.kernels.sweeps import mix
 from fedworth.completion.kernels.systems import grams
 from fedworth.completion.problem import problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
+from fedworth.names import PenaltyKind
 from tests.support.games import federation, large_federation, random_problem
 
 SEEDS, RANKS = st.integers(0, 10_000), st.integers(1, 6)
@@ -24,7 +25,7 @@ def drawn(seed, rank):
     """A problem whose values are of order one, a penalty, and factors for its rows and columns."""
     found, fraction = random_problem(seed)
     values = found.values / np.abs(found.values).max()
-    kind = "counts" if seed % 2 else "uniform"
+    kind: PenaltyKind = "counts" if seed % 2 else "uniform"
     problem = problem_of_cells(found.shape, found.rows, found.columns, values, kind)
     rng = np.random.default_rng(seed)
     W, H = (rng.normal(size=(n, rank)) for n in problem.shape)

@@ -133,4 +133,4 @@ def test_nothing_to_complete_from_is_refused(values):
 
 def test_an_unknown_penalty_kind_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="did you mean 'uniform'"):
-        problem_of_cells((1, 1), np.array([0]), np.array([0]), np.ones(1), "unifrom")
+        problem_of_cells((1, 1), np.array([0]), np.array([0]), np.ones(1), "unifrom")  # type: ignore[arg-type]

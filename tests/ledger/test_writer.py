@@ -151,7 +151,7 @@ def test_a_ledger_is_never_overwritten(tmp_path):
 
 def test_an_unknown_aggregation_is_refused(tmp_path):
     with pytest.raises(UsageError, match="did you mean 'samples'"):
-        create_ledger(tmp_path / "l", aggregation="sample")
+        create_ledger(tmp_path / "l", aggregation="sample")  # type: ignore[arg-type]
 
 
 def test_asked_answered_failed_quarantined_and_silent_are_told_apart(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from fedworth.errors import ArtefactError
 from fedworth.ledger.finding import Finding, FindingKind
+from fedworth.names import MethodName
 from fedworth.report.files import read_report, write_report
 from fedworth.report.report import Report, agreement, report_from
 from fedworth.report.tables import csv_text, findings_lines, headlines, markdown, tables, values_table
@@ -17,7 +18,7 @@ from fedworth.valuation.valuation import Valuation
 CLIENTS = ("a", "b", "c")
 
 
-def valuation(method: str, *values: float, clients=CLIENTS, errors=None) -> Valuation:
+def valuation(method: MethodName, *values: float, clients=CLIENTS, errors=None) -> Valuation:
     spread = None if errors is None else np.array(errors)
     return Valuation(method, clients, np.array(values), spread, None, ("mind this",) if method == "fedsv" else ())
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedworth.cli.main import main
+from fedworth.names import Scale
 from fedworth.studies import fairness, models, noisy_data, noisy_labels, rank, spectrum, time, unfairness
 from fedworth.studies.fairness import differences
 from fedworth.studies.noisy_data import correlations
@@ -378,10 +379,10 @@ def made_up(trial: Trial) -> dict[str, Any]:
 @pytest.mark.parametrize("n_seeds", [1, 2, 5])
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_finds_something_in_one_two_and_five_seeds(name, n_seeds, tmp_path):
-    scale = "tiny" if name == "time" else "page"
-    order = Request(scale, seeds=tuple(range(n_seeds)))
+    scale: Scale = "tiny" if name == "time" else "page"
+    request = Request(scale, seeds=tuple(range(n_seeds)))
     extents = {"synthetic": Extent(1, 3, n_clients=20)} if name == "time" else extents_of(scale, name)
-    trials = {dataset: trials_of(STUDIES[name], order, dataset, extent) for dataset, extent in extents.items()}
+    trials = {dataset: trials_of(STUDIES[name], request, dataset, extent) for dataset, extent in extents.items()}
     outcome = STUDIES[name].findings({dataset: [made_up(t) for t in found] for dataset, found in trials.items()})
     assert all(len(line) == len(outcome.shown) for line in outcome.lines)
     assert all(len(cells) == len(outcome.columns) for cells in outcome.rows)

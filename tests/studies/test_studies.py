@@ -11,10 +11,11 @@ import pytest
 import fedworth.studies.reproduce as reproducing
 from fedworth.cli.main import main
 from fedworth.errors import DataError, UsageError
+from fedworth.names import CHOICES
 from fedworth.studies.reproduce import STUDIES, Request, reproduce, requests_for, trials_of
 from fedworth.studies.trials.methods import METHODS
 from fedworth.studies.trials.readings import READERS
-from fedworth.studies.trials.settings import EXTENTS, SCALES, SETUPS, extents_of, seeds_from
+from fedworth.studies.trials.settings import EXTENTS, SETUPS, extents_of, seeds_from
 from fedworth.studies.trials.trial import Bench, Trial, row_of
 
 pytest.importorskip("matplotlib")
@@ -190,7 +191,7 @@ def test_seeds_come_as_ranges_or_lists():
 
 
 def test_every_scale_has_every_study_and_a_setup_for_its_data():
-    for scale in SCALES:
+    for scale in CHOICES["scale"]:
         assert set(EXTENTS[scale]) == set(STUDIES)
         assert {name for study in EXTENTS[scale].values() for name in study} <= set(SETUPS[scale])
 

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
+from fedworth.names import Weighting
 from fedworth.utility.observe import participation, round_weights
 
 A, B, R = (0.5, 0.1, 0.1, 0.03), (0.1, 0.5, 0.3, 0.1), (0.1, 0.1, 0.03, 0.01)
@@ -19,7 +20,7 @@ NOISES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 class ByHand:
     """A federation whose first round hears everyone; each prediction solves for itself."""
 
-    def __init__(self, ledger: Ledger, task: Task, weighting: str = "uniform") -> None:
+    def __init__(self, ledger: Ledger, task: Task, weighting: Weighting = "uniform") -> None:
         self.task, self.heard = task, participation(ledger)
         self.T, self.N = self.heard.shape
         self.like = ledger.open_round(0).global_model

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fedworth.completion.als import Status
 from fedworth.completion.completion import FactorCompletion
 from fedworth.completion.problem import Problem, problem_of_cells
+from fedworth.names import CHOICES, PenaltyKind
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.squares import draw_permutations
@@ -105,7 +106,7 @@ def random_problem(seed: int) -> tuple[Problem, float]:
         cells = np.repeat(cells[:1], shape[0], axis=0)
     cells[0, 0] = 1.0
     cells *= 10.0 ** rng.uniform(-6, 6)
-    kind = str(rng.choice(["counts", "uniform"]))
+    kind: PenaltyKind = rng.choice(CHOICES["penalty kind"])
     rows, columns = np.nonzero(seen)
     return problem_of_cells(shape, rows, columns, cells[seen], kind), float(10 ** rng.uniform(-4, -0.02))
 

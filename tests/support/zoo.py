@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
+from fedworth.names import Weighting
 from fedworth.utility.oracle import mix
 from fedworth.utility.weighting import Mixtures, client_weights, mixtures
 
@@ -199,7 +200,7 @@ def _client(module: nn.Module, origin: Model, seed: int, size: float, frozen: tu
     return model
 
 
-def all_mixtures(weighting: str, n_clients: int = 5) -> Mixtures:
+def all_mixtures(weighting: Weighting, n_clients: int = 5) -> Mixtures:
     """Every coalition of the clients, the empty one first."""
     coalitions = (np.arange(2**n_clients)[:, None] >> np.arange(n_clients) & 1).astype(bool)
     weights = client_weights(SAMPLE_COUNTS, n_clients, weighting=weighting, aggregation="samples")

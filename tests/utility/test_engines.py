@@ -41,9 +41,9 @@ def test_oracles_and_engines_are_found_by_name(tiny_task):
     assert (fast.n_threads, fast.measure) == (2, "accuracy")
     assert isinstance(engine_named("local"), LocalEngine)
     with pytest.raises(UsageError, match="unknown oracle"):
-        oracle_named("quick", tiny_task, "loss")
+        oracle_named("quick", tiny_task, "loss")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="unknown engine"):
-        engine_named("dask")
+        engine_named("dask")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is for --engine ray"):
         engine_named("local", "10.0.0.1:6379")
 

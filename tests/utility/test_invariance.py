@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from torch import nn
 
 from fedworth.ledger.ledger import Round
+from fedworth.names import CHOICES
 from fedworth.utility.cache import utility_cache
 from fedworth.utility.fast.averages import averages, groups
 from fedworth.utility.fast.oracle import FastOracle
@@ -14,7 +15,7 @@ from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.matrix_file import save_utilities
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.planning.plan import plan_exact, plan_prefixes
-from fedworth.utility.weighting import WEIGHTINGS, client_weights, mixtures
+from fedworth.utility.weighting import client_weights, mixtures
 from tests.support.zoo import GREY, ROWS, ZOO, exact_utilities, round_of, task_of
 
 N_CLIENTS = 7
@@ -41,7 +42,7 @@ def assert_invariant(task, round_, weighting, seed, measure="loss"):
             assert found.tobytes() == together[chosen].tobytes()
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("weighting", CHOICES["weighting"])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_utility_does_not_depend_on_what_else_is_measured(name, weighting):
     task = task_of(*ZOO[name][:2])
@@ -66,7 +67,7 @@ def modules(draw):
 
 
 @settings(max_examples=25)
-@given(modules(), st.sampled_from(WEIGHTINGS), st.sampled_from(["loss", "accuracy"]), st.integers(0, 2**31))
+@given(modules(), st.sampled_from(CHOICES["weighting"]), st.sampled_from(["loss", "accuracy"]), st.integers(0, 2**31))
 def test_nor_does_it_for_random_architectures(drawn, weighting, measure, seed):
     module, shape = drawn
     task = task_of(lambda: module, shape, seed=seed)
@@ -84,7 +85,7 @@ def test_nor_does_it_if_clients_are_twins_huge_frozen_or_unmoved(name):
     models |= {3: models[1], 6: models[1], 4: round_.global_model}
     models[2] = {key: 1e4 * tensor for key, tensor in models[2].items()}
     apart = {k: models.pop(k) for k in (0, 1)}
-    for weighting in WEIGHTINGS:
+    for weighting in CHOICES["weighting"]:
         assert_invariant(task, Round(round_.entry, round_.global_model, models, apart), weighting, seed=1)
 
 
@@ -122,7 +123,7 @@ def test_sums_in_whole_units_never_leave_32_bits(seed, n_clients, starts):
     assert seen == sums.trie.wanted.sum()
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("weighting", CHOICES["weighting"])
 def test_a_longer_plan_on_top_of_a_cache_gives_the_bytes_of_a_fresh_run(tiny_ledger, tiny_task, tmp_path, weighting):
     rows = participation(tiny_ledger)
     plans = [

@@ -159,7 +159,7 @@ def test_a_plan_for_another_federation_is_refused(tiny_ledger, tiny_task):
 def test_an_unknown_weighting_is_refused_before_anything_is_measured(tiny_ledger, tiny_task):
     oracle = CountingOracle(LoopOracle(tiny_task))
     with pytest.raises(UsageError, match="unknown weighting"):
-        observe(tiny_ledger, oracle, plans(tiny_ledger)["exact"], weighting="none")
+        observe(tiny_ledger, oracle, plans(tiny_ledger)["exact"], weighting="none")  # type: ignore[arg-type]
     assert oracle.n_calls == 0
 
 

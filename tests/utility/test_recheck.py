@@ -11,6 +11,7 @@ from fedworth.errors import UtilityError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Round, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.names import Measure
 from fedworth.utility.batches import Batch
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import FastOracle
@@ -31,7 +32,7 @@ class WrongOracle:
     task: Task
     row: int
     error: float
-    measure: str = "loss"
+    measure: Measure = "loss"
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> np.ndarray:
         found = LoopOracle(self.task, self.measure).utilities(round_, mixtures)

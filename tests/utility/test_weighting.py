@@ -13,11 +13,12 @@ from fedworth.federation.simulation.models import ModelSpec, build_model, state_
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.names import CHOICES, Dtype, Weighting
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.plan import plan_exact
-from fedworth.utility.weighting import WEIGHTINGS, client_weights, mixtures
+from fedworth.utility.weighting import client_weights, mixtures
 
 COUNTS: dict[int, float] = {0: 10, 1: 30, 2: 60}
 ALL = coalitions_of(np.arange(3), 3)  # (8, 3)
@@ -54,21 +55,21 @@ def test_fixed_members_keep_their_weight_and_the_global_model_fills_up():
     assert uniform.of_clients[0b001].tolist() == [1 / 3, 0, 0]
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("weighting", CHOICES["weighting"])
 def test_the_empty_coalition_is_the_global_model(weighting):
     found = mixed(weighting)
     assert not found.of_clients[0].any()
     assert found.of_global[0] == 1
 
 
-@given(st.lists(st.integers(1, 10**6), min_size=3, max_size=3), st.sampled_from(WEIGHTINGS))
+@given(st.lists(st.integers(1, 10**6), min_size=3, max_size=3), st.sampled_from(CHOICES["weighting"]))
 def test_weights_sum_to_one_and_only_members_count(counts, weighting):
     found = mixed(weighting, counts=dict(enumerate(counts)))
     np.testing.assert_allclose(found.of_clients.sum(axis=1) + found.of_global, 1, rtol=1e-15)
     assert ((found.of_clients != 0) == ALL).all()
 
 
-@given(st.integers(0, 2**31), st.integers(1, 40), st.sampled_from(WEIGHTINGS))
+@given(st.integers(0, 2**31), st.integers(1, 40), st.sampled_from(CHOICES["weighting"]))
 def test_coefficients_do_not_depend_on_who_else_is_listed(seed, n_clients, weighting):
     """To the bit, for weights of any size: left out are coalitions, and clients who are in none of those that stay."""
     rng = np.random.default_rng(seed)
@@ -89,7 +90,7 @@ def test_a_member_without_samples_is_in_no_average():
 
 
 def test_a_client_that_was_never_heard_has_no_weight():
-    for weighting in WEIGHTINGS:
+    for weighting in CHOICES["weighting"]:
         weights = client_weights({0: 10, 2: 30}, 3, weighting=weighting, aggregation="samples")
         assert weights[1] == 0
         assert weights[0] > 0
@@ -107,10 +108,10 @@ def test_a_federation_without_samples_has_no_fixed_weights():
 
 def test_an_unknown_weighting_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match=r"unknown weighting 'sampels': did you mean 'samples'\?"):
-        client_weights(COUNTS, 3, weighting="sampels", aggregation="uniform")
+        client_weights(COUNTS, 3, weighting="sampels", aggregation="uniform")  # type: ignore[arg-type]
 
 
-def ledger_with_a_null_client(folder: Path, dtype: str) -> tuple[Ledger, Task]:
+def ledger_with_a_null_client(folder: Path, dtype: Dtype) -> tuple[Ledger, Task]:
     """One round of four clients; client 2 sends back the global model as it came."""
     generator = torch.Generator().manual_seed(0)
     module = build_model(ModelSpec("mlp", (6,), 3, (5,), dtype=dtype))
@@ -130,7 +131,7 @@ def ledger_with_a_null_client(folder: Path, dtype: str) -> tuple[Ledger, Task]:
     return open_ledger(folder), Task(module, inputs, torch.arange(40) % 3)
 
 
-def marginals_of_client_2(ledger: Ledger, task: Task, weighting: str) -> np.ndarray:
+def marginals_of_client_2(ledger: Ledger, task: Task, weighting: Weighting) -> np.ndarray:
     plan = plan_exact(participation(ledger))
     matrix = observe(ledger, LoopOracle(task), plan, weighting=weighting)
     without = coalitions_of(np.array([0, 1, 3]), 4)

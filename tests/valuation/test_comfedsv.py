@@ -162,4 +162,4 @@ def test_a_completion_of_another_federation_is_refused():
 
 def test_an_unknown_treatment_of_unseen_coalitions_is_refused():
     with pytest.raises(UsageError, match="did you mean 'zero'"):
-        comfedsv(federation(8)[1], given_factors(0)[0], unseen="zeros")
+        comfedsv(federation(8)[1], given_factors(0)[0], unseen="zeros")  # type: ignore[arg-type]

@@ -5,7 +5,8 @@ import pytest
 
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError
-from fedworth.valuation.value import METHODS, value
+from fedworth.names import CHOICES
+from fedworth.valuation.value import value
 from tests.support.games import federation, matrix_of
 
 
@@ -14,7 +15,7 @@ def truth_of(seed):
     return matrix_of(utilities, matrix.participants, is_truth=True)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CHOICES["method"])
 def test_every_method_answers_to_its_name(method):
     matrix = truth_of(0) if method == "truth" else federation(0)[1]
     found = value(matrix, method)
@@ -42,10 +43,10 @@ def test_two_valuations_of_the_same_cells_are_equal():
 
 def test_an_unknown_method_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="did you mean 'comfedsv'"):
-        value(federation(0)[1], "comfedvs")
+        value(federation(0)[1], "comfedvs")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "fedsv-later"])
+@pytest.mark.parametrize("method", [m for m in CHOICES["method"] if m != "fedsv-later"])
 def test_strict_reaches_every_method(method):
     matrix = matrix_of(np.tile(np.array([0, 1.0, 2, 3]), (2, 1)), [[True, False]] * 2, is_truth=method == "truth")
     if method == "comfedsv":

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedworth.cli.options import add_data_option, command
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table
 from fedworth.errors import UsageError
+from fedworth.names import checked_name
 from fedworth.report.tables import Table
 
 
@@ -48,7 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Run the studies, and show what they found."""
     from fedworth.studies.reproduce import Request, reproduce, requests_for
-    from fedworth.studies.trials.settings import checked_scale, seeds_from
+    from fedworth.studies.trials.settings import seeds_from
     from fedworth.studies.trials.trial import Bench
     from fedworth.utility.choices import device_named
     from fedworth.utility.fast import n_processors
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
     seeds = seeds_from(args.seeds) if args.seeds else ()
     device_named(args.device)
-    request = Request(checked_scale(args.scale), tuple(args.dataset), seeds)
+    request = Request(checked_name("scale", args.scale), tuple(args.dataset), seeds)
     outcomes = []
     with progress_bars() as progress:
         bench = Bench(args.out, args.data, progress, n_jobs=args.jobs or n_processors(), device=args.device)

@@ -7,12 +7,12 @@ from fedworth.cli.options import add_completion_options, add_seed_option, chosen
 from fedworth.cli.show import show_json, show_lines, show_table, warn
 from fedworth.completion.complete import FactorSettings
 from fedworth.completion.completion import load_completion
-from fedworth.errors import unknown_name
+from fedworth.names import CHOICES, checked_name
 from fedworth.report.report import Report
 from fedworth.report.tables import values_table
 from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.valuation import BASES
-from fedworth.valuation.value import METHODS, value
+from fedworth.valuation.value import value
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -25,7 +25,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         run,
     )
     parser.add_argument("utilities", type=Path, help="utilities from observe, or your own (.npz)")
-    parser.add_argument("--method", default="comfedsv", help=f"{', '.join(METHODS)} (default comfedsv)")
+    parser.add_argument("--method", default="comfedsv", help=f"{', '.join(CHOICES['method'])} (default comfedsv)")
     parser.add_argument("--completion", type=Path, metavar="FILE", help="a completion from complete (else it is made)")
     parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
     parser.add_argument("--strict", action="store_true", help="refuse if a client was never heard")
@@ -35,8 +35,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Value, and show it."""
-    if args.method not in METHODS:
-        raise unknown_name("method", args.method, METHODS)
+    checked_name("method", args.method)
     matrix = load_utilities(args.utilities, is_truth=args.method == "truth")
     completion, settings = None, FactorSettings()
     notes: tuple[str, ...] = ()

@@ -19,9 +19,10 @@ from fedworth.completion.complete import FactorSettings
 from fedworth.completion.completion import Alternatives, FactorCompletion
 from fedworth.completion.crossvalidation import folds_of
 from fedworth.completion.kernels.layout import Factors
-from fedworth.completion.problem import PENALTY_KINDS, problem_of_cells
+from fedworth.completion.problem import problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from fedworth.errors import CompletionError
+from fedworth.names import PenaltyKind
 from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
 RANK_STEP, PENALTY_STEP = 3, 10.0
@@ -49,7 +50,7 @@ def with_alternatives(matrix: UtilityMatrix, completion: FactorCompletion) -> Fa
 def neighbours(completion: FactorCompletion) -> list[FactorSettings]:
     """The settings around those of a completion."""
     own = _settings(completion)
-    other_kind = next(kind for kind in PENALTY_KINDS if kind != own.penalty_kind)
+    other_kind: PenaltyKind = "uniform" if own.penalty_kind == "counts" else "counts"
     return [
         replace(own, rank=max(1, own.rank - RANK_STEP)),
         replace(own, rank=own.rank + RANK_STEP),

@@ -10,9 +10,10 @@ import numpy as np
 
 from fedworth.completion.completion import FactorCompletion
 from fedworth.completion.kernels.layout import Factors
-from fedworth.completion.problem import PENALTY_KINDS, Problem, problem_of
+from fedworth.completion.problem import Problem, problem_of
 from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
-from fedworth.errors import CompletionError, unknown_name
+from fedworth.errors import CompletionError
+from fedworth.names import PenaltyKind, checked_name
 from fedworth.trail import fingerprint
 from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
@@ -24,12 +25,11 @@ class FactorSettings:
     rank: int = 5
     penalty: float | None = None
     relative_penalty: float = 0.01
-    penalty_kind: str = "counts"
+    penalty_kind: PenaltyKind = "counts"
     max_sweeps: int = MAX_SWEEPS
 
     def __post_init__(self) -> None:
-        if self.penalty_kind not in PENALTY_KINDS:
-            raise unknown_name("penalty kind", self.penalty_kind, PENALTY_KINDS)
+        checked_name("penalty kind", self.penalty_kind)
         if self.rank < 1 or self.max_sweeps < 1:
             raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedworth.arrays import Memberships, Utilities
 from fedworth.completion.als import Status
 from fedworth.completion.kernels.layout import Factors
-from fedworth.errors import ArtefactError, UnseenError
+from fedworth.errors import ArtefactError, UnseenError, UsageError
+from fedworth.names import PenaltyKind, checked_name
 from fedworth.storage import Place, read_npz, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
 from fedworth.utility.coalitions import locate, names
@@ -77,7 +78,7 @@ class FactorCompletion:
     rank: int
     penalty: float
     relative_penalty: float
-    penalty_kind: str
+    penalty_kind: PenaltyKind
     objective: float
     residual: float  # root mean square over the seen cells, relative to that of the cells
     status: Status
@@ -200,7 +201,7 @@ def load_completion(path: Place) -> FactorCompletion:
             rank=int(arrays["rank"]),
             penalty=float(arrays["penalty"]),
             relative_penalty=float(arrays["relative_penalty"]),
-            penalty_kind=str(arrays["penalty_kind"]),
+            penalty_kind=checked_name("penalty kind", str(arrays["penalty_kind"])),
             objective=float(arrays["objective"]),
             residual=float(arrays["residual"]),
             status=Status(str(arrays["status"])),
@@ -210,7 +211,7 @@ def load_completion(path: Place) -> FactorCompletion:
             alternatives=_alternatives(arrays),
             trail=trail_in(arrays),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, UsageError) as error:
         raise ArtefactError(f"{path}: not a completion ({error})") from error
 
 

@@ -15,6 +15,7 @@ from fedworth.completion.complete import FactorSettings
 from fedworth.completion.problem import problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from fedworth.errors import CompletionError
+from fedworth.names import PenaltyKind
 from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
 RANKS = (1, 2, 3, 5, 8)
@@ -36,7 +37,7 @@ class Choice:
 def choose_factors(
     matrix: UtilityMatrix,
     *,
-    penalty_kind: str = "counts",
+    penalty_kind: PenaltyKind = "counts",
     ranks: Sequence[int] = RANKS,
     relative_penalties: Sequence[float] = RELATIVE_PENALTIES,
     n_folds: int = N_FOLDS,

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices
 from fedworth.completion.kernels.layout import Cells, Factors
 from fedworth.completion.kernels.points import residuals as cell_residuals
-from fedworth.errors import CompletionError, unknown_name
+from fedworth.errors import CompletionError
+from fedworth.names import PenaltyKind, checked_name
 from fedworth.utility.matrix import UtilityMatrix
-
-PENALTY_KINDS = ("counts", "uniform")
 
 
 @dataclass(frozen=True)
@@ -77,18 +76,17 @@ class Collapsed:
         return full
 
 
-def problem_of(matrix: UtilityMatrix, penalty_kind: str) -> Problem:
+def problem_of(matrix: UtilityMatrix, penalty_kind: PenaltyKind) -> Problem:
     """The completion problem of a utility matrix."""
     shape = (matrix.n_rounds, len(matrix.coalitions))
     return problem_of_cells(shape, matrix.round_indices, matrix.coalition_indices, matrix.utilities, penalty_kind)
 
 
 def problem_of_cells(
-    shape: tuple[int, int], rows: Indices, columns: Indices, values: NDArray[np.float64], penalty_kind: str
+    shape: tuple[int, int], rows: Indices, columns: Indices, values: NDArray[np.float64], penalty_kind: PenaltyKind
 ) -> Problem:
     """The completion problem of these cells, in whatever order they come."""
-    if penalty_kind not in PENALTY_KINDS:
-        raise unknown_name("penalty kind", penalty_kind, PENALTY_KINDS)
+    checked_name("penalty kind", penalty_kind)
     if len(values) == 0 or not values.any():
         raise CompletionError("no cell with a utility other than 0 was seen, so there is nothing to complete from")
     n_in_row, n_in_column = np.bincount(rows, minlength=shape[0]), np.bincount(columns, minlength=shape[1])

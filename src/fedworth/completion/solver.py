@@ -18,6 +18,7 @@ from fedworth.completion.kernels.points import residuals
 from fedworth.completion.newton import SMALL_ENOUGH, descend
 from fedworth.completion.problem import Collapsed, Problem, collapse, problem_of
 from fedworth.errors import CompletionError
+from fedworth.names import PenaltyKind
 from fedworth.utility.matrix import UtilityMatrix
 
 PATH_FACTOR = 3.0
@@ -69,7 +70,7 @@ def collapse_penalty(problem: Problem) -> float:
     return spectral_norm(problem, problem.transposed.values)
 
 
-def collapse_penalty_of(matrix: UtilityMatrix, penalty_kind: str) -> float:
+def collapse_penalty_of(matrix: UtilityMatrix, penalty_kind: PenaltyKind) -> float:
     """λ_collapse of a utility matrix."""
     return collapse_penalty(collapse(problem_of(matrix, penalty_kind)).problem)
 

@@ -23,12 +23,15 @@ from fedworth.errors import DataError, FedworthError, LedgerError
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.model import Model
 from fedworth.ledger.writer import LedgerWriter, create_ledger
+from fedworth.names import Aggregation
 from fedworth.storage import Place, Progress, read_json, silent
 
 GLOBAL, FINAL, SAMPLES, SUFFIX = "global", "final", "samples.json", ".safetensors"
 
 
-def import_folder(folder: Place, ledger: Place, *, aggregation: str = "samples", progress: Progress = silent) -> Ledger:
+def import_folder(
+    folder: Place, ledger: Place, *, aggregation: Aggregation = "samples", progress: Progress = silent
+) -> Ledger:
     """Write the ledger of a folder of models."""
     folder = Path(folder)
     rounds = _round_folders(folder)
@@ -89,7 +92,7 @@ def _round_folders(folder: Path) -> list[Path]:
     return places
 
 
-def _sample_counts(folder: Path, aggregation: str) -> dict[str, Any]:
+def _sample_counts(folder: Path, aggregation: Aggregation) -> dict[str, Any]:
     path = folder / SAMPLES
     if not path.is_file():
         if aggregation == "samples":

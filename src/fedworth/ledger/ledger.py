@@ -36,6 +36,7 @@ from fedworth.ledger.manifest import (
 )
 from fedworth.ledger.model import Model, check_alike, check_finite
 from fedworth.ledger.model_file import read_models
+from fedworth.names import Aggregation, Weighting
 from fedworth.storage import PARTIAL, Place
 
 __all__ = [
@@ -70,7 +71,7 @@ class Ledger:
 
     folder: Path
     clients: tuple[str, ...]
-    aggregation: str
+    aggregation: Aggregation
     settings: Mapping[str, Any]
     entries: tuple[RoundEntry, ...]
     missing: tuple[MissingRound, ...]
@@ -88,7 +89,7 @@ class Ledger:
         return self.closing is not None
 
     @property
-    def default_weighting(self) -> str:
+    def default_weighting(self) -> Weighting:
         """How coalitions are averaged unless asked otherwise: as in the paper if simulated, else as the server did."""
         return "uniform" if self.simulation is not None else self.aggregation
 

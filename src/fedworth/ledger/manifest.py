@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedworth.errors import ArtefactError, LedgerError
+from fedworth.names import CHOICES
 from fedworth.storage import MOST_JSON, read_bytes, read_json
 
 FORMAT = 1
 HEADER, MANIFEST, FINAL = "federation.json", "manifest.jsonl", "final.safetensors"
-AGGREGATIONS = ("uniform", "samples")
 LONGEST_NAME = 200
 MOST_SAMPLES = 2**53
 MOST_MANIFEST = 2**32  # bytes
@@ -223,8 +223,10 @@ def read_header(folder: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(clients, list) or not isinstance(header.get("settings"), dict):
         raise LedgerError(f"{path}: expected a list of clients, and settings")
     check_names(clients, str(path))
-    if header.get("aggregation") not in AGGREGATIONS:
-        raise LedgerError(f"{path}: aggregation {header.get('aggregation')!r}, expected one of {AGGREGATIONS}")
+    if header.get("aggregation") not in CHOICES["aggregation"]:
+        raise LedgerError(
+            f"{path}: aggregation {header.get('aggregation')!r}, expected one of {CHOICES['aggregation']}"
+        )
     return header, chain
 
 

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedworth.errors import LedgerError, ModelError, unknown_name
+from fedworth.errors import LedgerError, ModelError
 from fedworth.ledger.exposure import refuse_exposed
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.lock import LedgerLock, locked
 from fedworth.ledger.manifest import (
-    AGGREGATIONS,
     FINAL,
     FORMAT,
     HEADER,
@@ -41,6 +40,7 @@ from fedworth.ledger.model import Model, check_finite
 from fedworth.ledger.model_file import file_sha256, start_model_file
 from fedworth.ledger.repair import append_line, clear_away, cut_unfinished_line, is_settled
 from fedworth.ledger.round_writer import Answer, OpenRound, open_round, shown
+from fedworth.names import Aggregation, checked_name
 from fedworth.storage import Place, json_bytes, make_folder, refuse_existing, write_whole
 
 __all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
@@ -54,7 +54,7 @@ class LedgerWriter:
     """An open ledger: rounds are started, filled and ended one after the other, then the ledger is closed."""
 
     folder: Path
-    aggregation: str
+    aggregation: Aggregation
     clients: list[str]
     chain: str
     n_rounds: int
@@ -232,13 +232,12 @@ def create_ledger(
     folder: Place,
     clients: Sequence[str] = (),
     *,
-    aggregation: str,
+    aggregation: Aggregation,
     settings: Mapping[str, Any] | None = None,
     quarantine: bool = False,
 ) -> LedgerWriter:
     """A new ledger for these clients (more may join); `aggregation` is how the server averages."""
-    if aggregation not in AGGREGATIONS:
-        raise unknown_name("aggregation", aggregation, AGGREGATIONS)
+    checked_name("aggregation", aggregation)
     folder = Path(folder)
     check_names(list(clients), str(folder))
     refuse_existing(folder / HEADER, "a ledger")

@@ -21,6 +21,7 @@ from fedworth.errors import ArtefactError, FedworthError, LedgerError, UnseenErr
 from fedworth.federation.task_file import task_for
 from fedworth.ledger.heads import passed_through
 from fedworth.ledger.ledger import Ledger, verify_ledger
+from fedworth.names import MethodName
 from fedworth.report.report import Report
 from fedworth.trail import SOFTWARE, Trail, fingerprint
 from fedworth.utility.matrix import UtilityMatrix
@@ -150,7 +151,7 @@ def _value_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[S
         yield Step(valuation.method, True, "valued again from its utilities: the same values")
 
 
-def _valued(matrix: UtilityMatrix, method: str, completion: FactorCompletion | None) -> Valuation:
+def _valued(matrix: UtilityMatrix, method: MethodName, completion: FactorCompletion | None) -> Valuation:
     try:
         return value(matrix, method, completion=completion)
     except UnseenError:  # it was asked for by name, or there would be no such valuation

@@ -20,6 +20,7 @@ from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import Ledger
+from fedworth.names import MethodName
 from fedworth.pipeline.folder import claim
 from fedworth.pipeline.stages import ValuingSettings, measure, value_by
 from fedworth.report.files import write_report
@@ -99,7 +100,8 @@ def _complete(settings: RunSettings, utilities: UtilityMatrix, folder: Path) -> 
 
 
 def _report(settings: RunSettings, utilities: UtilityMatrix, truth: UtilityMatrix | None, folder: Path) -> Report:
-    methods = ["comfedsv", "fedsv", *(["truth"] if truth else []), "heard-round", "leave-one-out", "fedsv-later"]
+    known: tuple[MethodName, ...] = ("truth",) if truth else ()
+    methods: tuple[MethodName, ...] = ("comfedsv", "fedsv", *known, "heard-round", "leave-one-out", "fedsv-later")
     completed = partial(_complete, settings, utilities, folder)
     valuations, refusals = value_by(methods, utilities, completed, settings.valuing, truth=truth)
     names, simulation = utilities.clients, settings.simulation

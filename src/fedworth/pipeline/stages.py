@@ -12,6 +12,7 @@ from fedworth.completion.complete import FactorSettings
 from fedworth.completion.completion import Completion
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.ledger.ledger import Ledger
+from fedworth.names import Measure, MethodName, OracleName, Unseen, Weighting, checked_name
 from fedworth.storage import Progress, silent
 from fedworth.utility.cache import utility_cache
 from fedworth.utility.matrix import UtilityMatrix
@@ -29,16 +30,23 @@ Refusals = tuple[tuple[str, str], ...]
 class ValuingSettings:
     """How a ledger is valued: everything but the ledger and the task that decides the numbers."""
 
-    weighting: str | None = None  # None: as fits the federation
-    measure: str = "loss"
-    oracle: str = "fast"
+    weighting: Weighting | None = None  # None: as fits the federation
+    measure: Measure = "loss"
+    oracle: OracleName = "fast"
     as_average: bool = False  # whether a server that does not average is taken for one that does
     plan: PlanSettings = field(default_factory=PlanSettings)
     completion: FactorSettings = field(default_factory=FactorSettings)
-    unseen: str = "refuse"
+    unseen: Unseen = "refuse"
     strict: bool = False
     without: tuple[str, ...] = ()  # clients whose models count for nothing
     seed: int = 0  # of whatever is drawn: permutations, cells to hide in cross-validation
+
+    def __post_init__(self) -> None:
+        if self.weighting is not None:
+            checked_name("weighting", self.weighting)
+        checked_name("measure", self.measure)
+        checked_name("oracle", self.oracle)
+        checked_name("treatment of unseen coalitions", self.unseen)
 
     def document(self) -> dict[str, Any]:
         """The settings as JSON."""
@@ -70,7 +78,7 @@ def measure(
 
 
 def value_by(
-    methods: Iterable[str],
+    methods: Iterable[MethodName],
     utilities: UtilityMatrix,
     completed: Callable[[], Completion],
     settings: ValuingSettings,

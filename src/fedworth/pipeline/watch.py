@@ -20,6 +20,7 @@ from fedworth.completion.coverage import coverage
 from fedworth.federation.task import Task
 from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import Ledger
+from fedworth.names import Measure, MethodName, OracleName
 from fedworth.pipeline.folder import claim
 from fedworth.pipeline.stages import ValuingSettings, measure, value_by
 from fedworth.report.report import Report
@@ -30,7 +31,7 @@ from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.oracle import LoopOracle
 
-METHODS = ("comfedsv", "fedsv")
+METHODS: tuple[MethodName, ...] = ("comfedsv", "fedsv")
 
 
 def claim_for(folder: Path, settings: ValuingSettings, task: Task) -> None:
@@ -60,7 +61,7 @@ def update(ledger: Ledger, task: Task, settings: ValuingSettings, folder: Path, 
 
 
 @lru_cache(maxsize=1)
-def _oracle(name: str, task: Task, measure: str) -> FastOracle | LoopOracle:
+def _oracle(name: OracleName, task: Task, measure: Measure) -> FastOracle | LoopOracle:
     """The last task's oracle: what it has found out about the module, and checked, serves the next rounds too."""
     return oracle_named(name, task, measure)
 

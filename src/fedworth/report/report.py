@@ -7,6 +7,7 @@ import numpy as np
 
 from fedworth.errors import ArtefactError
 from fedworth.ledger.finding import Finding, finding_from
+from fedworth.names import MethodName
 from fedworth.theory.fairness import relative_difference
 from fedworth.trail import Trail
 from fedworth.valuation.ranking import rank_correlation
@@ -42,7 +43,7 @@ class Report:
             return None
         return replace(trails[0], utilities=None, completion=None)
 
-    def valuation(self, method: str) -> Valuation | None:
+    def valuation(self, method: MethodName) -> Valuation | None:
         """The valuation by this method, if there is one."""
         return next((v for v in self.valuations if v.method == method), None)
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedworth.ledger.finding import Finding
+from fedworth.names import MethodName
 from fedworth.report.report import Report, agreement
 from fedworth.trail import Trail
 from fedworth.valuation.valuation import BASES, Valuation
 
-MAIN = ("comfedsv", "fedsv", "truth")
-LABELS = {
+MAIN: tuple[MethodName, ...] = ("comfedsv", "fedsv", "truth")
+LABELS: dict[MethodName, str] = {
     "comfedsv": "ComFedSV",
     "fedsv": "FedSV",
     "fedsv-later": "FedSV, later rounds",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedworth.errors import unknown_name
 from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.names import Scale
 from fedworth.storage import make_folder, write_whole
 from fedworth.studies import (
     fairness,
@@ -54,7 +55,7 @@ STUDIES: dict[str, Study] = {
 class Request:
     """What is asked of a study; no data sets and no seeds mean those of the scale."""
 
-    scale: str = "quick"
+    scale: Scale = "quick"
     datasets: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
 

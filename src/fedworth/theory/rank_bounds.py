@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from fedworth.arrays import Utilities
 from fedworth.errors import UsageError, ValuationError, unknown_name
 from fedworth.federation.simulation.schedule import Schedule
+from fedworth.names import ScheduleName
 
-SCHEDULE_FORMS = {"paper": "proposition-2", "li": "proposition-2-li"}
+SCHEDULE_FORMS: dict[str, ScheduleName] = {"paper": "proposition-2", "li": "proposition-2-li"}
 
 
 def path_length(models: NDArray[np.float64]) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.ledger.ledger import Round
+from fedworth.names import Weighting
 from fedworth.utility.coalitions import names
 from fedworth.utility.weighting import Mixtures, mixtures
 
@@ -38,7 +39,7 @@ class Batch:
     cells: Indices  # (n_coalitions,)
     coalitions: Memberships  # (n_coalitions, n_clients)
     weights: NDArray[np.float64]  # (n_clients,), from `round_weights`
-    weighting: str
+    weighting: Weighting
     clients: tuple[str, ...]  # their names
 
     def mixtures(self) -> Mixtures:

@@ -33,6 +33,7 @@ from fedworth.errors import ArtefactError
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, RoundEntry
+from fedworth.names import Weighting
 from fedworth.storage import make_folder, read_npz, write_npz
 from fedworth.utility.batches import Batch, Measured, RoundOpener, Witness
 from fedworth.utility.cells import RoundCells
@@ -110,7 +111,7 @@ class UtilityCache:
                 f"{place}: utilities cannot be kept there ({error.strerror}); make room, or use --no-cache"
             ) from error
 
-    def _key(self, entry: RoundEntry, weights: NDArray[np.float64], weighting: str) -> str:
+    def _key(self, entry: RoundEntry, weights: NDArray[np.float64], weighting: Weighting) -> str:
         heard = sorted({*entry.answered, *entry.apart})
         counted = [(client, float(weights[client])) for client in heard]
         server = [name for name in self.servers[entry.round_index : entry.round_index + 1] if name is not None]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.errors import UtilityError
 from fedworth.ledger.ledger import Ledger
+from fedworth.names import Weighting
 from fedworth.utility.batches import Batch
 from fedworth.utility.planning.budget import arrivals
 from fedworth.utility.planning.plan import Plan
@@ -39,7 +40,7 @@ class RoundCells:
     coalitions: Memberships  # (n_cells, n_clients)
     utilities: Utilities  # (n_cells,)
     weights: NDArray[np.float64]  # (n_clients,)
-    weighting: str
+    weighting: Weighting
     clients: tuple[str, ...]
 
     @property
@@ -59,7 +60,7 @@ class RoundCells:
         self.utilities[batch.cells] = utilities
 
 
-def planned_cells(ledger: Ledger, plan: Plan, weighting: str) -> list[RoundCells]:
+def planned_cells(ledger: Ledger, plan: Plan, weighting: Weighting) -> list[RoundCells]:
     """The cells of every round, none measured; U_t(∅) = 0 is known."""
     rounds = []
     for t, coalitions in enumerate(plan.cells):
@@ -95,7 +96,7 @@ def batches(plan: Plan, rounds: list[RoundCells], wanted: list[Indices], pace: P
             left = left[n:]
 
 
-def round_weights(ledger: Ledger, round_index: int, weighting: str) -> NDArray[np.float64]:
+def round_weights(ledger: Ledger, round_index: int, weighting: Weighting) -> NDArray[np.float64]:
     """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation.
 
     The whole is all clients that some round has heard: who was only kept apart, for the truth, changes nothing.

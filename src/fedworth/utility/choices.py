@@ -2,26 +2,25 @@
 
 import torch
 
-from fedworth.errors import UsageError, unknown_name
+from fedworth.errors import UsageError
 from fedworth.federation.task import Task
-from fedworth.utility.engines import ENGINES, Engine, LocalEngine
+from fedworth.names import EngineName, Measure, OracleName, checked_name
+from fedworth.utility.engines import Engine, LocalEngine
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.oracle import LoopOracle
 
-ORACLES = ("fast", "loop")
 
-
-def oracle_named(name: str, task: Task, measure: str, *, n_threads: int | None = None) -> FastOracle | LoopOracle:
+def oracle_named(
+    name: OracleName, task: Task, measure: Measure, *, n_threads: int | None = None
+) -> FastOracle | LoopOracle:
     """`fast`, on `n_threads` threads (default: one a processor), or `loop`: plain, and slow."""
-    if name not in ORACLES:
-        raise unknown_name("oracle", name, ORACLES)
+    checked_name("oracle", name)
     return FastOracle(task, measure, n_threads) if name == "fast" else LoopOracle(task, measure)
 
 
-def engine_named(name: str, address: str | None = None) -> Engine:
+def engine_named(name: EngineName, address: str | None = None) -> Engine:
     """`local`, or `ray` on the cluster at `address` (default: one of its own on this machine)."""
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
+    checked_name("engine", name)
     if name == "local":
         if address is not None:
             raise UsageError(f"--address {address} is for --engine ray; the local engine has none")

@@ -13,8 +13,6 @@ from fedworth.utility.batches import Batch, Measured, RoundOpener
 from fedworth.utility.oracle import Oracle
 from fedworth.utility.recheck import measured
 
-ENGINES = ("local", "ray")
-
 
 class Engine(Protocol):
     """Has batches measured, here or elsewhere."""

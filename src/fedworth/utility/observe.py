@@ -14,6 +14,7 @@ from fedworth.arrays import Indices
 from fedworth.errors import LedgerError, UsageError, UtilityError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Round
+from fedworth.names import Weighting
 from fedworth.storage import Progress, silent
 from fedworth.trail import Trail
 from fedworth.utility.batches import Batch, Measured
@@ -61,7 +62,7 @@ def observe(
     oracle: Oracle,
     plan: Plan | None = None,
     *,
-    weighting: str | None = None,
+    weighting: Weighting | None = None,
     engine: Engine | None = None,
     cache: UtilityCache | None = None,
     budget: Budget | None = None,
@@ -93,7 +94,7 @@ def observe_and_count(
     oracle: Oracle,
     plan: Plan | None = None,
     *,
-    weighting: str | None = None,
+    weighting: Weighting | None = None,
     engine: Engine | None = None,
     cache: UtilityCache | None = None,
     budget: Budget | None = None,

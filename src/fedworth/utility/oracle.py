@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch.func import functional_call
 
 from fedworth.arrays import Utilities
-from fedworth.errors import ModelError, unknown_name
+from fedworth.errors import ModelError
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
+from fedworth.names import Measure, checked_name
 from fedworth.utility.fitting import fitted
 from fedworth.utility.weighting import Mixtures
 
-MEASURES = ("loss", "accuracy")
 BATCH = 1024
 
 
@@ -44,7 +44,7 @@ class TaskOracle(Oracle, Protocol):
         """The module and the test set."""
 
     @property
-    def measure(self) -> str:
+    def measure(self) -> Measure:
         """Loss or accuracy."""
 
 
@@ -54,11 +54,10 @@ class LoopOracle:
     where the task is."""
 
     task: Task
-    measure: str = "loss"
+    measure: Measure = "loss"
 
     def __post_init__(self) -> None:
-        if self.measure not in MEASURES:
-            raise unknown_name("measure", self.measure, MEASURES)
+        checked_name("measure", self.measure)
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""

@@ -31,6 +31,7 @@ from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
+from fedworth.names import Measure
 from fedworth.utility.batches import Batch, Measured, Witness
 from fedworth.utility.fitting import fitted, fitted_model
 from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle, mix, predictions
@@ -82,7 +83,7 @@ class Evaluation:
     gaps: NDArray[np.float64]  # (n_samples,) between the label's logit and the best other
     largest: float  # logit
 
-    def quality(self, measure: str) -> float:
+    def quality(self, measure: Measure) -> float:
         """Minus the mean loss, or the accuracy."""
         return float(self.is_correct.mean() if measure == "accuracy" else -self.losses.mean())
 
@@ -92,7 +93,7 @@ class PlainRound:
     """One round by the plain loop, a mixture at a time."""
 
     task: Task
-    measure: str
+    measure: Measure
     round_: Round
     model: MakeModel | None = None  # what a server of another rule makes of a coalition; None if it averages
 

@@ -28,6 +28,7 @@ from fedworth.federation.rules.replay import ReplayedRound, replayed
 from fedworth.federation.rules.rule import LinearRule, Rule, State, WeightedMean, arrays_of, model_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, Round
+from fedworth.names import Measure, Weighting
 from fedworth.utility.oracle import LoopOracle, Oracle
 from fedworth.utility.weighting import Mixtures
 
@@ -54,7 +55,7 @@ class Server:
         return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
-def server_of(ledger: Ledger, oracle: Oracle, weighting: str, *, as_average: bool = False) -> Server:
+def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
     """The oracle that measures what this ledger's server would have made of a coalition, or a refusal."""
     task = getattr(oracle, "task", None)
     if not isinstance(task, Task) or (task.rule is None and "test_sha256" in ledger.settings):
@@ -83,9 +84,10 @@ class RuleOracle:
     _held: dict[int, Round] = field(default_factory=dict)  # contributions of the last round
 
     @property
-    def measure(self) -> str:
+    def measure(self) -> Measure:
         """Loss or accuracy."""
-        return str(getattr(self.inner, "measure", "loss"))
+        found: Measure = getattr(self.inner, "measure", "loss")
+        return found
 
     def __reduce__(self) -> Any:
         raise UsageError(f"the rule {rule_name(self.rule)} is measured on this machine alone; leave --engine ray out")

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships
-from fedworth.errors import UtilityError, unknown_name
-
-WEIGHTINGS = ("uniform", "samples", "fixed")
+from fedworth.errors import UtilityError
+from fedworth.names import Aggregation, Weighting, checked_name
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Mixtures:
         return Mixtures(self.memberships[:, clients], self.weights[clients], self.from_global)
 
 
-def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: str) -> Mixtures:
+def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: Weighting) -> Mixtures:
     """The mixture of each coalition; `weights` are from `client_weights`. The empty coalition is w^t itself.
 
     A client without samples is in no average by sample count.
@@ -81,11 +80,10 @@ def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: s
 
 
 def client_weights(
-    sample_counts: Mapping[int, float], n_clients: int, *, weighting: str, aggregation: str
+    sample_counts: Mapping[int, float], n_clients: int, *, weighting: Weighting, aggregation: Aggregation
 ) -> NDArray[np.float64]:
     """What each client counts: 1, its samples, or (fixed) its share of the whole; 0 if it was never heard."""
-    if weighting not in WEIGHTINGS:
-        raise unknown_name("weighting", weighting, WEIGHTINGS)
+    checked_name("weighting", weighting)
     heard = np.isin(np.arange(n_clients), list(sample_counts))
     counts = np.array([sample_counts.get(k, 0) for k in range(n_clients)], dtype=np.float64)
     by_samples = weighting == "samples" or (weighting == "fixed" and aggregation == "samples")

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedworth.arrays import Memberships, Utilities
 from fedworth.errors import ValuationError
+from fedworth.names import MethodName
 from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.fedsv import seen_row, stratified_note, stratified_round
@@ -68,7 +69,9 @@ def leave_one_out(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
     )
 
 
-def _of_game(matrix: UtilityMatrix, method: str, game: Callable[[Memberships], Utilities], strict: bool) -> Valuation:
+def _of_game(
+    matrix: UtilityMatrix, method: MethodName, game: Callable[[Memberships], Utilities], strict: bool
+) -> Valuation:
     """The Shapley value of a game on coalitions, by the matrix's permutations or exactly."""
     heard, warnings = heard_clients(matrix, strict=strict)
     permutations = matrix.heard_permutations

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.completion.completion import Completion
-from fedworth.errors import ValuationError, unknown_name
+from fedworth.errors import ValuationError
+from fedworth.names import Unseen, checked_name
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.games import Estimate
 from fedworth.utility.matrix import UtilityMatrix
@@ -23,19 +24,16 @@ from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.uncertainty import Uncertainty, uncertainty
 from fedworth.valuation.valuation import Valuation
 
-UNSEEN = ("refuse", "zero")
-
 
 def comfedsv(
-    matrix: UtilityMatrix, completion: Completion, *, unseen: str = "refuse", strict: bool = False
+    matrix: UtilityMatrix, completion: Completion, *, unseen: Unseen = "refuse", strict: bool = False
 ) -> Valuation:
     """ComFedSV of every client: by permutations where the matrix has them, else exact over all coalitions.
 
     A coalition that no round has shown is refused; with `unseen="zero"` it counts as 0, and the warnings say how many
     there are and whose values rest on them.
     """
-    if unseen not in UNSEEN:
-        raise unknown_name("treatment of unseen coalitions", unseen, UNSEEN)
+    checked_name("treatment of unseen coalitions", unseen)
     if completion.clients != matrix.clients or completion.n_rounds != matrix.n_rounds:
         raise ValuationError("the completion is of another federation than the utilities; complete these ones")
     heard, warnings = heard_clients(matrix, strict=strict)
@@ -97,7 +95,7 @@ def _known(
     return uncertainty(values, covariance, doubts=completion.doubts())
 
 
-def _totals(completion: Completion, coalitions: Memberships, unseen: str) -> tuple[Utilities, NDArray[np.bool_]]:
+def _totals(completion: Completion, coalitions: Memberships, unseen: Unseen) -> tuple[Utilities, NDArray[np.bool_]]:
     """The coalitions' utilities summed over the rounds, and which of them are zeros that were asked for.
 
     The empty coalition needs no zero of that kind: where a completion leaves it out, its utility is 0 by definition.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Permutations, Utilities
 from fedworth.errors import ValuationError
+from fedworth.names import MethodName
 from fedworth.utility.coalitions import coalitions_of, names, prefixes
 from fedworth.utility.games import Estimate
 from fedworth.utility.matrix import UtilityMatrix
@@ -28,7 +29,7 @@ def fedsv(matrix: UtilityMatrix, *, without_heard: bool = False, strict: bool = 
     heard, warnings = heard_clients(matrix, strict=strict)
     earned, variances = rounds_of(matrix)
     rounds = ~_hears_everyone(matrix) if without_heard else np.ones(matrix.n_rounds, dtype=bool)
-    method = "fedsv-later" if without_heard else "fedsv"
+    method: MethodName = "fedsv-later" if without_heard else "fedsv"
     errors = None
     if variances is not None:
         warnings += (_basis(matrix),)

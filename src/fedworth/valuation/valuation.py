@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.errors import ValuationError
+from fedworth.errors import UsageError, ValuationError
+from fedworth.names import MethodName, checked_name
 from fedworth.trail import Trail, trail_from
 from fedworth.valuation.ranking import ranks_of
 from fedworth.valuation.uncertainty import Uncertainty, uncertainty_from
 
-BASES = {
+BASES: dict[MethodName, str] = {
     "fedsv": "earned: what the client added in the rounds it took part in",
     "fedsv-later": "earned, without the rounds that heard everyone",
     "comfedsv": "potential: what the client would have added, had it always taken part",
@@ -30,7 +31,7 @@ BASES = {
 class Valuation:
     """Values of all clients by one method."""
 
-    method: str
+    method: MethodName
     clients: tuple[str, ...]
     values: NDArray[np.float64]  # (n_clients,), NaN where there is none
     standard_errors: NDArray[np.float64] | None = None  # (n_clients,), of Monte Carlo over permutations
@@ -77,7 +78,7 @@ def valuation_from(document: dict[str, Any]) -> Valuation:
     try:
         errors, known = document["standard_errors"], document.get("uncertainty")
         return Valuation(
-            document["method"],
+            checked_name("method", document["method"]),
             tuple(document["clients"]),
             _numbers(document["values"]),
             None if errors is None else _numbers(errors),
@@ -86,7 +87,7 @@ def valuation_from(document: dict[str, Any]) -> Valuation:
             None if known is None else uncertainty_from(known),
             trail_from(document.get("trail")),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, UsageError) as error:
         raise ValuationError(f"not a valuation: {error!r}") from error
 
 

@@ -1,50 +1,46 @@
 """Value: the utilities go in, and the name of a method; a valuation comes out."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
-from fedworth.errors import ValuationError, unknown_name
+from fedworth.errors import ValuationError
+from fedworth.names import MethodName, Unseen, checked_name
 from fedworth.trail import Trail, fingerprint
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.baselines import heard_round, leave_one_out, truth
 from fedworth.valuation.comfedsv import comfedsv
 from fedworth.valuation.fedsv import fedsv
-from fedworth.valuation.valuation import BASES, Valuation
+from fedworth.valuation.valuation import Valuation
 
-METHODS = tuple(BASES)
+MEASURED: dict[MethodName, Callable[..., Valuation]] = {
+    "fedsv": fedsv,
+    "fedsv-later": partial(fedsv, without_heard=True),
+    "truth": truth,
+    "heard-round": heard_round,
+    "leave-one-out": leave_one_out,
+}
+"""The methods that need no completion."""
 
 
 def value(
     matrix: UtilityMatrix,
-    method: str,
+    method: MethodName,
     *,
     completion: Completion | None = None,
     settings: FactorSettings | None = None,
-    unseen: str = "refuse",
+    unseen: Unseen = "refuse",
     strict: bool = False,
 ) -> Valuation:
     """What each client is worth by this method. ComFedSV rests on `completion`, or completes by `settings` first."""
+    checked_name("method", method)
     if method == "comfedsv":
         completion = completion or complete(matrix, settings)
         made = comfedsv(matrix, completion, unseen=unseen, strict=strict)
         return replace(made, trail=_trail(matrix, completion))
-    return replace(_valued(matrix, method, strict), trail=_trail(matrix, None))
-
-
-def _valued(matrix: UtilityMatrix, method: str, strict: bool) -> Valuation:
-    match method:
-        case "fedsv":
-            return fedsv(matrix, strict=strict)
-        case "fedsv-later":
-            return fedsv(matrix, without_heard=True, strict=strict)
-        case "truth":
-            return truth(matrix, strict=strict)
-        case "heard-round":
-            return heard_round(matrix, strict=strict)
-        case "leave-one-out":
-            return leave_one_out(matrix, strict=strict)
-    raise unknown_name("method", method, METHODS)
+    return replace(MEASURED[method](matrix, strict=strict), trail=_trail(matrix, None))
 
 
 def _trail(matrix: UtilityMatrix, completion: Completion | None) -> Trail | None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from fedworth.errors import DataError, UsageError
 from fedworth.federation.data.dataset import Dataset, Samples
 from fedworth.federation.simulation.partition import (
-    PARTITIONS,
     distinct_clients,
     divide,
     duplicate,
     partition_iid,
     partition_two_class,
 )
+from fedworth.names import CHOICES
 
 seeds = st.integers(0, 2**32 - 1)
 quickly = settings(deadline=None, max_examples=60)
@@ -120,7 +120,7 @@ def test_a_duplicate_has_the_part_of_its_original():
     assert [part.tolist() for part in duplicate(parts, {2: 0})] == [[0], [1], [0]]
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("name", CHOICES["partition"])
 def test_a_copy_holds_its_originals_samples_and_the_others_share_the_rest(name):
     nine = tuple(np.array_split(np.arange(200), 9))
     clients = divide(dataset(parts=nine), name, 10, {9: 0}, rng=generator())
@@ -161,7 +161,7 @@ def test_a_client_left_without_samples_is_refused():
 
 def test_an_unknown_partition_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="unknown partition 'two_class': did you mean 'two-class'"):
-        divide(dataset(), "two_class", 2, {}, rng=generator())
+        divide(dataset(), "two_class", 2, {}, rng=generator())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

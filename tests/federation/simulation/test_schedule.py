@@ -43,7 +43,7 @@ def test_the_rate_of_proposition_2_falls_and_at_most_halves_in_any_doubling_of_t
 
 def test_an_unknown_schedule_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match=r"unknown learning-rate schedule 'constnt': did you mean 'constant'\?"):
-        Schedule("constnt")
+        Schedule("constnt")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

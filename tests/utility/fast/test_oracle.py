@@ -12,12 +12,13 @@ from torch import nn
 from fedworth.errors import ModelError, UsageError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
+from fedworth.names import CHOICES
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import affine, graph, heads, sections
 from fedworth.utility.fast import oracle as fast
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.weighting import WEIGHTINGS, client_weights, mixtures
+from fedworth.utility.weighting import client_weights, mixtures
 from tests.support.zoo import (
     GREY,
     IMAGES,
@@ -37,7 +38,7 @@ def test_utilities_are_the_plain_loops_for_every_kind_of_module(name):
     make, shape, kind = ZOO[name]
     task = task_of(make, shape)
     oracle, round_ = FastOracle(task, n_threads=1), round_of(task.module)
-    for weighting in WEIGHTINGS:
+    for weighting in CHOICES["weighting"]:
         wanted = all_mixtures(weighting)
         expected = exact_utilities(task, round_, wanted)
         assert np.ptp(expected) > 1e-3
@@ -95,7 +96,7 @@ def architectures(draw):
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
-@given(architectures(), st.sampled_from(WEIGHTINGS), st.integers(1, 3), st.integers(0, 2**31))
+@given(architectures(), st.sampled_from(CHOICES["weighting"]), st.integers(1, 3), st.integers(0, 2**31))
 def test_utilities_are_the_plain_loops_for_random_architectures(architecture, weighting, n_threads, seed):
     module, shape, frozen, dtype = architecture
     task = task_of(lambda: module, shape, dtype, seed)
@@ -166,7 +167,7 @@ def test_clients_who_sent_the_same_model_are_interchangeable_to_the_last_bit(nam
     oracle = FastOracle(task, n_threads=1)
     coalitions = np.arange(32)
     swapped = coalitions & 0b10101 | (coalitions >> 1 & 1) << 3 | (coalitions >> 3 & 1) << 1
-    for weighting in WEIGHTINGS:  # both report one sample
+    for weighting in CHOICES["weighting"]:  # both report one sample
         utilities = oracle.utilities(round_, all_mixtures(weighting))
         np.testing.assert_array_equal(utilities, utilities[swapped])
         expected = exact_utilities(task, round_, all_mixtures(weighting))
@@ -277,7 +278,7 @@ def test_labels_without_a_logit_are_refused(name):
 def test_unknown_measures_and_no_threads_are_refused():
     task = task_of(*ZOO["logistic"][:2])
     with pytest.raises(UsageError, match="unknown measure 'los'"):
-        FastOracle(task, "los")
+        FastOracle(task, "los")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="n_threads is 0"):
         FastOracle(task, n_threads=0)
 

@@ -17,6 +17,7 @@ from fedworth.completion.models.lone_process import Lone, lone_utilities
 from fedworth.completion.models.predicted import PredictedLedger, predict_absent
 from fedworth.errors import CompletionError
 from fedworth.ledger.ledger import Ledger
+from fedworth.names import Weighting
 from fedworth.storage import Progress, silent
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix
@@ -30,7 +31,7 @@ def complete_by_models(
     oracle: TaskOracle,
     seen: UtilityMatrix,
     *,
-    weighting: str = "uniform",
+    weighting: Weighting = "uniform",
     progress: Progress = silent,
 ) -> ModelCompletion:
     """Every coalition of the heard clients in every round; `seen` are the utilities of the participants' coalitions."""
@@ -49,7 +50,7 @@ def complete_by_models(
     return _completion(predicted, coalitions, cells, lone, errors, n_evaluations)
 
 
-def heard_alone(predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, weighting: str) -> Lone:
+def heard_alone(predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, weighting: Weighting) -> Lone:
     """Everyone's lone utilities; those of participants as seen, or measured where they were not yet."""
     singles = np.eye(seen.n_clients, dtype=bool)
     heard = np.stack([seen.row(t, singles) for t in range(seen.n_rounds)])  # (n_rounds, n_clients)
@@ -70,7 +71,7 @@ def _fill(
     lone: Lone,
     coalitions: Memberships,
     round_index: int,
-    weighting: str,
+    weighting: Weighting,
 ) -> int:
     """Write one round's utilities into `row`; how many of them had to be measured."""
     row[:] = seen.row(round_index, coalitions)

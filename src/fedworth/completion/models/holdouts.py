@@ -18,6 +18,7 @@ from fedworth.arrays import Floats, Indices, Memberships, Utilities, stream
 from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger
 from fedworth.ledger.ledger import Round
+from fedworth.names import Weighting
 from fedworth.utility.coalitions import coalitions_of, distinct
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import round_weights
@@ -59,7 +60,7 @@ class HoldOuts:
 
 
 def hold_outs(
-    predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, lone: Lone, *, weighting: str
+    predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, lone: Lone, *, weighting: Weighting
 ) -> HoldOuts:
     """Predict what was heard; `seen` are the utilities of coalitions of participants."""
     points = held_points(predicted)
@@ -93,7 +94,7 @@ class _Trial:
     round_index: int
     points: Indices
 
-    def errors(self, oracle: Oracle, lone: Lone, weighting: str) -> tuple[Floats, int]:
+    def errors(self, oracle: Oracle, lone: Lone, weighting: Weighting) -> tuple[Floats, int]:
         """(n_points, n_heard): ε_k by size, in utilities; and how many utilities were measured."""
         clients = self.predicted.process.clients[self.points]
         tested = [self._coalitions(client) for client in clients.tolist()]
@@ -119,7 +120,7 @@ class _Trial:
         rows[:, client] = True
         return rows
 
-    def _truth(self, oracle: Oracle, coalitions: Memberships, weighting: str) -> tuple[Utilities, int]:
+    def _truth(self, oracle: Oracle, coalitions: Memberships, weighting: Weighting) -> tuple[Utilities, int]:
         """What the round showed of these coalitions; what was not measured before is measured now."""
         truth = self.seen.row(self.round_index, coalitions)
         unknown = np.flatnonzero(np.isnan(truth))
@@ -131,7 +132,7 @@ class _Trial:
             return truth, len(rows)
         return truth, 0
 
-    def _guesses(self, oracle: Oracle, clients: Indices, tested: list[Memberships], weighting: str) -> Utilities:
+    def _guesses(self, oracle: Oracle, clients: Indices, tested: list[Memberships], weighting: Weighting) -> Utilities:
         """The same coalitions with the client's prediction in its place, which stands in a column of its own."""
         weights = round_weights(self.predicted.ledger, self.round_index, weighting)
         n_clients, rows = len(weights), []

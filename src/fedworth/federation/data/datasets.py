@@ -18,11 +18,12 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedworth.arrays import Indices
-from fedworth.errors import UsageError, unknown_name
+from fedworth.errors import UsageError
 from fedworth.federation.data.dataset import Dataset, Samples
 from fedworth.federation.data.download import data_files
 from fedworth.federation.data.formats import Pixels, read_cifar, read_idx_pair
 from fedworth.federation.data.synthetic import synthetic, synthetic_iid
+from fedworth.names import DatasetName, checked_name
 
 N_DIGITS_TEST = 400
 N_CLASSES = 10
@@ -50,7 +51,7 @@ class DatasetRequest:
 
 
 def load_dataset(
-    name: str,
+    name: DatasetName,
     *,
     rng: np.random.Generator,
     n_clients: int,
@@ -65,8 +66,7 @@ def load_dataset(
     `n_clients` counts the distinct clients, for the data sets that come divided. `alpha` and `beta` belong to
     `synthetic` alone, and are 1 unless told. Without `data_folder`, files are looked for in `FEDWORTH_DATA`.
     """
-    if name not in DATASETS:
-        raise unknown_name("data set", name, DATASETS)
+    checked_name("data set", name)
     if name != "synthetic" and not (alpha is None and beta is None):
         raise UsageError(f"data set {name!r}: found alpha or beta, which only 'synthetic' has; leave them out")
     alpha, beta = ALPHA if alpha is None else alpha, BETA if beta is None else beta
@@ -110,7 +110,7 @@ def _cifar10(request: DatasetRequest) -> Dataset:
     return _images("cifar10", read_cifar(*train), read_cifar(test), request)
 
 
-DATASETS: MappingProxyType[str, Callable[[DatasetRequest], Dataset]] = MappingProxyType(
+DATASETS: MappingProxyType[DatasetName, Callable[[DatasetRequest], Dataset]] = MappingProxyType(
     {
         "synthetic": _synthetic,
         "synthetic-iid": _synthetic_iid,

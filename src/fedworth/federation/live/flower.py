@@ -25,6 +25,7 @@ from fedworth.federation.live.recorder import LiveRecorder, record_into
 from fedworth.federation.live.strategies import rule_seen, weights_seen
 from fedworth.federation.rules.rule import Rule
 from fedworth.ledger.ledger import open_ledger
+from fedworth.names import Aggregation
 
 log = logging.getLogger("fedworth")
 
@@ -249,7 +250,7 @@ def record(
     clients: Sequence[str] = (),
     strategy: Any = None,
     rule: Rule | None = None,
-    aggregation: str = "samples",
+    aggregation: Aggregation = "samples",
     weighted_by: str | None = None,
     hear_everyone: int | None = None,
     wait_seconds: float = 600.0,
@@ -290,7 +291,7 @@ def _round_number(message: Any, count: int) -> int:
     return int(said[0]) if said else count
 
 
-def _sample_count(reply: Any, weighted_by: str, aggregation: str) -> Any:
+def _sample_count(reply: Any, weighted_by: str, aggregation: Aggregation) -> Any:
     for metrics in reply.content.metric_records.values():
         if weighted_by in metrics:
             return metrics[weighted_by]

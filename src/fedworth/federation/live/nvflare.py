@@ -32,13 +32,14 @@ from fedworth.federation.live.claims import Node, Owners, label_of, owners_of, s
 from fedworth.federation.live.lookalikes import skeleton
 from fedworth.federation.live.recorder import LiveRecorder, record_into, with_difference
 from fedworth.ledger.ledger import open_ledger
+from fedworth.names import Aggregation
 
 
 class RoundRecorder(FLComponent):  # type: ignore[misc]
     """Writes every training round of a job into a ledger."""
 
     def __init__(
-        self, ledger: str, aggregation: str = "samples", task_name: str = "train", resume: bool = False
+        self, ledger: str, aggregation: Aggregation = "samples", task_name: str = "train", resume: bool = False
     ) -> None:
         super().__init__()
         self.ledger, self.aggregation, self.task_name, self.resume = ledger, aggregation, task_name, resume

@@ -27,6 +27,7 @@ from fedworth.federation.rules.rule import Rule
 from fedworth.ledger.manifest import check_names, is_ledger
 from fedworth.ledger.model import Model
 from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, create_ledger, resume_ledger
+from fedworth.names import Aggregation
 from fedworth.storage import Place
 
 log = logging.getLogger("fedworth")
@@ -156,7 +157,7 @@ def record_into(
     folder: Place,
     clients: Sequence[str] = (),
     *,
-    aggregation: str = "samples",
+    aggregation: Aggregation = "samples",
     rule: Rule | None = None,
     real_weights: bool = False,
     settings: Mapping[str, Any] | None = None,

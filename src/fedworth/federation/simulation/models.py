@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedworth.errors import UsageError, unknown_name
+from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Model
+from fedworth.names import Dtype, ModelName, checked_name
 
-MODELS = ("logistic", "mlp", "cnn", "vgg16", "vgg16-bn")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 # Simonyan and Zisserman 2014, configuration D; 0 stands for a pooling layer
 VGG16_WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
@@ -24,18 +24,16 @@ VGG16_WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512,
 class ModelSpec:
     """What it takes to make a model: its kind, what it reads, what it tells apart, and its widths."""
 
-    name: str
+    name: ModelName
     input_shape: tuple[int, ...]
     n_classes: int
     hidden: tuple[int, ...] = ()
     width_divisor: int = 1
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
-        if self.name not in MODELS:
-            raise unknown_name("model", self.name, MODELS)
-        if self.dtype not in DTYPES:
-            raise unknown_name("dtype", self.dtype, DTYPES)
+        checked_name("model", self.name)
+        checked_name("dtype", self.dtype)
         if self.name in ("cnn", "vgg16", "vgg16-bn") and len(self.input_shape) != 3:
             raise UsageError(f"model {self.name!r} reads images, but the samples have shape {self.input_shape}")
         if self.name == "cnn" and len(self.hidden) not in (0, 3):

@@ -14,21 +14,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedworth.arrays import Indices
-from fedworth.errors import DataError, UsageError, unknown_name
+from fedworth.errors import DataError, UsageError
 from fedworth.federation.data.dataset import Dataset, Labels, Samples
-
-PARTITIONS = ("iid", "two-class", "natural")
+from fedworth.names import PartitionName, checked_name
 
 
 def divide(
     dataset: Dataset,
-    partition_name: str,
+    partition_name: PartitionName,
     n_clients: int,
     copies: Mapping[int, int],
     *,
     rng: np.random.Generator,
 ) -> tuple[Samples, ...]:
     """What each client trains on; `copies` says which client is a copy of which."""
+    checked_name("partition", partition_name)
     clients = distinct_clients(n_clients, copies)
     parts = dict(zip(clients, _distinct_parts(dataset, partition_name, len(clients), rng), strict=True))
     nobody = np.empty(0, np.int64)
@@ -134,7 +134,7 @@ def _natural(dataset: Dataset, n_clients: int) -> tuple[Indices, ...]:
 
 
 def _distinct_parts(
-    dataset: Dataset, partition_name: str, n_clients: int, rng: np.random.Generator
+    dataset: Dataset, partition_name: PartitionName, n_clients: int, rng: np.random.Generator
 ) -> tuple[Indices, ...]:
     match partition_name:
         case "iid":
@@ -143,5 +143,3 @@ def _distinct_parts(
             return partition_two_class(dataset.train.labels, n_clients, rng=rng)
         case "natural":
             return _natural(dataset, n_clients)
-        case _:
-            raise unknown_name("partition", partition_name, PARTITIONS)

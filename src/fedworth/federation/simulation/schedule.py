@@ -6,24 +6,22 @@ Proposition 2: η^t = 2 / (μ (γ + t)), with t = 1 in the first round. As print
 
 from dataclasses import dataclass
 
-from fedworth.errors import UsageError, unknown_name
-
-SCHEDULES = ("constant", "decay", "proposition-2", "proposition-2-li")
+from fedworth.errors import UsageError
+from fedworth.names import ScheduleName, checked_name
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A learning rate for every round."""
 
-    name: str = "constant"
+    name: ScheduleName = "constant"
     rate: float = 0.1
     decay: float = 0.0
     convexity: float = 0.0
     smoothness: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise unknown_name("learning-rate schedule", self.name, SCHEDULES)
+        checked_name("learning-rate schedule", self.name)
         if self.name.startswith("proposition-2") and not (self.convexity > 0 and self.smoothness > 0):
             found = f"μ = {self.convexity}, L₂ = {self.smoothness}"
             raise UsageError(f"schedule {self.name!r} needs μ > 0 and L₂ > 0, found {found}")

@@ -4,52 +4,48 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedworth.errors import UsageError, unknown_name
-from fedworth.federation.simulation.partition import PARTITIONS
 from fedworth.federation.simulation.schedule import Schedule
 from fedworth.federation.simulation.training import LocalTraining
-
-AGGREGATIONS = ("uniform", "samples")
+from fedworth.names import Aggregation, DatasetName, Dtype, ModelName, PartitionName, ScheduleName, checked_name
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
     """A federation to simulate; the defaults are the demonstration's."""
 
-    dataset: str = "digits"
+    dataset: DatasetName = "digits"
     alpha: float = 1.0
     beta: float = 1.0
     train_limit: int | None = None
     test_limit: int | None = None
-    partition: str = "two-class"
+    partition: PartitionName = "two-class"
     n_clients: int = 10
     copies: tuple[tuple[int, int], ...] = ((9, 0),)
     noise_shares: tuple[float, ...] = ()
     noise_strength: float = 1.0
     flip_shares: tuple[float, ...] = ()
-    model: str = "logistic"
+    model: ModelName = "logistic"
     hidden: tuple[int, ...] = ()
     width_divisor: int = 1
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     n_rounds: int = 10
     n_participants: int = 3
     everyone_heard: bool = True
     n_steps: int | None = 5
     n_epochs: int | None = None
     batch_size: int | None = None
-    schedule: str = "constant"
+    schedule: ScheduleName = "constant"
     rate: float = 0.5
     decay: float = 0.0
     convexity: float = 0.0
     smoothness: float = 0.0
-    aggregation: str = "uniform"
+    aggregation: Aggregation = "uniform"
     with_truth: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.partition not in PARTITIONS:
-            raise unknown_name("partition", self.partition, PARTITIONS)
-        if self.aggregation not in AGGREGATIONS:
-            raise unknown_name("aggregation", self.aggregation, AGGREGATIONS)
+        checked_name("partition", self.partition)
+        checked_name("aggregation", self.aggregation)
         if not 1 <= self.n_participants <= self.n_clients:
             found = f"{self.n_participants} participants of {self.n_clients} clients"
             raise UsageError(f"{found}: expected at least 1 and at most all")

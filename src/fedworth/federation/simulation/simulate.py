@@ -32,6 +32,7 @@ from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.manifest import is_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
+from fedworth.names import Aggregation
 from fedworth.storage import Place, Progress, silent
 
 
@@ -44,7 +45,7 @@ class Federation:
     module: nn.Module
     local: LocalTraining
     schedule: Schedule
-    aggregation: str
+    aggregation: Aggregation
     seed: int
 
 
@@ -133,7 +134,7 @@ def run_rounds(
     progress("training rounds", len(participants), len(participants))
 
 
-def average(answers: Sequence[Answer], aggregation: str) -> Model:
+def average(answers: Sequence[Answer], aggregation: Aggregation) -> Model:
     """The mean of the clients' models: uniform, or weighted by their sample counts. Summed in float64."""
     counts = np.array([answer.n_samples for answer in answers], dtype=np.float64)
     weights = np.full(len(answers), 1 / len(answers)) if aggregation == "uniform" else counts / counts.sum()
@@ -164,7 +165,7 @@ def _train(
     return {federation.clients[k]: Answer(m, len(d)) for k, d, m in zip(chosen, data, models, strict=True)}
 
 
-def _model_after(folder: Path, aggregation: str) -> Model:
+def _model_after(folder: Path, aggregation: Aggregation) -> Model:
     """The global model after the last recorded round, as the server had it before it was killed."""
     ledger = open_ledger(folder)
     last = ledger.open_round(ledger.n_rounds - 1)

@@ -11,6 +11,7 @@ from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
 from fedworth.completion.crossvalidation import choose_factors
+from fedworth.names import MethodName
 from fedworth.utility.matrix import UtilityMatrix
 
 COUNTS = FactorSettings(penalty_kind="counts")
@@ -23,7 +24,7 @@ class Method:
     in pictures (colours of Okabe and Ito, safe for the colour-blind)."""
 
     label: str
-    of: str
+    of: MethodName
     colour: str
     dash: str
     marker: str

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 from fedworth.errors import UsageError, unknown_name
 from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.names import DatasetName, ModelName, PartitionName, Scale, checked_name
 
-SCALES = ("quick", "page", "paper", "tiny")
 FIRST_CHOICE_SEED = 1000
 RATES = (0.03, 0.1, 0.3, 1.0)
 CONVOLUTIONAL_RATES = (0.02, 0.05, 0.1, 0.2)
@@ -33,11 +33,11 @@ FLIPS = (0.1, 0.2, 0.3)
 class Setup:
     """A data set, the model that learns it, and how a client trains."""
 
-    dataset: str
-    model: str
+    dataset: DatasetName
+    model: ModelName
     rate: float
     noise_strength: float = 10.0
-    partition: str = "two-class"
+    partition: PartitionName = "two-class"
     alpha: float = 1.0
     beta: float = 1.0
     hidden: tuple[int, ...] = ()
@@ -231,28 +231,21 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
 }
 
 
-def setup_of(scale: str, name: str) -> Setup:
+def setup_of(scale: Scale, name: str) -> Setup:
     """The setup of a data set at a scale."""
-    setups = SETUPS[checked_scale(scale)]
+    setups = SETUPS[checked_name("scale", scale)]
     if name not in setups:
         raise unknown_name("data set of the studies", name, setups)
     return setups[name]
 
 
-def extents_of(scale: str, study: str, names: Sequence[str] = ()) -> dict[str, Extent]:
+def extents_of(scale: Scale, study: str, names: Sequence[str] = ()) -> dict[str, Extent]:
     """The data sets of a study at a scale, or those of them that are named; with how much of each is run."""
-    known = EXTENTS[checked_scale(scale)][study]
+    known = EXTENTS[checked_name("scale", scale)][study]
     for name in names:
         if name not in known:
             raise unknown_name(f"data set of the study {study!r}", name, known)
     return {name: extent for name, extent in known.items() if not names or name in names}
-
-
-def checked_scale(scale: str) -> str:
-    """The scale, if there is one of this name."""
-    if scale not in SCALES:
-        raise unknown_name("scale", scale, SCALES[:3])
-    return scale
 
 
 def seeds_from(text: str) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from fedworth.ledger.ledger import Model
+from fedworth.names import Measure
 from fedworth.utility.fast.graph import Exported, operation
 from fedworth.utility.fast.mixing import RoundModels, combined, stacked
 from fedworth.utility.fast.sections import Section, Sections, numbers
@@ -148,7 +149,7 @@ def qualities(
     coefficients: NDArray[np.float64],
     samples: Sequence[SampleBatch],
     *,
-    measure: str,
+    measure: Measure,
     n_threads: int,
 ) -> NDArray[np.float64]:
     """Each coalition's quality, summed over all samples: (n_coalitions,)."""
@@ -168,7 +169,7 @@ def _chunk_qualities(
     models: RoundModels,
     part: Sequence[SampleBatch],
     shared: Sequence[Sequence[Shared]],
-    measure: str,
+    measure: Measure,
     coefficients: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """(n_batches, n_coalitions): the same for a few coalitions, batch by batch."""
@@ -213,7 +214,7 @@ def _parts(sections: Sections, samples: Sequence[SampleBatch], n_clients: int) -
         yield samples[start : start + together]
 
 
-def quality(logits: torch.Tensor, labels: torch.Tensor, measure: str) -> float:
+def quality(logits: torch.Tensor, labels: torch.Tensor, measure: Measure) -> float:
     """Σ over samples of minus the loss, or of correct predictions.
 
     For few classes the log-sum-exp with samples innermost is several times faster than the stock one.

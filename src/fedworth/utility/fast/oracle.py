@@ -20,10 +20,11 @@ import torch
 from torch import nn
 
 from fedworth.arrays import Utilities
-from fedworth.errors import UsageError, unknown_name
+from fedworth.errors import UsageError
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
+from fedworth.names import Measure, checked_name
 from fedworth.utility.fast.affine import SampleBatch, in_order, one_torch_thread, qualities, quality, sample_batches
 from fedworth.utility.fast.heads import head_losses, tiled_batches
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
@@ -33,7 +34,7 @@ from fedworth.utility.fast.selfcheck import plain_logits
 from fedworth.utility.fast.tiles import NotFiniteError
 from fedworth.utility.fast.wanted import Coefficients, Part, wanted_parts
 from fedworth.utility.fitting import fitted
-from fedworth.utility.oracle import MEASURES, LoopOracle
+from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.weighting import Mixtures
 
 KEPT_BYTES = 1 << 30
@@ -45,9 +46,8 @@ NOTHING_YET = "nothing measured yet"
 class FastOracle:
     """Measures utilities by the fastest way that agrees with the plain loop; by default a thread a processor."""
 
-    def __init__(self, task: Task, measure: str = "loss", n_threads: int | None = None) -> None:
-        if measure not in MEASURES:
-            raise unknown_name("measure", measure, MEASURES)
+    def __init__(self, task: Task, measure: Measure = "loss", n_threads: int | None = None) -> None:
+        checked_name("measure", measure)
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"n_threads is {n_threads}, expected 1 or more")
         self.task = task

@@ -21,6 +21,7 @@ from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
+from fedworth.names import Weighting
 from fedworth.utility.fitting import fitted
 from fedworth.utility.oracle import TaskOracle, mix
 from fedworth.utility.weighting import Mixtures, mixtures
@@ -40,7 +41,7 @@ class RoundGame:
     round_: Round
     members: Indices  # (n,)
     weights: Floats  # (n_clients,), from `round_weights`
-    weighting: str
+    weighting: Weighting
 
     @property
     def n(self) -> int:

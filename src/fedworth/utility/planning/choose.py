@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import stream
-from fedworth.errors import UsageError, refuse_unknown
-from fedworth.utility.planning.plan import DEFAULT_SAMPLER, FEWEST, Plan, Sampler, plan_exact, plan_prefixes
+from fedworth.errors import UsageError
+from fedworth.names import Sampler, checked_name
+from fedworth.utility.planning.plan import DEFAULT_SAMPLER, FEWEST, Plan, plan_exact, plan_prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class PlanSettings:
     most_of_a_round: int | None = None  # most permutations of one round's participants; None: K⌈ln K⌉ of K
 
     def __post_init__(self) -> None:
-        refuse_unknown("sampler", self.sampler, Sampler)
+        checked_name("sampler", self.sampler)
         if isinstance(self.permutations, int) and self.permutations < FEWEST:
             raise UsageError(f"{self.permutations} permutations: expected a whole number from {FEWEST} on, or auto")
         if self.permutations is None and not self.with_fedsv:

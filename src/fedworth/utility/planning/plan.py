@@ -7,19 +7,16 @@ participant of every round.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Permutations
-from fedworth.errors import UsageError, refuse_unknown
+from fedworth.errors import UsageError
+from fedworth.names import Sampler, checked_name
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes, prefixes_within
 from fedworth.utility.planning.design import default_budget, draw_design
 from fedworth.utility.squares import default_permutations, draw_permutations
-
-Sampler = Literal["stratified", "permutations"]
-"""How FedSV is estimated: from a stratified design of each round, or from permutations of its participants."""
 
 DEFAULT_SAMPLER: Sampler = "stratified"
 
@@ -64,7 +61,7 @@ def plan_prefixes(
     """The prefixes of `n_permutations` (default N⌈ln N⌉) permutations of all heard clients, as far as they lie within
     the participants. For FedSV a stratified design of each round's K participants, or (`sampler` permutations) the
     prefixes of K⌈ln K⌉ permutations of them, at most `most_of_a_round`."""
-    refuse_unknown("sampler", sampler, Sampler)
+    checked_name("sampler", sampler)
     n_clients = participants.shape[1]
     heard = np.flatnonzero(participants.any(axis=0))
     count = default_permutations(len(heard)) if n_permutations is None else n_permutations

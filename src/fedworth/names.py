@@ -1,0 +1,63 @@
+"""Names of choices: all that a user may ask for by name, and the one place that checks it.
+
+Each choice is a `Literal`, so a wrong name in a program is found by its type checker, and any other by `checked_name`.
+What can be chosen from an open list (a client, a study, a data set of a study) is checked where the list is.
+"""
+
+from typing import Any, Literal, get_args
+
+from fedworth.errors import unknown_name
+
+Aggregation = Literal["uniform", "samples"]
+"""How the server averaged: every model alike, or by its number of samples."""
+
+Weighting = Literal["uniform", "samples", "fixed"]
+"""How a coalition's models are averaged."""
+
+Measure = Literal["loss", "accuracy"]
+OracleName = Literal["fast", "loop"]
+EngineName = Literal["local", "ray"]
+
+Sampler = Literal["stratified", "permutations"]
+"""How FedSV and the heard round are estimated by Monte Carlo: few coalitions chosen well, or permutations."""
+
+PenaltyKind = Literal["counts", "uniform"]
+
+Unseen = Literal["refuse", "zero"]
+"""What becomes of a coalition that no round has shown."""
+
+MethodName = Literal["fedsv", "fedsv-later", "comfedsv", "truth", "heard-round", "leave-one-out"]
+
+DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
+PartitionName = Literal["iid", "two-class", "natural"]
+ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
+Dtype = Literal["float32", "float64"]
+ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
+
+Scale = Literal["quick", "page", "paper", "tiny"]
+"""How much of a study is run; tiny is for the tests."""
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "aggregation": get_args(Aggregation),
+    "weighting": get_args(Weighting),
+    "measure": get_args(Measure),
+    "oracle": get_args(OracleName),
+    "engine": get_args(EngineName),
+    "sampler": get_args(Sampler),
+    "penalty kind": get_args(PenaltyKind),
+    "treatment of unseen coalitions": get_args(Unseen),
+    "method": get_args(MethodName),
+    "data set": get_args(DatasetName),
+    "partition": get_args(PartitionName),
+    "model": get_args(ModelName),
+    "dtype": get_args(Dtype),
+    "learning-rate schedule": get_args(ScheduleName),
+    "scale": get_args(Scale),
+}
+
+
+def checked_name(choice: str, found: object) -> Any:
+    """The name, if it is one of the choice's; else an error with the nearest one that is."""
+    if found not in CHOICES[choice]:
+        raise unknown_name(choice, str(found), CHOICES[choice])
+    return found
