@@ -28,7 +28,7 @@ from fedworth.names import Measure, checked_name
 from fedworth.utility.fast.affine import SampleBatch, in_order, one_torch_thread, qualities, quality, sample_batches
 from fedworth.utility.fast.heads import head_losses, tiled_batches
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
-from fedworth.utility.fast.routes import Kind, Route, Routes
+from fedworth.utility.fast.routes import KernelRoute, LoopRoute, PlainRoute, Route, Routes, SectionsRoute
 from fedworth.utility.fast.sections import constant_tensors
 from fedworth.utility.fast.selfcheck import plain_logits
 from fedworth.utility.fast.tiles import NotFiniteError
@@ -70,28 +70,29 @@ class FastOracle:
         round_ = fitted(round_, state_of(self.task.module))
         utilities = np.zeros(len(mixtures))  # a coalition that leaves w^t as it is has exactly 0
         for part in wanted_parts(round_, mixtures, self.task.inputs.device):
-            pays = part.sizes <= self._routes.largest_sharing(part.varying)  # (n_part,)
-            route = self._route(part, bool(pays.any()))
-            if route.kind is Kind.PLAIN:
-                return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
             with one_torch_thread(), torch.inference_mode():
-                if route.kind is Kind.KERNEL:
-                    utilities[part.places] = self._by_kernel(route, part)
-                    continue
-                for shares_prefix in np.unique(pays).tolist():
-                    some = part.only(pays == shares_prefix)
-                    route = self._route(part, shares_prefix)
-                    utilities[some.places] = self._by_coalition(route, some)
+                found = self._of_part(part)
+            if found is None:
+                return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
+            utilities[part.places] = found
         return np.asarray(utilities / len(self.task.labels))
 
-    def _route(self, part: Part, pays: bool) -> Route:
-        to_kernel = self.measure == "loss"
-        return self._routes.route(part, to_kernel=to_kernel, pays=pays)
+    def _of_part(self, part: Part) -> Utilities | None:
+        """The utilities of a part, summed over samples; nothing if only the plain loop will do."""
+        pays = part.sizes <= self._routes.largest_sharing(part.varying)  # (n_part,)
+        found = np.zeros(len(pays))
+        for shares_prefix in np.unique(pays).tolist():
+            is_alike = pays == shares_prefix
+            route = self._routes.route(part, to_kernel=self.measure == "loss", pays=shares_prefix)
+            if isinstance(route, PlainRoute):
+                return None
+            if isinstance(route, KernelRoute):
+                return self._by_kernel(route, part)  # whether a prefix pays is nothing to the kernels
+            found[is_alike] = self._by_coalition(route, part.only(is_alike))
+        return found
 
-    def _by_kernel(self, route: Route, part: Part) -> Utilities:
+    def _by_kernel(self, route: KernelRoute, part: Part) -> Utilities:
         """Σ over samples of loss before minus loss after, along a trie; NaN if some model's numbers are not finite."""
-        assert route.sections is not None
-        assert route.head is not None
         models = RoundModels(part.origin, tuple(part.clients), {}, (), route.images)
         samples = self._samples(route, part.origin)
         try:
@@ -100,19 +101,19 @@ class FastOracle:
             return np.full(len(part.places), np.nan)
         return np.asarray(losses[-1] - losses[:-1])
 
-    def _by_coalition(self, route: Route, part: Part) -> Utilities:
+    def _by_coalition(self, route: LoopRoute | SectionsRoute, part: Part) -> Utilities:
         """Σ over samples of quality after minus quality before; equal mixtures are evaluated once."""
         rows, places = np.unique(part.coefficients, axis=0, return_inverse=True)  # (n_rows, n_clients)
         rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the global model itself
         models = round_models(part.origin, part.clients, part.varying, images=route.images)
-        if route.sections is not None:
+        if isinstance(route, SectionsRoute):
             samples = self._samples(route, models.origin)
             found = qualities(route.sections, models, rows, samples, measure=self.measure, n_threads=self.n_threads)
         else:
             found = self._by_loop(route, models, rows)
         return np.asarray((found[:-1] - found[-1])[places.ravel()])
 
-    def _by_loop(self, route: Route, models: RoundModels, rows: Coefficients) -> Utilities:
+    def _by_loop(self, route: LoopRoute, models: RoundModels, rows: Coefficients) -> Utilities:
         """The module itself, coalition by coalition; it is a thread's own, as loading a model changes it."""
         own, inputs = threading.local(), self._inputs(route)
         chunks = np.split(rows, range(models.together, len(rows), models.together))
@@ -130,15 +131,14 @@ class FastOracle:
         pairs = zip(torch.split(inputs, size), torch.split(self.task.labels, size), strict=True)
         return sum(quality(plain_logits(module, model, x), y, self.measure) for x, y in pairs)
 
-    def _inputs(self, route: Route) -> torch.Tensor:
+    def _inputs(self, route: LoopRoute | SectionsRoute | KernelRoute) -> torch.Tensor:
         return channels_last(self.task.inputs) if route.images else self.task.inputs
 
-    def _samples(self, route: Route, origin: Model) -> list[SampleBatch]:
+    def _samples(self, route: SectionsRoute | KernelRoute, origin: Model) -> list[SampleBatch]:
         """The test set in batches with their constants, made again only if the tensors behind them have changed."""
-        assert route.sections is not None
         if self._kept is None or not self._kept.serves(route, origin):
             made = sample_batches(route.sections, origin, self._inputs(route), self.task.labels, route.batch_size)
-            made = tiled_batches(route.sections, made) if route.kind is Kind.KERNEL else made
+            made = tiled_batches(route.sections, made) if isinstance(route, KernelRoute) else made
             names = constant_tensors(route.sections)
             kept = _Kept(route, {name: origin[name].clone() for name in names}, made)
             self._kept = kept if kept.n_bytes <= KEPT_BYTES else None

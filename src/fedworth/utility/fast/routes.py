@@ -13,7 +13,7 @@ over, and the next one says so; a route that runs and disagrees is an error.
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from typing import ClassVar, Literal
 
 import torch
 
@@ -42,26 +42,49 @@ KERNEL_BATCH = 256
 LOOP_BATCH, LOOP_IMAGES = 512, 64
 
 
-class Kind(StrEnum):
-    """How a coalition's model is evaluated."""
+@dataclass(frozen=True)
+class PlainRoute:
+    """The plain loop itself."""
 
-    KERNEL = "kernel"
-    PREFIX = "prefix"
-    GRAPH = "graph"
-    LOOP = "loop"
-    PLAIN = "plain"
+    why: str
+    kind: ClassVar = "plain"
 
 
 @dataclass(frozen=True)
-class Route:
-    """One way to evaluate a module, and why it was taken. `images`: four-dimensional tensors are channels-last."""
+class LoopRoute:
+    """The module itself, once a coalition. `images`: four-dimensional tensors are channels-last."""
 
-    kind: Kind
     why: str
     batch_size: int
     images: bool
-    sections: Sections | None = None
-    head: Head | None = None
+    kind: ClassVar = "loop"
+
+
+@dataclass(frozen=True)
+class SectionsRoute:
+    """The module's sections: the constants once, a prefix that pays once a client, the rest once a coalition."""
+
+    why: str
+    batch_size: int
+    images: bool
+    sections: Sections
+    kind: Literal["prefix", "graph"]
+
+
+@dataclass(frozen=True)
+class KernelRoute:
+    """Fused kernels for what follows the prefix."""
+
+    why: str
+    batch_size: int
+    images: bool
+    sections: Sections
+    head: Head
+    kind: ClassVar = "kernel"
+
+
+Route = PlainRoute | LoopRoute | SectionsRoute | KernelRoute
+"""One way to evaluate a module, and why it was taken."""
 
 
 class Routes:
@@ -113,17 +136,17 @@ class Routes:
         plain = self._must_be_plain(origin)
         sections = self._cut(varying)
         if plain:
-            yield Route(Kind.PLAIN, plain, 0, False)
+            yield PlainRoute(plain)
         elif isinstance(sections, str):
             yield from _loops(sections, images)
         else:
             if to_kernel and (head := self._head(sections)):
-                yield Route(Kind.KERNEL, _cut_at(sections), KERNEL_BATCH, images, sections, head)
+                yield KernelRoute(_cut_at(sections), KERNEL_BATCH, images, sections, head)
             if pays:
-                yield Route(Kind.PREFIX, _cut_at(sections), sections.batch_size, images, sections)
+                yield SectionsRoute(_cut_at(sections), sections.batch_size, images, sections, "prefix")
             whole = cut(sections.exported, varying, shares_prefix=False)
             why = "no affine prefix" if sections.prefix is None else "its affine prefix costs less than averaging it"
-            yield Route(Kind.GRAPH, why, whole.batch_size, images, whole)
+            yield SectionsRoute(why, whole.batch_size, images, whole, "graph")
             yield from _loops("its graph cannot be run in sections", images)
 
     def _must_be_plain(self, origin: Model) -> str:
@@ -153,29 +176,29 @@ class Routes:
             except Exception as error:  # whatever torch raises where a graph cannot be run
                 reason = str(error).strip().partition("\n")[0][:120]
                 passed_over += f"; not {route.kind}, which fails ({type(error).__name__}: {reason})"
-        return Route(Kind.PLAIN, "no other way can be run" + passed_over, 0, False)
+        return PlainRoute("no other way can be run" + passed_over)
 
     def _check(self, route: Route, part: Part) -> None:
         inputs, labels = self.task.inputs[:N_SAMPLES], self.task.labels[:N_SAMPLES]
         origin, chosen = part.origin, three_of(part.mixtures.weights)
         clients = [part.clients[k] for k in chosen]
-        if route.kind is Kind.PLAIN:
+        if isinstance(route, PlainRoute):
             return
-        if route.sections is None:
+        if isinstance(route, LoopRoute):
             varying = frozenset(origin)
             check_loop(self.module, origin, clients, varying, inputs, images=route.images)
             return
         check_sections(route.sections, self.module, origin, clients, inputs, images=route.images)
-        if route.head is not None:
+        if isinstance(route, KernelRoute):
             weights = part.mixtures.among(chosen)
             check_head(route.sections, route.head, self.module, origin, clients, inputs, labels, weights)
 
 
-def _loops(why: str, images: bool) -> Iterator[Route]:
+def _loops(why: str, images: bool) -> Iterator[LoopRoute]:
     """The module itself; without channels-last if it cannot bear it."""
     if images:
-        yield Route(Kind.LOOP, why, LOOP_IMAGES, True)
-    yield Route(Kind.LOOP, why, LOOP_BATCH, False)
+        yield LoopRoute(why, LOOP_IMAGES, True)
+    yield LoopRoute(why, LOOP_BATCH, False)
 
 
 def _cut_at(sections: Sections) -> str:
