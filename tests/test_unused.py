@@ -15,9 +15,7 @@ CALLED_BY_OTHERS = {"entry", "__version__"}
 """The script of pyproject.toml, and what is asked of a package."""
 
 COMING = {
-    "completion/alternatives.py": ["with_alternatives"],
-    "completion/models/complete.py": ["complete_by_models"],
-    "completion/models/completion.py": ["save_model_completion", "load_model_completion"],
+    "utility/games/sampled.py": ["sampled_values"],
     "utility/fast/kernels/measures.py": ["softmax_losses", "hidden_relu_losses"],
     "utility/fast/trie.py": ["prefix_trie"],
 }

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fedworth.completion.complete import complete as complete
     from fedworth.completion.completion import Completion as Completion
     from fedworth.completion.completion import FactorCompletion as FactorCompletion
-    from fedworth.completion.completion import load_completion as load_completion
-    from fedworth.completion.completion import save_completion as save_completion
+    from fedworth.completion.completion_file import load_completion as load_completion
+    from fedworth.completion.completion_file import save_completion as save_completion
     from fedworth.completion.coverage import coverage as coverage
     from fedworth.completion.crossvalidation import choose_factors as choose_factors
     from fedworth.errors import FedworthError as FedworthError
@@ -83,7 +83,7 @@ _HOMES = {
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",
     "import_folder": "ledger.importing",
-    "load_completion": "completion.completion",
+    "load_completion": "completion.completion_file",
     "load_task": "federation.task_file",
     "load_utilities": "utility.matrix_file",
     "observe": "utility.observe",
@@ -94,7 +94,7 @@ _HOMES = {
     "record_into": "federation.live.recorder",
     "resume_ledger": "ledger.writer",
     "run": "pipeline.run",
-    "save_completion": "completion.completion",
+    "save_completion": "completion.completion_file",
     "save_utilities": "utility.matrix_file",
     "simulate": "federation.simulation.simulate",
     "stratified_subset": "utility.subset",

@@ -26,7 +26,13 @@ PenaltyKind = Literal["counts", "uniform"]
 Unseen = Literal["refuse", "zero"]
 """What becomes of a coalition that no round has shown."""
 
-MethodName = Literal["fedsv", "fedsv-later", "comfedsv", "truth", "heard-round", "leave-one-out"]
+CompletionKind = Literal["models", "factors"]
+"""What ComFedSV rests on: predicted models, measured; or factors of the utilities alone, as in the paper."""
+
+DEFAULT_COMPLETION: CompletionKind = "models"
+"""Where the rounds' models and a task are at hand; utilities alone can be completed by factors only."""
+
+MethodName = Literal["fedsv", "fedsv-later", "comfedsv", "comfedsv-factors", "truth", "heard-round", "leave-one-out"]
 
 DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
 PartitionName = Literal["iid", "two-class", "natural"]
@@ -46,6 +52,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "sampler": get_args(Sampler),
     "penalty kind": get_args(PenaltyKind),
     "treatment of unseen coalitions": get_args(Unseen),
+    "completion": get_args(CompletionKind),
     "method": get_args(MethodName),
     "data set": get_args(DatasetName),
     "partition": get_args(PartitionName),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedworth.completion.als import Status
 from fedworth.completion.complete import FactorSettings, complete
-from fedworth.completion.completion import FactorCompletion, load_completion, save_completion
+from fedworth.completion.completion import FactorCompletion
+from fedworth.completion.completion_file import load_completion, load_factors, save_completion
 from fedworth.completion.problem import problem_of
 from fedworth.completion.solver import collapse_penalty_of
 from fedworth.errors import ArtefactError, CompletionError, UnseenError, UsageError
@@ -145,7 +146,7 @@ def test_a_completion_comes_back_from_disk_as_it_was(tmp_path_factory, seed):
     completion = complete(federation(seed, n_rounds=3, n_clients=3)[1], FactorSettings(rank=2))
     path = tmp_path_factory.mktemp("completion") / "completion.npz"
     save_completion(completion, path)
-    assert equal(load_completion(path), completion)
+    assert equal(load_factors(path), completion)
 
 
 @pytest.mark.parametrize("name", ["rank", "round_factors", "status"])
@@ -182,3 +183,8 @@ def test_a_large_reduced_matrix_is_completed():
     assert completion.stationarity < 1e-8
     assert completion.has(needed_columns(matrix)).all()
     assert completion.residual < 0.2
+
+
+def test_a_start_of_another_shape_is_refused():
+    with pytest.raises(CompletionError, match="start of shape"):
+        complete(federation(10)[1], start=np.zeros((1, 5)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import main
-from fedworth.completion.completion import load_completion
+from fedworth.completion.completion_file import load_completion
 from fedworth.errors import ArtefactError, ValuationError
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
@@ -89,7 +89,7 @@ def test_other_utilities_break_the_trail(folder):
 def test_another_completion_breaks_the_trail(folder):
     with np.load(folder / "completion.npz") as file:
         arrays = dict(file)
-    arrays["round_factors"] = arrays["round_factors"] * 2
+    arrays["cells"] = arrays["cells"] * 2
     np.savez(folder / "completion.npz", allow_pickle=False, **arrays)
     with pytest.raises(ArtefactError, match="the trail breaks at the completion"):
         steps_of(folder)
@@ -99,12 +99,12 @@ def test_an_edited_value_breaks_the_trail_and_names_the_client(folder):
     document = json.loads((folder / "report.json").read_text())
     document["valuations"][1]["values"][2] += 1e-6
     (folder / "report.json").write_text(json.dumps(document))
-    with pytest.raises(ArtefactError, match="the trail breaks at the fedsv: client '2' has"):
+    with pytest.raises(ArtefactError, match="the trail breaks at the comfedsv-factors: client '2' has"):
         steps_of(folder)
 
 
 def test_what_is_not_at_hand_is_said_to_be_unchecked(folder):
-    for name in ("utilities.npz", "truth.npz", "completion.npz"):
+    for name in ("utilities.npz", "truth.npz", "completion.npz", "factors.npz"):
         (folder / name).unlink()
     steps = steps_of(folder)
     assert steps["ledger"].is_checked

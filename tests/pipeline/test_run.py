@@ -138,7 +138,7 @@ def test_monte_carlo_runs_have_standard_errors_and_all_methods(tmp_path):
     settings = RunSettings(SMALL, ValuingSettings(plan=PlanSettings(6)))
     report = run(settings, tmp_path / "run")
     assert not report.refusals
-    for method in ("comfedsv", "fedsv", "truth", "heard-round"):
+    for method in ("comfedsv-factors", "fedsv", "truth", "heard-round"):
         valuation = report.valuation(method)
         assert valuation is not None
         assert valuation.standard_errors is not None

@@ -25,7 +25,7 @@ OPTIONS = {
     "fixed weights": ["--weighting", "fixed"],
     "accuracy": ["--measure", "accuracy"],
 }
-METHODS = ("comfedsv", "fedsv")
+METHODS = ("comfedsv", "comfedsv-factors", "fedsv")
 
 
 def values_in(report):
@@ -43,8 +43,11 @@ def test_run_watch_and_the_commands_one_by_one_agree_to_the_bit(options, tmp_pat
     assert set(expected) == set(METHODS)
     assert values_in(told("watch", ledger, *options, "--once", "--out", tmp_path / "w", "--json")) == expected
     told("observe", ledger, *options, "--out", utilities, "--no-cache", "--json")
+    as_measured = [word for word in options if word in ("--weighting", "--measure", "fixed", "accuracy")]
+    told("complete", utilities, "--ledger", ledger, *as_measured, "--out", tmp_path / "c.npz", "--json")
     for method in METHODS:
-        found = told("value", utilities, "--method", method, "--json")
+        by = ["--completion", tmp_path / "c.npz"] if method == "comfedsv" else []
+        found = told("value", utilities, "--method", method, *by, "--json")
         assert (found["values"], found["standard_errors"]) == expected[method]
 
 
@@ -97,12 +100,11 @@ def test_python_averages_a_recorded_federation_as_the_command_does(tmp_path):
 
 
 def test_a_refused_method_is_named_or_under_strict_an_error(tiny_ledger, tiny_task):
-    from fedworth.completion.complete import complete
     from fedworth.errors import ValuationError
 
     matrix = observe(tiny_ledger, LoopOracle(tiny_task))
-    made, refusals = value_by(("fedsv", "truth"), matrix, lambda: complete(matrix), ValuingSettings())
+    made, refusals = value_by(("fedsv", "truth"), matrix, {}, ValuingSettings())
     assert [valuation.method for valuation in made] == ["fedsv"]
     assert [method for method, _ in refusals] == ["truth"]
     with pytest.raises(ValuationError):
-        value_by(("truth",), matrix, lambda: complete(matrix), ValuingSettings(strict=True))
+        value_by(("truth",), matrix, {}, ValuingSettings(strict=True))

@@ -11,17 +11,22 @@ import pytest
 
 from fedworth.cli.main import main
 from fedworth.completion.complete import complete
+from fedworth.completion.completion_file import load_completion
+from fedworth.completion.models import complete_by_models
 from fedworth.errors import ArtefactError
 from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import open_ledger
-from fedworth.pipeline import watch
+from fedworth.pipeline.report_on import oracle_of
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.pipeline.watch import claim_for, update
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import graph, routes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.plan import plan_exact
 from fedworth.valuation.value import value
+
+EVERYONE = coalitions_of(np.arange(5), 5)
 
 
 def first_rounds(ledger, folder: Path, n_rounds: int) -> Path:
@@ -52,7 +57,7 @@ def counted(monkeypatch):
 
 
 def test_each_round_costs_its_own_cells_only(tiny_ledger, tiny_task, tmp_path, counted):
-    settings, place = ValuingSettings(oracle="loop"), tmp_path / "w"
+    settings, place = ValuingSettings(oracle="loop", completion="factors"), tmp_path / "w"
     claim_for(place, settings, tiny_task)
     kept = tmp_path / "l" / "utilities"
     costs = []
@@ -69,6 +74,24 @@ def test_each_round_costs_its_own_cells_only(tiny_ledger, tiny_task, tmp_path, c
     assert costs == [2**5 - 1, 3, 3]
 
 
+def test_each_round_is_completed_when_it_comes_and_all_are_once_more_at_the_end(tiny_ledger, tiny_task, tmp_path):
+    settings, place = ValuingSettings(oracle="loop"), _made(tmp_path / "w")
+    cells = []
+    for n_rounds in (2, 3):
+        ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
+        report = update(ledger, tiny_task, settings, place)
+        assert any("the federation still trains" in note for note in report.notes)
+        cells.append(load_completion(place / "completion.npz").estimates(EVERYONE))
+    assert np.array_equal(cells[1][:2], cells[0])
+    report = update(tiny_ledger, tiny_task, settings, place)
+    assert any("every round was completed once more" in note for note in report.notes)
+    last = load_completion(place / "completion.npz").estimates(EVERYONE)
+    assert not np.array_equal(last[:2], cells[0])
+    update(tiny_ledger, tiny_task, settings, _made(tmp_path / "fresh"))
+    names = ("completion.npz", "factors.npz", "report.json")
+    assert [(place / n).read_bytes() == (tmp_path / "fresh" / n).read_bytes() for n in names] == [True] * 3
+
+
 def test_a_module_is_exported_once_for_all_rounds_of_a_task(tiny_ledger, tiny_task, tmp_path, monkeypatch):
     exported = []
 
@@ -77,7 +100,7 @@ def test_a_module_is_exported_once_for_all_rounds_of_a_task(tiny_ledger, tiny_ta
         return graph.export(*args)
 
     monkeypatch.setattr(routes, "export", counted_export)
-    watch._oracle.cache_clear()
+    oracle_of.cache_clear()
     other = replace(tiny_task, labels=(tiny_task.labels + 1) % 10)
     for task, n_exports in ((tiny_task, 1), (other, 2)):
         for n_rounds in (1, 2):
@@ -94,10 +117,15 @@ def test_the_end_of_watching_is_what_the_stages_give(tiny_ledger, tiny_task, tmp
     shutil.rmtree(tmp_path / "l")
     shutil.copytree(tiny_ledger.folder, tmp_path / "l")
     ledger = open_ledger(tmp_path / "l")
-    found = update(ledger, tiny_task, settings, tmp_path / "w").valuation("comfedsv")
+    report = update(ledger, tiny_task, settings, tmp_path / "w")
+    found = report.valuation("comfedsv")
     matrix = observe(ledger, LoopOracle(tiny_task), plan_exact(participation(ledger)))
     assert found is not None
-    assert (found.values == value(matrix, "comfedsv").values).all()
+    completion = complete_by_models(ledger, LoopOracle(tiny_task), matrix)
+    assert (found.values == value(matrix, "comfedsv", completion=completion).values).all()
+    beside = report.valuation("comfedsv-factors")
+    assert beside is not None
+    assert (beside.values == value(matrix, "comfedsv").values).all()
 
 
 def _made(folder: Path) -> Path:
@@ -160,7 +188,7 @@ def test_what_cannot_be_valued_yet_is_said_and_watching_goes_on(tiny_settings, t
     ledger = simulate(settings, tmp_path / "l")
     report = update(ledger, tiny_task, ValuingSettings(), _made(tmp_path / "w"))
     assert report.valuation("fedsv") is not None
-    assert [method for method, _ in report.refusals] == ["comfedsv"]
+    assert [method for method, _ in report.refusals] == ["comfedsv-factors", "heard-round"]
 
 
 def test_verify_says_what_is_there_and_names_the_first_bad_round(tiny_ledger, tmp_path, capsys):

@@ -78,7 +78,9 @@ def test_the_commands_agree_and_say_so(tmp_path, capsys):
     watched = told("watch", ledger, "--once", "--without", "1", "--out", tmp_path / "w", "--json")
     assert next(v for v in watched["valuations"] if v["method"] == "comfedsv")["values"] == expected["values"]
     told("observe", ledger, "--without", "1", "--out", tmp_path / "u.npz", "--json")
-    assert told("value", tmp_path / "u.npz", "--json")["values"] == expected["values"]
+    told("complete", tmp_path / "u.npz", "--ledger", ledger, "--out", tmp_path / "c.npz", "--json")
+    found = told("value", tmp_path / "u.npz", "--completion", tmp_path / "c.npz", "--json")
+    assert found["values"] == expected["values"]
     assert main(["observe", ledger, "--without", "clinic", "--out", str(tmp_path / "v.npz")]) == 2
     assert "unknown client 'clinic'" in capsys.readouterr().err
 

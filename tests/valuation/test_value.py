@@ -6,7 +6,7 @@ import pytest
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError
 from fedworth.names import CHOICES
-from fedworth.valuation.value import value
+from fedworth.valuation.value import COMPLETED, value
 from tests.support.games import federation, matrix_of
 
 
@@ -22,7 +22,7 @@ def test_every_method_answers_to_its_name(method):
     assert found.method == method
     assert found.clients == matrix.clients
     assert np.isfinite(found.values).all()
-    assert (found.completion is not None) == (method == "comfedsv")
+    assert (found.completion is not None) == (method in COMPLETED)
 
 
 def test_comfedsv_rests_on_the_completion_given_or_makes_its_own():
@@ -49,7 +49,7 @@ def test_an_unknown_method_is_refused_with_the_nearest_name():
 @pytest.mark.parametrize("method", [m for m in CHOICES["method"] if m != "fedsv-later"])
 def test_strict_reaches_every_method(method):
     matrix = matrix_of(np.tile(np.array([0, 1.0, 2, 3]), (2, 1)), [[True, False]] * 2, is_truth=method == "truth")
-    if method == "comfedsv":
+    if method in COMPLETED:
         completion = complete(matrix)
         with pytest.raises(NeverHeardError):
             value(matrix, method, completion=completion, strict=True)

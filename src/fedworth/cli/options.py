@@ -9,6 +9,7 @@ from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings
 from fedworth.completion.crossvalidation import choose_factors
 from fedworth.errors import UsageError
+from fedworth.names import CHOICES, DEFAULT_COMPLETION
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.planning.choose import PlanSettings
 from fedworth.utility.planning.plan import DEFAULT_SAMPLER
@@ -38,8 +39,8 @@ def command(
 
 
 def add_completion_options(parser: argparse.ArgumentParser) -> None:
-    """How to complete: rank, penalty, kind."""
-    group = parser.add_argument_group("completion")
+    """How to complete by factors: rank, penalty, kind."""
+    group = parser.add_argument_group("completion by factors")
     group.add_argument(
         "--rank", default="5", metavar="R|auto", help="rank of the factors, or auto: cross-validation (default 5)"
     )
@@ -56,6 +57,17 @@ def add_completion_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-sweeps", type=int, default=FactorSettings().max_sweeps, metavar="N", help="most sweeps of the solver"
+    )
+
+
+def add_kind_option(parser: argparse.ArgumentParser) -> None:
+    """What ComFedSV rests on."""
+    parser.add_argument(
+        "--completion",
+        default=DEFAULT_COMPLETION,
+        metavar="KIND",
+        help=f"what ComFedSV rests on: {', '.join(CHOICES['completion'])} (default {DEFAULT_COMPLETION}); "
+        "factors, the paper's, stand beside it in every report",
     )
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fedworth.cli.options import command, is_auto
+from fedworth.cli.options import command
 from fedworth.cli.report import show_report
 from fedworth.cli.show import progress_bars
 from fedworth.cli.simulate import add_simulation_options, simulation_settings
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     """Run all stages, and show the report."""
     from fedworth.pipeline.run import RunSettings, run
 
-    settings = RunSettings(simulation_settings(args), valuing_settings(args), is_auto(args), args.device)
+    settings = RunSettings(simulation_settings(args), valuing_settings(args), args.device)
     with progress_bars() as progress:
         report = run(settings, args.out, data_folder=args.data, resume=args.resume, progress=progress)
     show_report(report, sorted(path for path in args.out.iterdir()), as_json=args.json)

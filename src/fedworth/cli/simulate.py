@@ -124,7 +124,7 @@ def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
 def run(args: argparse.Namespace) -> None:
     """Simulate, and say what was written."""
     from fedworth.federation.simulation.simulate import simulate
-    from fedworth.pipeline.run import UNHEARD
+    from fedworth.pipeline.report_on import UNHEARD
 
     settings = simulation_settings(args)
     with progress_bars() as progress:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedworth.cli.options import command
 from fedworth.cli.show import show_json, show_table
-from fedworth.completion.completion import load_completion
+from fedworth.completion.completion_file import load_completion
 from fedworth.errors import UsageError
 from fedworth.report.tables import Table
 from fedworth.theory.fairness import completeness, fairness_bounds, fairness_report
@@ -83,7 +83,7 @@ def _add_rank(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def _add_fairness(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     summary = "Theorem 1: δ of a completion, the bounds that follow, and the errors made."
-    example = "fedworth theory fairness runs/demo/truth.npz runs/demo/completion.npz"
+    example = "fedworth theory fairness runs/demo/truth.npz runs/demo/factors.npz"
     parser = command(parts, "fairness", summary, example, fairness)
     parser.add_argument("truth", type=Path, help="the full matrix (.npz)")
     parser.add_argument("completion", type=Path, help="a completion of its seen part (.npz)")

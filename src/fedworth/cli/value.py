@@ -6,13 +6,14 @@ from pathlib import Path
 from fedworth.cli.options import add_completion_options, add_seed_option, chosen_settings, command
 from fedworth.cli.show import show_json, show_lines, show_table, warn
 from fedworth.completion.complete import FactorSettings
-from fedworth.completion.completion import load_completion
+from fedworth.completion.completion_file import load_completion
+from fedworth.errors import UsageError
 from fedworth.names import CHOICES, checked_name
 from fedworth.report.report import Report
 from fedworth.report.tables import values_table
 from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.valuation import BASES
-from fedworth.valuation.value import value
+from fedworth.valuation.value import COMPLETED, value
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,7 +27,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("utilities", type=Path, help="utilities from observe, or your own (.npz)")
     parser.add_argument("--method", default="comfedsv", help=f"{', '.join(CHOICES['method'])} (default comfedsv)")
-    parser.add_argument("--completion", type=Path, metavar="FILE", help="a completion from complete (else it is made)")
+    parser.add_argument(
+        "--completion",
+        default="factors",
+        metavar="FILE",
+        help="what ComFedSV rests on: a completion from complete, or factors, made now (default)",
+    )
     parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
     parser.add_argument("--strict", action="store_true", help="refuse if a client was never heard")
     add_completion_options(parser)
@@ -39,9 +45,9 @@ def run(args: argparse.Namespace) -> None:
     matrix = load_utilities(args.utilities, is_truth=args.method == "truth")
     completion, settings = None, FactorSettings()
     notes: tuple[str, ...] = ()
-    if args.method == "comfedsv" and args.completion is not None:
-        completion = load_completion(args.completion)
-    elif args.method == "comfedsv":
+    if args.method in COMPLETED and args.completion != "factors":
+        completion = load_completion(_file(args.completion))
+    elif args.method in COMPLETED:
         settings, notes = chosen_settings(args, matrix)
     made = value(matrix, args.method, completion=completion, settings=settings, unseen=args.unseen, strict=args.strict)
     if args.json:
@@ -51,5 +57,17 @@ def run(args: argparse.Namespace) -> None:
     show_table(values_table(Report(str(args.utilities), made.clients, (made,))))
     show_lines([f"{made.method}: {BASES[made.method]}"])
     if made.completion is not None:
-        show_lines([f"completion: {made.completion['status']}"])
+        show_lines([f"completion: {made.completion.get('status', made.completion['kind'])}"])
+    if made.uncertainty is not None:
+        show_lines([made.uncertainty.sentence])
     warn([*notes, *made.warnings])
+
+
+def _file(text: str) -> Path:
+    """The file of a completion; only factors are made here, without a ledger."""
+    if text in CHOICES["completion"]:
+        raise UsageError(
+            f"--completion {text}: needs the ledger; make one with fedworth complete --ledger LEDGER --completion "
+            f"{text}, and name its file here"
+        )
+    return Path(text)

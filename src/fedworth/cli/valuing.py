@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 from fedworth.cli.options import (
     add_as_average_option,
     add_completion_options,
+    add_kind_option,
     add_permutations_option,
     factor_settings,
+    is_auto,
     plan_settings,
 )
 
@@ -20,6 +22,7 @@ def add_valuing_options(parser: argparse.ArgumentParser) -> None:
     add_measuring_options(parser)
     parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
     parser.add_argument("--strict", action="store_true", help="stop at the first method that must be refused")
+    add_kind_option(parser)
     add_completion_options(parser)
 
 
@@ -49,7 +52,9 @@ def valuing_settings(args: argparse.Namespace) -> "ValuingSettings":
         oracle=args.oracle,
         as_average=args.as_average,
         plan=plan_settings(args),
-        completion=factor_settings(args),
+        completion=args.completion,
+        factors=factor_settings(args),
+        auto_rank=is_auto(args),
         unseen=args.unseen,
         strict=args.strict,
         without=tuple(args.without),

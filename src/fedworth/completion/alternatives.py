@@ -42,7 +42,7 @@ def with_alternatives(matrix: UtilityMatrix, completion: FactorCompletion) -> Fa
     by_settings = [_factors(reduced, everything, settings) for settings in neighbours(completion)]
     kept = _kept_parts(reduced)
     held_out = [_factors(reduced, part, _settings(completion)) for part in kept]
-    weights = [1 / len(by_settings)] * len(by_settings) + [(len(kept) - 1) / len(kept)] * len(kept)
+    weights = [1 / len(by_settings)] * len(by_settings) + [1 - 1 / max(len(kept), 1)] * len(kept)
     rounds, coalitions = zip(*by_settings, *held_out, strict=True)
     return replace(completion, alternatives=Alternatives(_stacked(rounds), _stacked(coalitions), np.array(weights)))
 

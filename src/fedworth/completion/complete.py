@@ -42,6 +42,8 @@ def complete(
     settings = settings or FactorSettings()
     if matrix.is_truth:
         raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
+    if start is not None and start.shape != (matrix.n_rounds, settings.rank):
+        raise CompletionError(f"start of shape {start.shape}, expected ({matrix.n_rounds}, {settings.rank})")
     reduced = matrix.within(needed_columns(matrix))
     problem = problem_of(reduced, settings.penalty_kind)
     limit = collapse_penalty_of(reduced, settings.penalty_kind)

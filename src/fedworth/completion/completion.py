@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedworth.arrays import Memberships, Utilities
 from fedworth.completion.als import Status
 from fedworth.completion.kernels.layout import Factors
-from fedworth.errors import ArtefactError, UnseenError, UsageError
+from fedworth.errors import ArtefactError, UnseenError
 from fedworth.names import PenaltyKind, checked_name
-from fedworth.storage import Place, read_npz, write_npz
+from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
 from fedworth.utility.coalitions import locate, names
 
@@ -32,6 +32,10 @@ class Completion(Protocol):
     @property
     def n_rounds(self) -> int:
         """How many rounds the matrix has."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every coalition of the heard clients has an estimate, so that no order of them need be drawn."""
 
     def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
         """Which of these coalitions have an estimate."""
@@ -102,6 +106,11 @@ class FactorCompletion:
     def n_rounds(self) -> int:
         return len(self.round_factors)
 
+    @property
+    def is_whole(self) -> bool:
+        """Coalitions were estimated as far as they were seen."""
+        return False
+
     def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
         """Which of these coalitions some round has shown."""
         return locate(coalitions, self.coalitions) >= 0
@@ -171,7 +180,7 @@ class FactorCompletion:
         return self.coalition_factors[rows]
 
 
-def save_completion(completion: FactorCompletion, path: Place) -> None:
+def save_factors(completion: FactorCompletion, path: Place) -> None:
     """Write a completion, whole or not at all."""
     numbers = {name: np.array(value) for name, value in completion.summary().items()}
     others = {} if completion.alternatives is None else asdict(completion.alternatives)
@@ -189,30 +198,26 @@ def save_completion(completion: FactorCompletion, path: Place) -> None:
     )
 
 
-def load_completion(path: Place) -> FactorCompletion:
-    """The completion at `path`."""
-    arrays = read_npz(path)
-    try:
-        return FactorCompletion(
-            clients=tuple(str(name) for name in arrays["clients"]),
-            coalitions=arrays["coalitions"],
-            round_factors=arrays["round_factors"],
-            coalition_factors=arrays["coalition_factors"],
-            rank=int(arrays["rank"]),
-            penalty=float(arrays["penalty"]),
-            relative_penalty=float(arrays["relative_penalty"]),
-            penalty_kind=checked_name("penalty kind", str(arrays["penalty_kind"])),
-            objective=float(arrays["objective"]),
-            residual=float(arrays["residual"]),
-            status=Status(str(arrays["status"])),
-            stationarity=float(arrays["stationarity"]),
-            spectral_ratio=float(arrays["spectral_ratio"]),
-            n_sweeps=int(arrays["n_sweeps"]),
-            alternatives=_alternatives(arrays),
-            trail=trail_in(arrays),
-        )
-    except (KeyError, ValueError, TypeError, UsageError) as error:
-        raise ArtefactError(f"{path}: not a completion ({error})") from error
+def factors_from(arrays: dict[str, NDArray[Any]]) -> FactorCompletion:
+    """The completion in the arrays of a file."""
+    return FactorCompletion(
+        clients=tuple(str(name) for name in arrays["clients"]),
+        coalitions=arrays["coalitions"],
+        round_factors=arrays["round_factors"],
+        coalition_factors=arrays["coalition_factors"],
+        rank=int(arrays["rank"]),
+        penalty=float(arrays["penalty"]),
+        relative_penalty=float(arrays["relative_penalty"]),
+        penalty_kind=checked_name("penalty kind", str(arrays["penalty_kind"])),
+        objective=float(arrays["objective"]),
+        residual=float(arrays["residual"]),
+        status=Status(str(arrays["status"])),
+        stationarity=float(arrays["stationarity"]),
+        spectral_ratio=float(arrays["spectral_ratio"]),
+        n_sweeps=int(arrays["n_sweeps"]),
+        alternatives=_alternatives(arrays),
+        trail=trail_in(arrays),
+    )
 
 
 def _alternatives(arrays: dict[str, NDArray[Any]]) -> Alternatives | None:

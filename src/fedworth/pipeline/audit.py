@@ -16,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedworth.completion.completion import FactorCompletion, load_completion
+from fedworth.completion.completion import Completion, FactorCompletion
+from fedworth.completion.completion_file import load_completion
+from fedworth.completion.models import ModelCompletion
 from fedworth.errors import ArtefactError, FedworthError, LedgerError, UnseenError
 from fedworth.federation.task_file import task_for
 from fedworth.ledger.heads import passed_through
@@ -48,7 +50,7 @@ class Artefacts:
     """What stands beside a report, by fingerprint."""
 
     utilities: dict[str, UtilityMatrix]
-    completions: dict[str, FactorCompletion]
+    completions: dict[str, FactorCompletion | ModelCompletion]
 
 
 def audit(
@@ -151,7 +153,7 @@ def _value_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[S
         yield Step(valuation.method, True, "valued again from its utilities: the same values")
 
 
-def _valued(matrix: UtilityMatrix, method: MethodName, completion: FactorCompletion | None) -> Valuation:
+def _valued(matrix: UtilityMatrix, method: MethodName, completion: Completion | None) -> Valuation:
     try:
         return value(matrix, method, completion=completion)
     except UnseenError:  # it was asked for by name, or there would be no such valuation

@@ -1,18 +1,31 @@
-"""The stages that a run and a watch share: how a ledger is measured, and how its methods are valued.
+"""The stages between a ledger and a report: how it is measured, completed and valued.
 
-In: a ledger, an oracle, settings. Out: utilities; valuations, and why a method gave none. `observe`, `complete` and
-`value` give the same numbers for the same ledger and options, to the bit.
+In: a ledger, an oracle, settings. Out: utilities; completions; valuations, and why a method gave none. `observe`,
+`complete` and `value` give the same numbers for the same ledger and options, to the bit.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedworth.completion.complete import FactorSettings
-from fedworth.completion.completion import Completion
+from fedworth.arrays import stream
+from fedworth.completion.alternatives import with_alternatives
+from fedworth.completion.complete import FactorSettings, complete
+from fedworth.completion.completion import Completion, FactorCompletion
+from fedworth.completion.crossvalidation import choose_factors
+from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.ledger.ledger import Ledger
-from fedworth.names import Measure, MethodName, OracleName, Unseen, Weighting, checked_name
+from fedworth.names import (
+    DEFAULT_COMPLETION,
+    CompletionKind,
+    Measure,
+    MethodName,
+    OracleName,
+    Unseen,
+    Weighting,
+    checked_name,
+)
 from fedworth.storage import Progress, silent
 from fedworth.utility.cache import utility_cache
 from fedworth.utility.matrix import UtilityMatrix
@@ -35,7 +48,9 @@ class ValuingSettings:
     oracle: OracleName = "fast"
     as_average: bool = False  # whether a server that does not average is taken for one that does
     plan: PlanSettings = field(default_factory=PlanSettings)
-    completion: FactorSettings = field(default_factory=FactorSettings)
+    completion: CompletionKind = DEFAULT_COMPLETION  # what ComFedSV rests on; factors stand beside it
+    factors: FactorSettings = field(default_factory=FactorSettings)
+    auto_rank: bool = False  # whether cross-validation chooses the factors' rank and penalty
     unseen: Unseen = "refuse"
     strict: bool = False
     without: tuple[str, ...] = ()  # clients whose models count for nothing
@@ -46,6 +61,7 @@ class ValuingSettings:
             checked_name("weighting", self.weighting)
         checked_name("measure", self.measure)
         checked_name("oracle", self.oracle)
+        checked_name("completion", self.completion)
         checked_name("treatment of unseen coalitions", self.unseen)
 
     def document(self) -> dict[str, Any]:
@@ -77,21 +93,35 @@ def measure(
     )
 
 
+def factors_of(
+    utilities: UtilityMatrix, settings: ValuingSettings, *, start: Factors | None = None
+) -> FactorCompletion:
+    """The paper's completion, with others that fit about as well, so that it knows how sure it is."""
+    factors = settings.factors
+    if settings.auto_rank:
+        rng = stream(settings.seed, "cross-validation")
+        factors = choose_factors(utilities, penalty_kind=factors.penalty_kind, rng=rng).settings
+    return with_alternatives(utilities, complete(utilities, factors, start=start))
+
+
 def value_by(
     methods: Iterable[MethodName],
     utilities: UtilityMatrix,
-    completed: Callable[[], Completion],
+    completed: Mapping[MethodName, Callable[[], Completion]],
     settings: ValuingSettings,
     *,
     truth: UtilityMatrix | None = None,
 ) -> tuple[tuple[Valuation, ...], Refusals]:
-    """Every method's valuation, and which methods are refused, with the reason; `strict`: a refusal is an error."""
+    """Every method's valuation, and which methods are refused, with the reason; `strict`: a refusal is an error.
+
+    `completed` makes the completion of each method that rests on one.
+    """
     made: list[Valuation] = []
     refusals: list[tuple[str, str]] = []
     for method in methods:
         matrix = truth if method == "truth" and truth is not None else utilities
         try:
-            completion = completed() if method == "comfedsv" else None
+            completion = completed[method]() if method in completed else None
             made.append(value(matrix, method, completion=completion, unseen=settings.unseen, strict=settings.strict))
         except (CompletionError, ValuationError) as error:
             if settings.strict:

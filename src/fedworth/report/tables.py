@@ -16,6 +16,7 @@ from fedworth.valuation.valuation import BASES, Valuation
 MAIN: tuple[MethodName, ...] = ("comfedsv", "fedsv", "truth")
 LABELS: dict[MethodName, str] = {
     "comfedsv": "ComFedSV",
+    "comfedsv-factors": "ComFedSV by factors",
     "fedsv": "FedSV",
     "fedsv-later": "FedSV, later rounds",
     "truth": "truth",

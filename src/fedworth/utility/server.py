@@ -81,7 +81,7 @@ class RuleOracle:
     ledger: Ledger
     rule: Rule
     _steps: list[ReplayedRound] = field(default_factory=list)  # the last one replayed
-    _held: dict[int, Round] = field(default_factory=dict)  # contributions of the last round
+    _held: list[tuple[Round, Round]] = field(default_factory=list)  # the last round, and its clients' contributions
 
     @property
     def measure(self) -> Measure:
@@ -130,16 +130,15 @@ class RuleOracle:
 
     def _contributions(self, round_: Round, rule: LinearRule, state: State) -> Round:
         """The round with every client's contribution in place of its model; kept for the next batch of the round."""
-        index = round_.entry.round_index
-        if index not in self._held:
+        if not self._held or self._held[0][0] is not round_:
             before = arrays_of(round_.global_model)
             models = {**round_.client_models, **round_.apart_models}
             made = {
                 k: model_of(rule.contribution(before, arrays_of(model), state), round_.global_model)
                 for k, model in models.items()
             }
-            self._held = {index: Round(round_.entry, round_.global_model, made, {})}
-        return self._held[index]
+            self._held = [(round_, Round(round_.entry, round_.global_model, made, {}))]
+        return self._held[0][1]
 
     def _state(self, round_index: int) -> State:
         """The server's state in a round, replayed from the last one that was asked for, or from the first."""
@@ -154,8 +153,8 @@ class RuleOracle:
 
 
 def _order(round_: Round) -> list[int]:
-    """Clients in the order in which the server added them, those kept apart last."""
-    return [*round_.entry.participants, *round_.apart_models]
+    """Clients in the order in which the server added them; then those whose answers are predicted, or kept apart."""
+    return list(dict.fromkeys([*round_.entry.participants, *round_.client_models, *round_.apart_models]))
 
 
 _KNOWN: dict[str, tuple[tuple[str, ...], Checked]] = {}

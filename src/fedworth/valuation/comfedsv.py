@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
 from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError
-from fedworth.names import Unseen, checked_name
+from fedworth.names import MethodName, Unseen, checked_name
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.games import Estimate
 from fedworth.utility.matrix import UtilityMatrix
@@ -26,9 +26,15 @@ from fedworth.valuation.valuation import Valuation
 
 
 def comfedsv(
-    matrix: UtilityMatrix, completion: Completion, *, unseen: Unseen = "refuse", strict: bool = False
+    matrix: UtilityMatrix,
+    completion: Completion,
+    *,
+    method: MethodName = "comfedsv",
+    unseen: Unseen = "refuse",
+    strict: bool = False,
 ) -> Valuation:
-    """ComFedSV of every client: by permutations where the matrix has them, else exact over all coalitions.
+    """ComFedSV of every client: exact where the completion knows all coalitions, or the matrix has no permutations;
+    else by these.
 
     A coalition that no round has shown is refused; with `unseen="zero"` it counts as 0, and the warnings say how many
     there are and whose values rest on them.
@@ -38,19 +44,20 @@ def comfedsv(
         raise ValuationError("the completion is of another federation than the utilities; complete these ones")
     heard, warnings = heard_clients(matrix, strict=strict)
     permutations = matrix.heard_permutations
-    if permutations is None:
+    if permutations is None or completion.is_whole:
         coalitions = coalitions_of(heard, matrix.n_clients)
         totals, is_zero = _totals(completion, coalitions, unseen)
         values = spread(shapley_values(totals), heard, matrix.n_clients)
         warnings += _zeros(coalitions, is_zero, heard, matrix.clients)  # every coalition enters every value
         known = _known(completion, coalitions, values, lambda game: spread(shapley_values(game), heard, len(values)))
-        return Valuation("comfedsv", matrix.clients, values, None, completion.summary(), warnings, known)
+        return Valuation(method, matrix.clients, values, None, completion.summary(), warnings, known)
     coalitions = prefixes(permutations, matrix.n_clients)
     totals, is_zero = _totals(completion, coalitions, unseen)
     values, errors = permutation_values(totals.reshape(len(permutations), -1), permutations, matrix.n_clients)
     warnings += _zeros(coalitions, is_zero, _touched(is_zero, permutations), matrix.clients)
     warnings += (
-        f"Monte Carlo over {len(permutations)} permutations; standard errors do not cover the completion's own error",
+        f"Monte Carlo over {len(permutations)} permutations; standard errors do not cover the completion's own error, "
+        "intervals do",
     )
 
     def by_permutations(game: Utilities) -> NDArray[np.float64]:
@@ -59,7 +66,7 @@ def comfedsv(
     drawn = np.full((matrix.n_clients, matrix.n_clients), np.nan)
     drawn[np.ix_(heard, heard)] = permutation_covariance(totals.reshape(len(permutations), -1), permutations)
     known = _known(completion, coalitions, values, by_permutations, drawn)
-    return Valuation("comfedsv", matrix.clients, values, errors, completion.summary(), warnings, known)
+    return Valuation(method, matrix.clients, values, errors, completion.summary(), warnings, known)
 
 
 def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate:

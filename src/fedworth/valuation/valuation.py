@@ -21,6 +21,7 @@ BASES: dict[MethodName, str] = {
     "fedsv": "earned: what the client added in the rounds it took part in",
     "fedsv-later": "earned, without the rounds that heard everyone",
     "comfedsv": "potential: what the client would have added, had it always taken part",
+    "comfedsv-factors": "potential, as the paper estimates it: by factors of the utilities alone",
     "truth": "truth: what the client would have added, measured with every client's model of every round",
     "heard-round": "baseline: the one round that heard everyone",
     "leave-one-out": "baseline: what the participants lose without the client, summed over its rounds",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from fedworth.completion.alternatives import with_alternatives
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError
@@ -24,6 +25,9 @@ MEASURED: dict[MethodName, Callable[..., Valuation]] = {
 }
 """The methods that need no completion."""
 
+COMPLETED: tuple[MethodName, ...] = ("comfedsv", "comfedsv-factors")
+"""Those that rest on one."""
+
 
 def value(
     matrix: UtilityMatrix,
@@ -34,13 +38,17 @@ def value(
     unseen: Unseen = "refuse",
     strict: bool = False,
 ) -> Valuation:
-    """What each client is worth by this method. ComFedSV rests on `completion`, or completes by `settings` first."""
+    """What each client is worth by this method. ComFedSV rests on `completion`, or on factors that `settings` ask for;
+    `comfedsv-factors` is ComFedSV by factors, under a name of its own beside another completion."""
     checked_name("method", method)
-    if method == "comfedsv":
-        completion = completion or complete(matrix, settings)
-        made = comfedsv(matrix, completion, unseen=unseen, strict=strict)
-        return replace(made, trail=_trail(matrix, completion))
-    return replace(MEASURED[method](matrix, strict=strict), trail=_trail(matrix, None))
+    if method in MEASURED:
+        return replace(MEASURED[method](matrix, strict=strict), trail=_trail(matrix, None))
+    completion = completion or with_alternatives(matrix, complete(matrix, settings))
+    kind = completion.summary()["kind"]
+    if method == "comfedsv-factors" and kind != "factors":
+        raise ValuationError(f"comfedsv-factors: the completion is one by {kind}; expected factors")
+    made = comfedsv(matrix, completion, method=method, unseen=unseen, strict=strict)
+    return replace(made, trail=_trail(matrix, completion))
 
 
 def _trail(matrix: UtilityMatrix, completion: Completion | None) -> Trail | None:

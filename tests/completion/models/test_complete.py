@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedworth.completion.models import complete_by_models, load_model_completion, save_model_completion
+from fedworth.completion.completion_file import load_completion, save_completion
+from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.completion.models.complete import heard_alone
 from fedworth.completion.models.holdouts import held_points, hold_outs
 from fedworth.completion.models.predicted import predict_absent
 from fedworth.errors import CompletionError, UnseenError
 from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.trail import fingerprint
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.observe import observe, participation
@@ -118,8 +120,11 @@ def test_where_everyone_always_answers_nothing_is_predicted(settings, tmp_path):
 
 def test_it_survives_the_disk(ledger, tmp_path):
     made = completed(ledger)
-    save_model_completion(made, tmp_path / "completion.npz")
-    back = load_model_completion(tmp_path / "completion.npz")
+    save_completion(made, tmp_path / "completion.npz")
+    back = load_completion(tmp_path / "completion.npz")
+    assert isinstance(back, ModelCompletion)
+    assert fingerprint(back) == fingerprint(made)
+    assert back.trail == made.trail
     assert back.summary() == made.summary()
     assert back.clients == made.clients
     assert np.array_equal(back.cells, made.cells)

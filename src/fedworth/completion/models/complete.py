@@ -8,6 +8,8 @@ The variance of an estimated cell is g_t² s_k² Σ_{i ∈ S absent} ρ_ti, with
 size k and ρ_ti the variance of i's predicted answer over that of the held-out ones.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedworth.arrays import Floats, Memberships, Utilities
@@ -19,10 +21,12 @@ from fedworth.errors import CompletionError
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.storage import Progress, silent
+from fedworth.trail import fingerprint
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import round_weights
+from fedworth.utility.observe import participation, round_weights
 from fedworth.utility.oracle import Oracle, TaskOracle
+from fedworth.utility.server import server_of
 from fedworth.utility.weighting import mixtures
 
 
@@ -31,23 +35,50 @@ def complete_by_models(
     oracle: TaskOracle,
     seen: UtilityMatrix,
     *,
-    weighting: Weighting = "uniform",
+    weighting: Weighting | None = None,
+    as_average: bool = False,
+    earlier: ModelCompletion | None = None,
     progress: Progress = silent,
 ) -> ModelCompletion:
-    """Every coalition of the heard clients in every round; `seen` are the utilities of the participants' coalitions."""
-    if seen.is_truth:
-        raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
-    if seen.clients != ledger.clients or seen.n_rounds != ledger.n_rounds:
-        raise CompletionError(f"{ledger.folder}: utilities of another federation; observe this ledger")
+    """Every coalition of the heard clients in every round; `seen` are the utilities of the participants' coalitions.
+
+    Coalitions are averaged by `weighting`, or as fits the federation, and aggregated as its server did, or `as_average`
+    if so asked. The rounds of an `earlier` completion stay as they were then, unless it does not know all clients that
+    were heard since.
+    """
+    _refuse_others(ledger, seen)
+    weighting = weighting or ledger.default_weighting
     predicted = predict_absent(ledger, oracle.task)
-    lone = heard_alone(predicted, oracle, seen, weighting)
+    measuring = server_of(ledger, oracle, weighting, as_average=as_average).oracle
+    lone = heard_alone(predicted, measuring, seen, weighting)
     coalitions = coalitions_of(predicted.heard, len(ledger.clients))
     cells, n_evaluations = np.empty((seen.n_rounds, len(coalitions))), 0
+    n_kept = _n_kept(earlier, predicted)
     for round_index, row in enumerate(cells):
-        n_evaluations += _fill(row, predicted, oracle, seen, lone, coalitions, round_index, weighting)
+        if earlier is not None and round_index < n_kept:
+            row[:] = earlier.cells[round_index]
+            continue
+        n_evaluations += _fill(row, predicted, measuring, seen, lone, coalitions, round_index, weighting)
         progress("completing rounds", round_index + 1, seen.n_rounds)
-    errors = hold_outs(predicted, oracle, seen, lone, weighting=weighting)
-    return _completion(predicted, coalitions, cells, lone, errors, n_evaluations)
+    errors = hold_outs(predicted, measuring, seen, lone, weighting=weighting)
+    made = _completion(predicted, coalitions, cells, lone, errors, n_evaluations)
+    return replace(made, trail=None if seen.trail is None else replace(seen.trail, utilities=fingerprint(seen)))
+
+
+def _refuse_others(ledger: Ledger, seen: UtilityMatrix) -> None:
+    if seen.is_truth:
+        raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
+    if seen.clients != ledger.clients or not np.array_equal(seen.participants, participation(ledger)):
+        raise CompletionError(f"{ledger.folder}: utilities of another federation; observe this ledger")
+    if seen.trail is not None and seen.trail.head != ledger.chain:
+        raise CompletionError(f"{ledger.folder}: utilities of another ledger, or of this one when it had other rounds")
+
+
+def _n_kept(earlier: ModelCompletion | None, predicted: PredictedLedger) -> int:
+    """How many rounds of an earlier completion stay as they were."""
+    if earlier is None or not np.array_equal(earlier.heard, predicted.heard):
+        return 0
+    return min(earlier.n_rounds, len(predicted.answers.rounds))
 
 
 def heard_alone(predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, weighting: Weighting) -> Lone:

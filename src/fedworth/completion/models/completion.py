@@ -7,7 +7,6 @@ the posterior of the update process, so clients that are alike err alike, and co
 """
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import ArtefactError, UnseenError
-from fedworth.storage import read_npz, write_npz
+from fedworth.storage import Place, write_npz
+from fedworth.trail import Trail, trail_array, trail_in
 from fedworth.utility.coalitions import locate, names
 
 KIND = "models"
@@ -42,6 +42,7 @@ class ModelCompletion:
     n_held_out: int
     n_evaluations: int
     everyone_heard: bool
+    trail: Trail | None = None
 
     def __post_init__(self) -> None:
         expected = (self.cells.shape[0], len(self.coalitions))
@@ -53,6 +54,11 @@ class ModelCompletion:
     @property
     def n_rounds(self) -> int:
         return len(self.cells)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every coalition of the heard clients has an estimate."""
+        return True
 
     def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
         """Which of these coalitions have an estimate: those of clients that were heard."""
@@ -115,21 +121,20 @@ class ModelCompletion:
         return columns
 
 
-def save_model_completion(completion: ModelCompletion, path: Path) -> None:
+def save_model_completion(completion: ModelCompletion, path: Place) -> None:
     """Write a completion, whole or not at all."""
-    arrays = {field.name: np.asarray(getattr(completion, field.name)) for field in fields(completion)}
-    write_npz(path, {"kind": np.array(KIND), **arrays})
+    arrays = {name: np.asarray(getattr(completion, name)) for name in _NUMBERS}
+    names = np.array(completion.clients, dtype=np.str_)
+    write_npz(path, {"kind": np.array(KIND), "clients": names, **arrays, **trail_array(completion.trail)})
 
 
-def load_model_completion(path: Path) -> ModelCompletion:
-    """The completion at `path`."""
-    arrays = read_npz(path)
-    try:
-        made = {field.name: _own(arrays[field.name]) for field in fields(ModelCompletion)}
-        made["clients"] = tuple(str(name) for name in arrays["clients"])
-        return ModelCompletion(**made)
-    except (KeyError, ValueError, TypeError) as error:
-        raise ArtefactError(f"{path}: not a completion by models ({error})") from error
+def model_completion_from(arrays: dict[str, NDArray[Any]]) -> ModelCompletion:
+    """The completion in the arrays of a file."""
+    made = {name: _own(arrays[name]) for name in _NUMBERS}
+    return ModelCompletion(tuple(str(name) for name in arrays["clients"]), **made, trail=trail_in(arrays))
+
+
+_NUMBERS = tuple(field.name for field in fields(ModelCompletion) if field.name not in ("clients", "trail"))
 
 
 def _own(array: NDArray[Any]) -> Any:

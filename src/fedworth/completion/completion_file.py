@@ -1,0 +1,46 @@
+"""A completion on disk, of whatever kind: the file says which.
+
+What reads a completion by models is loaded when one is met: it needs torch, and factors do not.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedworth.completion.completion import Completion, FactorCompletion, factors_from, save_factors
+from fedworth.errors import ArtefactError, UsageError
+from fedworth.storage import Place, read_npz
+
+if TYPE_CHECKING:
+    from fedworth.completion.models import ModelCompletion
+
+
+def save_completion(completion: Completion, path: Place) -> None:
+    """Write a completion, whole or not at all."""
+    if isinstance(completion, FactorCompletion):
+        save_factors(completion, path)
+        return
+    from fedworth.completion.models import ModelCompletion, save_model_completion
+
+    if not isinstance(completion, ModelCompletion):
+        raise ArtefactError(f"{path}: there is no file for a completion of type {type(completion).__name__}")
+    save_model_completion(completion, path)
+
+
+def load_completion(path: Place) -> "FactorCompletion | ModelCompletion":
+    """The completion at `path`."""
+    arrays = read_npz(path)
+    try:
+        if str(arrays.get("kind", "factors")) == "factors":
+            return factors_from(arrays)
+        from fedworth.completion.models import model_completion_from
+
+        return model_completion_from(arrays)
+    except (KeyError, ValueError, TypeError, UsageError) as error:
+        raise ArtefactError(f"{path}: not a completion ({error})") from error
+
+
+def load_factors(path: Place) -> FactorCompletion:
+    """The completion at `path`, which must be one by factors."""
+    found = load_completion(path)
+    if not isinstance(found, FactorCompletion):
+        raise ArtefactError(f"{path}: a completion by {found.summary()['kind']}, expected one by factors")
+    return found

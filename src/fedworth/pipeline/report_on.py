@@ -1,0 +1,179 @@
+"""From a ledger and a task to a report: the one way that `run`, `watch` and `report` go.
+
+    truth.npz       utilities of everyone in every round, where a simulation knows them
+    utilities.npz   utilities of each round's participants
+    completion.npz  what ComFedSV rests on, if that is not the factors
+    factors.npz     the paper's completion, which stands beside it in every report
+
+These files lie in `folder`. One that is there, of the same ledger, task and utilities, is not made again. While a
+federation trains, a round is completed by what was known when it came, and stays so. When the ledger is closed, all of
+its rounds are completed once more, from nothing: the last report depends on the ledger and the settings alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from fedworth.completion.completion import Completion, FactorCompletion
+from fedworth.completion.completion_file import load_completion, load_factors, save_completion
+from fedworth.completion.coverage import coverage
+from fedworth.completion.models import ModelCompletion, complete_by_models
+from fedworth.federation.task import Task
+from fedworth.ledger.findings import findings
+from fedworth.ledger.ledger import Ledger
+from fedworth.names import Measure, MethodName, OracleName
+from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, value_by
+from fedworth.report.report import Report
+from fedworth.storage import Progress, silent
+from fedworth.trail import Trail, fingerprint
+from fedworth.utility.choices import oracle_named
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.matrix_file import load_utilities, save_utilities
+from fedworth.utility.oracle import LoopOracle
+
+MOST_ENUMERATED = 12
+"""Clients up to which everyone's coalitions are all measured."""
+
+BESIDE: tuple[MethodName, ...] = ("truth", "heard-round", "leave-one-out", "fedsv-later")
+
+UNHEARD = (
+    "no round hears everyone: how alike clients are is known from the rounds that they share alone, so values are less "
+    "sure; and by factors nothing can be said of coalitions of more clients than a round heard"
+)
+SO_FAR = (
+    "the federation still trains: each round is completed by what was known when it came; when the ledger is closed, "
+    "all rounds are completed once more, and values change a little"
+)
+
+
+def report_on(
+    ledger: Ledger,
+    task: Task,
+    settings: ValuingSettings,
+    folder: Path,
+    *,
+    title: str | None = None,
+    with_truth: bool = False,
+    copies: tuple[tuple[str, str], ...] = (),
+    n_checked: int = 0,
+    progress: Progress = silent,
+) -> Report:
+    """Everything that is said of a ledger's clients; what it rests on is left in `folder`.
+
+    `with_truth`: measure what absent clients would have added too, where the ledger has kept their models. The first
+    `n_checked` rounds were found whole before, and are not read again.
+    """
+    work = _Work(ledger.without(settings.without), task, settings, folder, progress)
+    utilities, truth = work.measured(with_truth, n_checked)
+    completed: dict[MethodName, Callable[[], Completion]] = {"comfedsv": partial(work.by_factors, utilities)}
+    if settings.completion == "models" and utilities.heard.sum() <= MOST_ENUMERATED:
+        completed = {"comfedsv": partial(work.by_models, utilities), "comfedsv-factors": completed["comfedsv"]}
+    beside = [method for method in BESIDE if method != "truth" or truth is not None]
+    valuations, refusals = value_by([*completed, "fedsv", *beside], utilities, completed, settings, truth=truth)
+    return Report(
+        title=title or f"{ledger.folder}: {len(utilities.clients)} clients, {utilities.n_rounds} rounds",
+        clients=utilities.clients,
+        valuations=valuations,
+        refusals=refusals,
+        copies=copies,
+        coverage=coverage(utilities).document() if utilities.heard.any() else None,
+        notes=_notes(ledger, utilities, is_valued=bool(valuations)),
+        findings=findings(ledger),
+    )
+
+
+def _notes(ledger: Ledger, utilities: UtilityMatrix, *, is_valued: bool) -> tuple[str, ...]:
+    """What is to be said of the ledger as a whole; what a valuation carries itself is not repeated."""
+    heard = utilities.participants[:, utilities.heard]
+    said = [] if is_valued else [*ledger.warnings()]
+    said += [UNHEARD] if heard.any() and not heard.all(axis=1).any() else []
+    said += [] if ledger.is_closed else [SO_FAR]
+    return tuple(said)
+
+
+@lru_cache(maxsize=1)
+def oracle_of(name: OracleName, task: Task, measure: Measure) -> FastOracle | LoopOracle:
+    """The last task's oracle: what it has found out about the module, and checked, serves the next rounds too."""
+    return oracle_named(name, task, measure)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The stages of one ledger, each made once and left in the folder."""
+
+    ledger: Ledger
+    task: Task
+    settings: ValuingSettings
+    folder: Path
+    progress: Progress
+
+    @property
+    def _oracle(self) -> FastOracle | LoopOracle:
+        return oracle_of(self.settings.oracle, self.task, self.settings.measure)
+
+    def measured(self, with_truth: bool, n_checked: int) -> tuple[UtilityMatrix, UtilityMatrix | None]:
+        """What the server could have seen, and the truth if it is wanted; the truth is measured once for both."""
+        path = self.folder / ("truth.npz" if with_truth else "utilities.npz")
+        found = self._kept_utilities(path)
+        if found is None:
+            progress = self.progress
+            found = measure(
+                self.ledger, self._oracle, self.settings, with_truth=with_truth, n_checked=n_checked, progress=progress
+            )
+            save_utilities(found, path)
+        if not with_truth:
+            return found, None
+        seen = self._kept_utilities(self.folder / "utilities.npz")
+        if seen is None:
+            seen = found.seen_part()
+            save_utilities(seen, self.folder / "utilities.npz")
+        return seen, found
+
+    def by_models(self, utilities: UtilityMatrix) -> Completion:
+        """The completion by predicted models; rounds that were completed while the federation trained stay so."""
+        path = self.folder / "completion.npz"
+        kept = load_completion(path) if path.is_file() else None
+        if kept is not None and kept.trail == _trail_of(utilities):
+            return kept
+        earlier = kept if isinstance(kept, ModelCompletion) and not self.ledger.is_closed else None
+        made = complete_by_models(
+            self.ledger,
+            self._oracle,
+            utilities,
+            weighting=self.settings.weighting,
+            as_average=self.settings.as_average,
+            earlier=earlier,
+            progress=self.progress,
+        )
+        save_completion(made, path)
+        return made
+
+    def by_factors(self, utilities: UtilityMatrix) -> FactorCompletion:
+        """The completion by factors; while a federation trains, it starts from the last one."""
+        path = self.folder / "factors.npz"
+        kept = load_factors(path) if path.is_file() else None
+        if kept is not None and kept.trail == _trail_of(utilities):
+            return kept
+        is_near = kept is not None and not self.ledger.is_closed and kept.rank == self.settings.factors.rank
+        n_new = utilities.n_rounds - (kept.n_rounds if kept is not None else 0)
+        start = (
+            np.pad(kept.round_factors, ((0, n_new), (0, 0))) if kept is not None and is_near and n_new >= 0 else None
+        )
+        made = factors_of(utilities, self.settings, start=start)
+        save_completion(made, path)
+        return made
+
+    def _kept_utilities(self, path: Path) -> UtilityMatrix | None:
+        """The utilities at `path`, if they are of this ledger and task."""
+        kept = load_utilities(path, is_truth=path.name == "truth.npz") if path.is_file() else None
+        expected = Trail(self.ledger.chain, self.ledger.n_rounds, self.task.fingerprint)
+        return kept if kept is not None and kept.trail == expected else None
+
+
+def _trail_of(utilities: UtilityMatrix) -> Trail | None:
+    """The trail of a completion of these utilities."""
+    return None if utilities.trail is None else replace(utilities.trail, utilities=fingerprint(utilities))
