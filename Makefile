@@ -12,10 +12,13 @@ export FLWR_TELEMETRY_ENABLED := 0
 demo: $(STAMP)
 	$(BIN)/fedworth run --seed 25 --out runs/demo --resume
 
-# flwr and nvflare pin what others use, so each is tested in an environment of its own
-test: $(STAMP) .venv-flower/.installed .venv-nvflare/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/federation/live/flower --ignore tests/federation/live/nvflare
-	.venv-flower/bin/python -m pytest tests/federation/live/flower --ignore tests/federation/live/flower/test_live.py
+# flwr and nvflare pin what others use, so each is tested in an environment of its own; flwr in its oldest version too
+test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/federation/live/flower \
+		--ignore tests/federation/live/flower_old --ignore tests/federation/live/nvflare
+	.venv-flower/bin/python -m pytest tests/federation/live/flower tests/federation/live/flower_old \
+		--ignore tests/federation/live/flower/test_live.py
+	.venv-flower-oldest/bin/python -m pytest tests/federation/live/flower_old
 	.venv-nvflare/bin/python -m pytest tests/federation/live/nvflare
 
 check: $(STAMP)
@@ -60,7 +63,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/pip install --quiet --upgrade "pip>=25.1"
 	.venv-$*/bin/pip install --quiet --constraint constraints-$*.txt torch
-	.venv-$*/bin/pip install --quiet --constraint constraints-$*.txt --editable ".[$*]" --group test-$*
+	.venv-$*/bin/pip install --quiet --constraint constraints-$*.txt --editable ".[$(firstword $(subst -, ,$*))]" --group test-$*
 	touch $@
 
 clean:

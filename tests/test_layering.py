@@ -33,7 +33,7 @@ LARGEST_ROOM, LONGEST_MODULE = 18, 300
 DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare"}
 PICKLERS = {"pickle", "cloudpickle", "joblib", "dill"}
 ROOMS = {
-    "flwr": ("fedworth.federation.live.flower", "fedworth.flower"),
+    "flwr": tuple(f"fedworth.federation.live.flower_{what}" for what in ("identity", "grid", "strategy")),
     "nvflare": ("fedworth.federation.live.nvflare", "fedworth.nvflare"),
     "cryptography": ("fedworth.ledger.signature",),
     "ray": ("fedworth.utility.ray_engine",),

@@ -16,12 +16,16 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedworth.federation.live.lookalikes import skeleton, tidy
 from fedworth.ledger.ledger import Ledger
 
 Node = str
 """A node by what is known of it: the fingerprint of its key, or else its number."""
+
+Number = int | str
+"""What a framework calls a node while it runs: an id of the grid, or of a client's proxy."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,14 @@ class NodeNames:
 
     owners: Owners = field(default_factory=Owners)
     keys_last: bool = False
-    names: dict[int, str] = field(default_factory=dict)
-    labels: dict[int, Node] = field(default_factory=dict)
+    names: dict[Number, str] = field(default_factory=dict)
+    labels: dict[Number, Node] = field(default_factory=dict)
 
-    def meet(self, number: int, key: bytes = b"") -> None:
+    def meet(self, number: Number, key: bytes = b"") -> None:
         """Take note of a node; what it is known by is decided when it is first seen, and stays."""
         self.labels.setdefault(number, label_of(key) if key else f"node-{number}")
 
-    def settle(self, said: Mapping[int, str], connected: Collection[int]) -> Settled:
+    def settle(self, said: Mapping[Any, str], connected: Collection[Any]) -> Settled:
         """Settle a round's claims; a node whose claim is in conflict goes by no name until the next round."""
         claims = {self.labels[number]: name for number, name in said.items()}
         settled = settle(self.owners, claims, {self.labels[n] for n in connected}, keys_last=self.keys_last)

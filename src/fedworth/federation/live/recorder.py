@@ -24,8 +24,11 @@ import torch
 from fedworth.errors import LedgerError, ModelError
 from fedworth.federation.live.claims import Settled
 from fedworth.federation.rules.rule import Rule
+from fedworth.federation.task import Task
+from fedworth.ledger.counts import checked_count
 from fedworth.ledger.manifest import check_names, is_ledger
 from fedworth.ledger.model import Model
+from fedworth.ledger.round_writer import OpenRound
 from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, create_ledger, resume_ledger
 from fedworth.names import Aggregation
 from fedworth.storage import Place
@@ -34,6 +37,9 @@ log = logging.getLogger("fedworth")
 
 Arrays = Mapping[str, Any]
 """A state dict: tensors or numpy arrays by name."""
+
+Valuer = Callable[..., dict[str, float]]
+"""What values a ledger that is being written: (folder, task, …) → a value for each client's name."""
 
 
 @dataclass
@@ -45,6 +51,8 @@ class LiveRecorder:
     trouble: str | None = None  # why the current round cannot be recorded
     notes: list[str] = field(default_factory=list)
     unsaid: list[tuple[int, str]] = field(default_factory=list)  # missing rounds the ledger does not know of yet
+    weights: dict[str, float] = field(default_factory=dict)  # of clients that the server weighs by numbers of its own
+    valued_by: Valuer | None = None
 
     def start_round(self, global_model: Arrays, *, asked: Sequence[str], number: int | None = None) -> None:
         """Begin a round: the model that was sent, and to whom."""
@@ -87,10 +95,14 @@ class LiveRecorder:
     ) -> None:
         """Commit the round, or say in the ledger that it is missing. `asked`: who was, of those announced; `nodes`:
         from which node each client answered; `contested`: whose name a second node claimed."""
+        round_ = self.writer.current
+        told = {} if round_ is None else dict(round_.quarantined)
         self._attempt(lambda: self.writer.end_round(asked=asked, notes=self.notes, nodes=nodes, contested=contested))
         if self.trouble is not None:
             self.unsaid.append((self.number, self.trouble))
             self._say_missing()
+        elif round_ is not None:
+            self._tell_end(round_, told)
 
     def lose_round(self, number: int, reason: str) -> None:
         """Give up a round, for a reason of the caller's."""
@@ -98,6 +110,28 @@ class LiveRecorder:
         self.writer.abort_round()
         self.unsaid.append((number, reason))
         self._say_missing()
+
+    def values(self, task: Task, **how: Any) -> dict[str, float]:
+        """What each client is worth after the rounds so far; clients without a value are not in it.
+
+        `how`: method="fedsv" (default) or "comfedsv", settings=ValuingSettings(…). If they cannot be valued, nobody is
+        in it, and the log says why: no error reaches the training.
+        """
+        try:
+            if self.valued_by is None:
+                raise LedgerError("this recorder was made without the means to value; use fedworth.flower.record")
+            return self.valued_by(self.writer.folder, task, **how)
+        except Exception as error:
+            log.error("fedworth: no values after round %s (%s: %s)", self.number, type(error).__name__, error)
+            return {}
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Keep the weights that the server gives these clients from now on; one that cannot be used is left out."""
+        for name, weight in weights.items():
+            try:
+                self.weights[name] = checked_count(weight, self.writer.counting, f"weight of client {name!r}")
+            except ModelError as error:
+                log.error("fedworth: %s; for weights that are not whole: record(…, real_weights=True)", error)
 
     def close(self, final_model: Arrays) -> None:
         """Commit the model after the last round."""
@@ -137,10 +171,27 @@ class LiveRecorder:
             return
         try:
             action()
+            if of_client is not None and round_ is not None:
+                self._tell_fate(of_client, round_)
         except Exception as error:
             self.trouble = str(error) or type(error).__name__
             log.error("fedworth: round %s is not recorded: %s", self.number, self.trouble)
             self.writer.abort_round()
+
+    def _tell_end(self, round_: OpenRound, told: Mapping[str, str]) -> None:
+        """Say who was refused as the models were held against each other, and loudly if nobody is left."""
+        for name in round_.quarantined:
+            if name not in told:
+                self._tell_fate(name, round_)
+        if not round_.answered:
+            log.error("fedworth: round %s HAS NO USABLE ANSWER: %s", self.number, _fates(round_))
+
+    def _tell_fate(self, name: str, round_: OpenRound) -> None:
+        """Say at once that a client's answer is not used, and why."""
+        if name in round_.quarantined:
+            log.warning("fedworth: round %s: %r is quarantined: %s", self.number, name, round_.quarantined[name])
+        elif name in round_.failed:
+            log.warning("fedworth: round %s: %r failed: %s", self.number, name, round_.failed[name])
 
     def _say_missing(self) -> None:
         """Put into the ledger what it does not know of yet; if even that fails, try again later."""
@@ -196,6 +247,13 @@ def with_difference(start: Arrays, difference: Arrays) -> dict[str, Any]:
         if tuple(found) != tuple(expected):
             raise ModelError(f"a difference of shape {tuple(found)} for {name!r}, expected {tuple(expected)}")
     return {name: start[name] + value for name, value in difference.items()}
+
+
+def _fates(round_: OpenRound) -> str:
+    """How many did what in a round that nobody can be valued by."""
+    n_silent = len(round_.asked) - len(round_.failed) - len(round_.quarantined)
+    counts = f"{len(round_.asked)} asked, {len(round_.failed)} failed, {len(round_.quarantined)} quarantined"
+    return f"{counts}, {n_silent} silent; it adds nothing to any value"
 
 
 def _tensor(value: Any) -> torch.Tensor:

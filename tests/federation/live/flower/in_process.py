@@ -2,12 +2,18 @@
 
 import itertools
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+
+try:
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError:  # Flower of before 1.30 does not ask
+
+    class TaskIdentity:  # type: ignore[no-redef]
+        """Nothing to say."""
 
 
 @dataclass
@@ -42,11 +48,10 @@ class InProcessGrid(Grid):  # type: ignore[misc]
     def get_node_ids(self) -> list[int]:
         return [self.first_id + k for k in range(self.n_nodes) if k not in self.late]
 
-    def get_nodes(self) -> list[NodeInfo]:
-        found = [NodeInfo(node_id=node) for node in self.get_node_ids()]
-        for info in found:
-            info.public_key = self.keys.get(info.node_id - self.first_id, b"")
-        return found
+    def get_nodes(self) -> list[Any]:
+        """As Flower's own messages about nodes, which older versions do not have."""
+        keys = {node: self.keys.get(node - self.first_id, b"") for node in self.get_node_ids()}
+        return [SimpleNamespace(node_id=node, public_key=key) for node, key in keys.items()]
 
     def _config(self, partition: int) -> dict[str, Any]:
         named = {"client": self.clients[partition]} if partition in self.clients else {}

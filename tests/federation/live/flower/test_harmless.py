@@ -9,8 +9,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedworth.flower
-from fedworth.federation.live import flower
-from fedworth.federation.live.flower import RecordingGrid, TrainRound
+from fedworth.federation.live import flower_grid, flower_identity
+from fedworth.federation.live.flower_grid import RecordingGrid
+from fedworth.federation.live.flower_messages import TrainRound
 from fedworth.federation.live.recorder import LiveRecorder
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import LedgerWriter
@@ -31,9 +32,8 @@ CALLS = [
         if not name.endswith("__") and callable(vars(LedgerWriter)[name])
     ),
     (TrainRound, "fates"),
-    (flower, "_say_who"),
-    (flower, "_round_number"),
-    (flower, "_sample_count"),
+    (flower_identity, "_say_who"),
+    *((flower_grid, name) for name in ("round_number", "weight_in", "model_in", "model_sent", "name_taken_from")),
 ]
 BEFORE_TRAINING = {"_attempt", "_sent"}
 """These are the guards themselves: all they do is call something else under a `try`."""

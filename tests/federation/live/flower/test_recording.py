@@ -13,6 +13,7 @@ from handwriting import client_app
 from handwriting.task import build, task
 
 import fedworth.flower
+from fedworth.errors import UsageError
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.model import check_alike
 from fedworth.utility.observe import observe, participation
@@ -240,3 +241,82 @@ def test_an_error_in_recording_never_stops_the_training(grid, tmp_path, monkeypa
     ledger = verify_ledger(tmp_path / "l")
     assert [(gone.number, gone.reason) for gone in ledger.missing] == [(1, "division by zero"), (2, "division by zero")]
     check_alike(ledger.final_model(), build().state_dict(), "the trained model")
+
+
+def two_records(content):
+    """As SCAFFOLD's: the control variates beside the model."""
+    return RecordDict({**content, "controls": ArrayRecord({"c": torch.zeros(3)})})
+
+
+def asked(recording, contents):
+    nodes = recording.get_node_ids()
+    pairs = zip(nodes, contents, strict=True)
+    return recording.send_and_receive([Message(content=c, message_type="train", dst_node_id=n) for n, c in pairs])
+
+
+def content(shift=0.0):
+    arrays = {name: tensor + shift for name, tensor in build().state_dict().items()}
+    return RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord({"server-round": 2})})
+
+
+def test_a_model_for_each_node_is_refused_with_the_reason(grid, tmp_path, caplog):
+    asked(fedworth.flower.record(grid, ledger=tmp_path / "l"), [content(0.1 * k) for k in range(4)])
+    (gone,) = open_ledger(tmp_path / "l").missing
+    assert "nodes were sent different models" in gone.reason
+    assert "fedworth: round 2 is not recorded: ModelError: nodes were sent different models" in caplog.text
+
+
+def test_equal_models_that_were_packed_one_by_one_are_one_model(grid, tmp_path):
+    asked(fedworth.flower.record(grid, ledger=tmp_path / "l"), [content() for _ in range(4)])
+    assert len(open_ledger(tmp_path / "l").entries[0].answered) == 4
+
+
+def test_two_records_of_arrays_are_refused_until_the_model_is_named(tmp_path, caplog):
+    grid = InProcessGrid(
+        failing_app(lambda message, reply: Message(two_records(reply.content), reply_to=message)), 2, CONFIG
+    )
+    asked(fedworth.flower.record(grid, ledger=tmp_path / "l"), [two_records(content())] * 2)
+    (gone,) = open_ledger(tmp_path / "l").missing
+    assert "2 ArrayRecords in it ('arrays', 'controls'), expected one; say which one is the model" in gone.reason
+    recording = fedworth.flower.record(grid, ledger=tmp_path / "reply")
+    asked(recording, [content()] * 2)
+    assert "round 2: 'partition-1' is quarantined: its reply cannot be read (ModelError: 2 ArrayRecords" in caplog.text
+    asked(fedworth.flower.record(grid, ledger=tmp_path / "named", arrays="arrays"), [two_records(content())] * 2)
+    assert len(open_ledger(tmp_path / "named").entries[0].answered) == 2
+
+
+def test_a_missing_metric_is_said_when_it_happens_and_loudly_if_it_is_everyones(grid, tmp_path, caplog):
+    asked(fedworth.flower.record(grid, ledger=tmp_path / "l", weighted_by="n"), [content()] * 4)
+    assert (
+        "'partition-2' is quarantined: its reply cannot be read (ModelError: no metric 'n' to weight it by"
+        in caplog.text
+    )
+    loud = [r.message for r in caplog.records if r.levelname == "ERROR" and r.name == "fedworth"]
+    assert loud == [
+        "fedworth: round 2 HAS NO USABLE ANSWER: 4 asked, 0 failed, 4 quarantined, 0 silent; it adds nothing to any value"
+    ]
+
+
+def test_another_kind_of_object_is_an_error_and_no_empty_ledger(tmp_path):
+    with pytest.raises(UsageError, match="found a FedAvg, a strategy of the Message API; give the grid"):
+        fedworth.flower.record(fedavg(), ledger=tmp_path / "l")
+    with pytest.raises(UsageError, match="found a ClientApp, expected Flower's grid, or a strategy"):
+        fedworth.flower.record(client_app.app, ledger=tmp_path / "l")
+    assert not (tmp_path / "l").exists()
+
+
+def test_weights_that_the_server_gives_are_used_by_the_strategy_and_recorded(grid, tmp_path):
+    strategy = fedavg(fraction_train=1.0)
+    recording = fedworth.flower.record(grid, ledger=tmp_path / "l", strategy=strategy, real_weights=True)
+    assert recording.name_of(1001) is None
+    start(strategy, recording, n_rounds=1)
+    assert recording.name_of(1001) == "partition-1"
+    values = recording.values(task())
+    assert set(values) == {f"partition-{k}" for k in range(4)}
+    recording.weigh({name: 1.0 + k / 2 for k, name in enumerate(sorted(values))} | {"partition-3": -1.0})
+    recording.close(start(strategy, recording, n_rounds=1).arrays)
+    ledger = verify_ledger(tmp_path / "l")
+    used = {ledger.clients[k]: n for k, n in ledger.sample_counts(1).items()}
+    assert used == {"partition-0": 1.0, "partition-1": 1.5, "partition-2": 2.0, "partition-3": 516}
+    for name, mean in mean_of(ledger.open_round(1)).items():
+        torch.testing.assert_close(mean, ledger.final_model()[name].to(torch.float64), rtol=1e-6, atol=1e-6)

@@ -49,6 +49,13 @@ NOISY = {
     "server": lambda: flower.DifferentialPrivacyServerSideFixedClipping(flower.FedAvg(**COMMON), 0.5, 0.3, N_NODES),
     "client": lambda: flower.DifferentialPrivacyClientSideFixedClipping(flower.FedAvg(**COMMON), 0.5, 0.3, N_NODES),
 }
+UNKNOWN = {
+    "QFedAvg": lambda: flower.QFedAvg(client_learning_rate=0.1, q=0.5, train_loss_key="loss", **COMMON),
+    "Bulyan": lambda: flower.Bulyan(num_malicious_nodes=0, **COMMON),
+    "adaptive clipping": lambda: flower.DifferentialPrivacyServerSideAdaptiveClipping(
+        flower.FedAvg(**COMMON), 0.1, N_NODES
+    ),
+}
 
 
 def start():
@@ -71,18 +78,27 @@ def trained(message, context):
         w = array.numpy()
         arrays[name] = (w + 0.3 * (partition - w) + 0.05 * rng.normal(size=w.shape)).astype(w.dtype)
     record = ArrayRecord({name: torch.from_numpy(array) for name, array in arrays.items()})
-    metrics = MetricRecord({"weight": 1.5 + partition, "num-examples": 7})
+    metrics = MetricRecord({"weight": 1.5 + partition, "num-examples": 7, "loss": 0.5})
     return Message(content=RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
 
 
-def federation(strategy, folder, *, n_rounds=N_ROUNDS, **options):
+def plain_grid(*mods):
+    app = ClientApp(mods=list(mods))
+    app.train()(trained)
+    return InProcessGrid(app, N_NODES)
+
+
+def arrays_after(strategy, grid, n_rounds):
     random.seed(0)
     np.random.seed(0)  # what Flower draws its noise from
-    app = ClientApp(mods=[fedworth.flower.identity])
-    app.train()(trained)
-    grid = fedworth.flower.record(InProcessGrid(app, N_NODES), ledger=folder, strategy=strategy, **options)
-    result = strategy.start(grid=grid, initial_arrays=start(), num_rounds=n_rounds, timeout=60)
-    grid.close(result.arrays)
+    return strategy.start(grid=grid, initial_arrays=start(), num_rounds=n_rounds, timeout=60).arrays
+
+
+def federation(strategy, folder, *, n_rounds=N_ROUNDS, **options):
+    grid = fedworth.flower.record(
+        plain_grid(fedworth.flower.identity), ledger=folder, **{"strategy": strategy, **options}
+    )
+    grid.close(arrays_after(strategy, grid, n_rounds))
     return verify_ledger(folder)
 
 
@@ -102,6 +118,21 @@ def test_a_rule_replays_what_flowers_strategy_made(tmp_path, name):
     checked.refuse_others()
     assert [check.is_same for check in checked.checks] == [True] * N_ROUNDS
     assert checked.notes() == ()
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, *NOISY, *UNKNOWN])
+def test_training_with_recording_is_training_without_to_the_bit(tmp_path, name):
+    make = {**STRATEGIES, **NOISY, **UNKNOWN}[name]
+    expected = arrays_after(make(), plain_grid(), 2)
+    found = federation(make(), tmp_path / "l", n_rounds=2).final_model()
+    assert all((found[key].numpy() == array.numpy()).all() for key, array in expected.items())
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_strategy_whose_rule_is_not_known_is_refused_and_not_taken_for_the_mean(tmp_path, name):
+    ledger = federation(UNKNOWN[name](), tmp_path / "l", n_rounds=2)
+    with pytest.raises(RuleError, match="name the server's rule"):
+        check_ledger(ledger, rule_of(ledger)).refuse_others()
 
 
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"FedAvg", "FedProx"}))
