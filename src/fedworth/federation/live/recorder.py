@@ -253,7 +253,7 @@ def _fates(round_: OpenRound) -> str:
     """How many did what in a round that nobody can be valued by."""
     n_silent = len(round_.asked) - len(round_.failed) - len(round_.quarantined)
     counts = f"{len(round_.asked)} asked, {len(round_.failed)} failed, {len(round_.quarantined)} quarantined"
-    return f"{counts}, {n_silent} silent; it adds nothing to any value"
+    return f"{counts}, {n_silent} silent; it adds nothing to a value"
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -293,7 +293,7 @@ def test_a_missing_metric_is_said_when_it_happens_and_loudly_if_it_is_everyones(
     )
     loud = [r.message for r in caplog.records if r.levelname == "ERROR" and r.name == "fedworth"]
     assert loud == [
-        "fedworth: round 2 HAS NO USABLE ANSWER: 4 asked, 0 failed, 4 quarantined, 0 silent; it adds nothing to any value"
+        "fedworth: round 2 HAS NO USABLE ANSWER: 4 asked, 0 failed, 4 quarantined, 0 silent; it adds nothing to a value"
     ]
 
 

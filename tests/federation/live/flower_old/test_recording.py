@@ -134,7 +134,7 @@ def test_a_round_without_a_usable_answer_is_said_loudly(tmp_path, caplog):
     train(fedworth.flower.record(fedavg(), ledger=tmp_path / "l"), manager(client=Hopeless), n_rounds=1)
     loud = [r.message for r in caplog.records if r.levelno == logging.ERROR and r.name == "fedworth"]
     assert loud == [
-        "fedworth: round 1 HAS NO USABLE ANSWER: 4 asked, 0 failed, 4 quarantined, 0 silent; it adds nothing to any value"
+        "fedworth: round 1 HAS NO USABLE ANSWER: 4 asked, 0 failed, 4 quarantined, 0 silent; it adds nothing to a value"
     ]
 
 
