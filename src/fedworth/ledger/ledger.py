@@ -14,7 +14,7 @@ Tensors are memory-mapped: what is not looked at is not loaded.
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -36,6 +36,7 @@ from fedworth.ledger.manifest import (
 )
 from fedworth.ledger.model import Model, check_alike, check_finite
 from fedworth.ledger.model_file import read_models
+from fedworth.ledger.round import Round, read_file, read_round
 from fedworth.names import Aggregation, Weighting
 from fedworth.storage import PARTIAL, Place
 
@@ -53,16 +54,6 @@ __all__ = [
     "open_ledger",
     "verify_ledger",
 ]
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round's models, memory-mapped: the global one before it, and each client's after it."""
-
-    entry: RoundEntry
-    global_model: Model
-    client_models: Mapping[int, Model]
-    apart_models: Mapping[int, Model]
 
 
 @dataclass(frozen=True)
@@ -138,12 +129,12 @@ class Ledger:
 
     def open_round(self, round_index: int, *, with_apart: bool = False) -> Round:
         """The models of one round; every byte of its file is checked first."""
-        return _open_round(self.folder, self.entries[round_index], self.clients, with_apart=with_apart)
+        return read_round(self.folder, self.entries[round_index], self.clients, with_apart=with_apart)
 
     def check_round(self, round_index: int) -> None:
         """Hash a round's file without opening it: for whoever knows already what is in it."""
         entry = self.entries[round_index]
-        _read(self.folder, entry.file, entry.sha256, round_index)
+        read_file(self.folder, entry.file, entry.sha256, round_index)
 
     def rounds(self, *, with_apart: bool = False) -> Iterator[Round]:
         """The rounds in order, one in memory at a time."""
@@ -208,7 +199,7 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
         _join(line, clients, known, manifest)
         entries.append(line)
         if with_files:
-            _open_round(folder, line, clients, with_apart=True)
+            read_round(folder, line, clients, with_apart=True)
     said = (header["aggregation"], header["settings"])
     ledger = Ledger(folder, tuple(clients), *said, tuple(entries), tuple(missing), closing, chain, next_number)
     _refuse_unlisted(ledger, files)
@@ -239,36 +230,6 @@ def _join(entry: RoundEntry, clients: list[str], known: set[str], manifest: str)
     if furthest >= len(clients):
         found = f"speaks of client {furthest}, but there are only {len(clients)}"
         raise LedgerError(f"{manifest}, round {entry.round_index}: {found}")
-
-
-def _open_round(folder: Path, entry: RoundEntry, clients: Sequence[str], *, with_apart: bool) -> Round:
-    where = f"round {entry.round_index}, {folder / entry.file}"
-    models = _read(folder, entry.file, entry.sha256, entry.round_index)
-    global_model = models.pop(("global", -1), None)
-    if global_model is None:
-        raise LedgerError(f"{where}: no global model in it")
-    apart = {}
-    if with_apart and entry.apart_file is not None and entry.apart_sha256 is not None:
-        apart = _read(folder, entry.apart_file, entry.apart_sha256, entry.round_index)
-    expected = {("client", k) for k in entry.answered}
-    if set(models) != expected or (with_apart and set(apart) != {("apart", k) for k in entry.apart}):
-        raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted(expected)}")
-    check_finite(global_model, f"{where}, global model")
-    for (_, index), model in sorted({**models, **apart}.items()):
-        check_alike(model, global_model, f"{where}, client {clients[index]!r}")
-    return Round(
-        entry,
-        global_model,
-        {index: model for (_, index), model in sorted(models.items())},
-        {index: model for (_, index), model in sorted(apart.items())},
-    )
-
-
-def _read(folder: Path, file: str, sha256: str, round_index: int) -> dict[tuple[str, int], Model]:
-    try:
-        return read_models(folder / file, sha256)
-    except LedgerError as error:
-        raise LedgerError(f"round {round_index}: {error}") from None
 
 
 def _counts(entry: RoundEntry) -> dict[int, float]:

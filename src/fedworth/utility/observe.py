@@ -6,6 +6,7 @@ and the matrix says so.
 """
 
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,36 +58,25 @@ def participation(ledger: Ledger) -> NDArray[np.bool_]:
     return rows
 
 
-def observe(
-    ledger: Ledger,
-    oracle: Oracle,
-    plan: Plan | None = None,
-    *,
-    weighting: Weighting | None = None,
-    engine: Engine | None = None,
-    cache: UtilityCache | None = None,
-    budget: Budget | None = None,
-    n_checked: int = 0,
-    as_average: bool = False,
-    progress: Progress = silent,
-) -> UtilityMatrix:
+class Observing(TypedDict, total=False):
+    """How to observe: the options of `observe_and_count`."""
+
+    weighting: Weighting | None
+    engine: Engine | None
+    cache: UtilityCache | None
+    budget: Budget | None
+    n_checked: int
+    as_average: bool
+    progress: Progress
+
+
+def observe(ledger: Ledger, oracle: Oracle, plan: Plan | None = None, **how: Unpack[Observing]) -> UtilityMatrix:
     """The cells of the plan, measured, or known from the cache; those of a smaller plan if the budget runs out.
 
     Without a plan, all coalitions of each round's participants. Without a weighting, coalitions are averaged as fits
-    the federation: `ledger.default_weighting`.
+    the federation: `ledger.default_weighting`. The options are those of `observe_and_count`.
     """
-    return observe_and_count(
-        ledger,
-        oracle,
-        plan,
-        weighting=weighting,
-        engine=engine,
-        cache=cache,
-        budget=budget,
-        n_checked=n_checked,
-        as_average=as_average,
-        progress=progress,
-    ).matrix
+    return observe_and_count(ledger, oracle, plan, **how).matrix
 
 
 def observe_and_count(

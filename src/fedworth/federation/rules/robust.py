@@ -24,11 +24,7 @@ class Median:
     """FedMedian."""
 
     def aggregate(
-        self,
-        global_model: Arrays,
-        models: Sequence[Arrays],
-        weights: Sequence[float],  # noqa: ARG002
-        state: State,
+        self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
         """The median of every number."""
         return {name: np.median(_stacked(models, name), axis=0) for name in global_model}, state
@@ -49,11 +45,7 @@ class TrimmedMean:
             raise UsageError(f"trimmed mean: beta is {self.beta}, expected 0 or more and below 0.5")
 
     def aggregate(
-        self,
-        global_model: Arrays,
-        models: Sequence[Arrays],
-        weights: Sequence[float],  # noqa: ARG002
-        state: State,
+        self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
         """The mean of what is left of every number."""
         n_cut = int(self.beta * len(models))
@@ -73,11 +65,7 @@ class Krum:
     n_selected: int = 1
 
     def aggregate(
-        self,
-        global_model: Arrays,  # noqa: ARG002
-        models: Sequence[Arrays],
-        weights: Sequence[float],
-        state: State,
+        self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
         """The weighted mean of the models that score best."""
         chosen = self.selected(models)

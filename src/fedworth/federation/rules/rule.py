@@ -59,16 +59,12 @@ class WeightedMean:
     """FedAvg, FedProx: Σ n_k w_k / Σ n_k."""
 
     def aggregate(
-        self,
-        global_model: Arrays,  # noqa: ARG002
-        models: Sequence[Arrays],
-        weights: Sequence[float],
-        state: State,
+        self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
         """The weighted mean; nothing is kept."""
         return weighted_mean(models, weights), state
 
-    def contribution(self, global_model: Arrays, model: Arrays, state: State) -> Arrays:  # noqa: ARG002
+    def contribution(self, global_model: Arrays, model: Arrays, state: State) -> Arrays:
         """A member's model as it is."""
         return model
 

@@ -135,12 +135,12 @@ def _margins(model: Floats, labels: Labels, margins: NDArray[np.float64]) -> Non
 
 @compiled
 def _pack_margins(
+    members: NDArray[np.int64],
+    exponent: int,
+    client_weights: NDArray[np.float64],
     tiles: Floats,
     start: Floats,
     labels: Labels,
-    client_weights: NDArray[np.float64],
-    members: NDArray[np.int64],
-    exponent: int,
 ) -> tuple[Integers, Integers]:
     """The weighted margins of some clients, in whole units, and those that sums start from; others' are left open."""
     n_clients, n_tiles, n_classes, width = tiles.shape
@@ -180,7 +180,7 @@ def measure_margins(
     which has a place for every step of the whole trie, as `shares` and `careful` have.
 
     One call for all of a block's work: threads that come back to the interpreter wait for each other there."""
-    packed, packed_start = _pack_margins(tiles, start, labels, client_weights, members, exponent)
+    packed, packed_start = _pack_margins(members, exponent, client_weights, tiles, start, labels)
     padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
     n_filled_up = (labels < 0).sum()  # samples that only fill up a tile
     size, n_vectors = packed.shape[1], len(padding) // LANES
