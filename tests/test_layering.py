@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ SUBROOMS = {"fedworth.utility.fast", "fedworth.utility.games", "fedworth.complet
 """Folders with a door of their own: nobody outside imports from deeper in them."""
 
 LARGEST_ROOM, LONGEST_MODULE = 18, 300
+MEDIAN_BODY, LONG_BODY = 6, 15
+"""Lines of a function without its signature and docstring: of half of all at most, of nine tenths at most."""
+
 DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare"}
 PICKLERS = {"pickle", "cloudpickle", "joblib", "dill"}
 ROOMS = {
@@ -108,6 +112,22 @@ def test_a_subroom_is_entered_by_its_door(room):
 def test_no_room_is_too_full():
     rooms = Counter(path.parent for path in PATHS.values() if path.name != "__init__.py")
     assert {str(room): n for room, n in rooms.items() if n > LARGEST_ROOM} == {}
+
+
+def test_no_module_is_too_long():
+    lengths = {name: len(path.read_text().splitlines()) for name, path in PATHS.items()}
+    assert {name: n for name, n in lengths.items() if n > LONGEST_MODULE} == {}
+
+
+def body_lengths() -> list[int]:
+    functions = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    bodies = [node.body[1:] if ast.get_docstring(node) is not None else node.body for node in functions]
+    return [(body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0 for body in bodies]
+
+
+def test_functions_are_short():
+    median, *_, ninth = statistics.quantiles(body_lengths(), n=10)[4:9]
+    assert (median <= MEDIAN_BODY, ninth <= LONG_BODY) == (True, True), (median, ninth)
 
 
 def test_what_is_imported_is_there():
