@@ -30,7 +30,8 @@ import numpy as np
 from bars import Bars
 from threadpoolctl import threadpool_limits
 
-from fedworth.completion.problem import Factors, Problem, problem_of, problem_of_cells
+from fedworth.completion.kernels.layout import Factors
+from fedworth.completion.problem import Problem, problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty_of, solve
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of

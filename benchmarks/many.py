@@ -82,9 +82,9 @@ def by_permutations(game: RoundGame, rng: np.random.Generator, *, is_balanced: b
     cells = prefixes(permutations, game.n)
     utilities = np.zeros(len(cells))
     utilities[cells.any(axis=1)] = game(cells[cells.any(axis=1)])
-    utilities = utilities.reshape(len(permutations), -1)
-    covariance = permutation_covariance(utilities, permutations)
-    return Estimate(permutation_values(utilities, permutations, game.n)[0], covariance, PER_CLIENT * game.n)
+    rows = utilities.reshape(len(permutations), -1)  # (n_permutations, n + 1)
+    covariance = permutation_covariance(rows, permutations)
+    return Estimate(permutation_values(rows, permutations, game.n)[0], covariance, PER_CLIENT * game.n)
 
 
 def by_strata(game: RoundGame, rng: np.random.Generator) -> Estimate:

@@ -23,9 +23,10 @@ import torch
 from bars import Bars
 from numpy.typing import NDArray
 
-from fedworth.arrays import Utilities
+from fedworth.arrays import Floats, Utilities
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.names import Measure, Weighting
 from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
@@ -35,7 +36,7 @@ from fedworth.utility.squares import default_permutations, draw_permutations
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.strata import strata_values
-from fedworth.valuation.surrogate import Floats, Kernel, quadratic, smooth
+from fedworth.valuation.surrogate import Kernel, smooth
 
 N = 10
 N_ROUNDS = 4
@@ -48,8 +49,8 @@ class Case:
     """A federation, and how its coalitions are judged."""
 
     settings: dict[str, Any]
-    measure: str = "loss"
-    weighting: str = "uniform"
+    measure: Measure = "loss"
+    weighting: Weighting = "uniform"
 
 
 LOGISTIC: dict[str, Any] = {"model": "logistic", "rate": 0.1, "n_steps": 20}
@@ -107,6 +108,11 @@ def by_strata(kernel: Kernel) -> Callable[[Utilities, np.random.Generator], Foun
 def constant(overlaps: Floats, sizes: Floats, others: Floats, n_members: int) -> Floats:  # noqa: ARG001
     """A surrogate that knows the mean alone: strata without a surrogate."""
     return np.ones(np.broadcast_shapes(overlaps.shape, sizes.shape, others.shape))
+
+
+def quadratic(overlaps: Floats, sizes: Floats, others: Floats, n_members: int) -> Floats:  # noqa: ARG001
+    """Quadratic forms in the averaging weights: κ = (m_S · m_T)². For games known to be quadratic."""
+    return np.asarray((overlaps / (sizes * others)) ** 2)
 
 
 ESTIMATES: dict[str, Callable[[Utilities, np.random.Generator], Found]] = {

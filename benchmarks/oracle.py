@@ -33,6 +33,7 @@ from fedworth.arrays import Memberships
 from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
+from fedworth.names import ModelName
 from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import mix
@@ -73,7 +74,7 @@ class Recurrent(nn.Module):
         return logits
 
 
-def _model(name: str, shape: tuple[int, ...], **options: Any) -> Callable[[], nn.Module]:
+def _model(name: ModelName, shape: tuple[int, ...], **options: Any) -> Callable[[], nn.Module]:
     return lambda: build_model(ModelSpec(name, shape, 10, **options))
 
 
@@ -129,7 +130,7 @@ def trained(module: nn.Module, case: Case, client: int) -> Model:
     kept = torch.isin(labels, torch.tensor([client % 10, (client + 1) % 10]))
     for _ in range(10):
         optimizer.zero_grad()
-        F.cross_entropy(local(inputs[kept]), labels[kept]).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(local(inputs[kept]), labels[kept]).backward()
         optimizer.step()
     return state_of(local)
 
@@ -157,7 +158,7 @@ def naive_losses(task: Task, round_: Round, coalitions: Memberships) -> list[flo
         members = [round_.client_models[k] for k in np.flatnonzero(coalition).tolist()]
         task.module.load_state_dict(averaged(members))
         with torch.inference_mode():
-            pairs = zip(task.inputs.split(128), task.labels.split(128), strict=True)  # type: ignore[no-untyped-call]
+            pairs = zip(task.inputs.split(128), task.labels.split(128), strict=True)
             losses.append(sum(F.cross_entropy(task.module(x), y, reduction="sum").item() for x, y in pairs))
     return [loss / len(task.labels) for loss in losses]
 

@@ -29,6 +29,7 @@ from fedworth.completion.complete import complete
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import open_ledger
+from fedworth.names import ModelName
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
@@ -76,7 +77,7 @@ def _child(what: str, data: str | None) -> dict[str, Any]:
     return document
 
 
-def _simulate(model: str, n_clients: str, n_rounds: str, folder: str, *, data: str | None) -> dict[str, Any]:
+def _simulate(model: ModelName, n_clients: str, n_rounds: str, folder: str, *, data: str | None) -> dict[str, Any]:
     n = int(n_clients)
     settings = SimulationSettings(
         dataset="mnist" if data else "synthetic-iid",

@@ -150,7 +150,7 @@ def _train_alone(module: nn.Module, start: Model, client: ClientData, steps: lis
     local.train()
     for step in steps:
         local.zero_grad()
-        F.cross_entropy(local(client.inputs[step]), client.labels[step]).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(local(client.inputs[step]), client.labels[step]).backward()
         with torch.no_grad():
             for parameter in local.parameters():
                 if parameter.grad is not None:
