@@ -7,6 +7,7 @@ import pytest
 from fedworth.completion.complete import FactorSettings
 from fedworth.errors import UsageError, ValuationError
 from fedworth.federation.data.datasets import DATASETS
+from fedworth.federation.losses.named import LOSSES
 from fedworth.federation.simulation.models import DTYPES
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.names import CHOICES, checked_name
@@ -28,6 +29,7 @@ def test_a_name_is_given_back_and_a_slip_is_refused_with_the_nearest_name(choice
 def test_what_is_listed_by_name_has_all_the_names():
     assert set(DATASETS) == set(CHOICES["data set"])
     assert set(DTYPES) == set(CHOICES["dtype"])
+    assert set(LOSSES) == set(CHOICES["loss"])
     assert set(BASES) == set(LABELS) == set(CHOICES["method"])
     assert set(SETUPS) == set(EXTENTS) == set(CHOICES["scale"])
 
@@ -36,7 +38,6 @@ def test_what_is_listed_by_name_has_all_the_names():
     ("settings", "field"),
     [
         (ValuingSettings, "weighting"),
-        (ValuingSettings, "measure"),
         (ValuingSettings, "oracle"),
         (ValuingSettings, "unseen"),
         (FactorSettings, "penalty_kind"),

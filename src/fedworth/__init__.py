@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedworth.federation.simulation.simulate import simulate as simulate
     from fedworth.federation.simulation.simulate import task_of as task_of
     from fedworth.federation.task import Task as Task
+    from fedworth.federation.task import task_from_loader as task_from_loader
     from fedworth.federation.task_file import load_task as load_task
     from fedworth.ledger.importing import import_folder as import_folder
     from fedworth.ledger.ledger import Ledger as Ledger
@@ -98,6 +99,7 @@ _HOMES = {
     "save_utilities": "utility.matrix_file",
     "simulate": "federation.simulation.simulate",
     "stratified_subset": "utility.subset",
+    "task_from_loader": "federation.task",
     "task_of": "federation.simulation.simulate",
     "utility_cache": "utility.cache",
     "value": "valuation.value",

@@ -14,7 +14,27 @@ Aggregation = Literal["uniform", "samples"]
 Weighting = Literal["uniform", "samples", "fixed"]
 """How a coalition's models are averaged."""
 
-Measure = Literal["loss", "accuracy"]
+LossName = Literal[
+    "cross-entropy",
+    "probabilities",
+    "one-vs-rest",
+    "hinge",
+    "segmentation",
+    "dice",
+    "tokens",
+    "next-token",
+    "squared-error",
+    "binary",
+    "hinge-binary",
+    "multi-label",
+    "pairwise",
+    "cox",
+]
+"""What judges a model's outputs on the test set."""
+
+Measure = str
+"""`loss`, or a measure that goes with the task's loss, such as `accuracy`: an open list, which the task checks."""
+
 OracleName = Literal["fast", "loop"]
 EngineName = Literal["local", "ray"]
 
@@ -46,7 +66,7 @@ Scale = Literal["quick", "page", "paper", "tiny"]
 CHOICES: dict[str, tuple[Any, ...]] = {
     "aggregation": get_args(Aggregation),
     "weighting": get_args(Weighting),
-    "measure": get_args(Measure),
+    "loss": get_args(LossName),
     "oracle": get_args(OracleName),
     "engine": get_args(EngineName),
     "sampler": get_args(Sampler),

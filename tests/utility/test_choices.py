@@ -56,7 +56,7 @@ def test_utilities_of_another_device_are_kept_apart_from_the_cpus(tiny_ledger, m
     monkeypatch.setattr("fedworth.utility.cache.architecture", lambda _: "the same")
 
     def cached_on(device):
-        task = SimpleNamespace(inputs=torch.empty(1, device=device), fingerprint="the same")
+        task = SimpleNamespace(device=torch.device(device), fingerprint="the same")
         return utility_cache(tiny_ledger, cast(Any, SimpleNamespace(task=task, measure="loss"))).identity
 
     assert cached_on("cpu") == cached_on("cpu") != cached_on("meta")
@@ -69,10 +69,10 @@ class Reached(Exception):
 def test_the_plain_loop_takes_models_to_where_the_task_is(monkeypatch):
     """On torch's device of shapes without numbers, whose tensors cannot be mixed with the CPU's."""
 
-    def stop(logits: torch.Tensor, _labels: torch.Tensor) -> None:
-        raise Reached(logits.device.type)
+    def stop(_task: Task, outputs: torch.Tensor, _labels: torch.Tensor) -> None:
+        raise Reached(outputs.device.type)
 
-    monkeypatch.setattr("fedworth.utility.oracle.refuse_other_classes", stop)
+    monkeypatch.setattr("fedworth.utility.oracle.refuse_misfit", stop)
     monkeypatch.setattr(Task, "__post_init__", lambda _: None)  # looks at numbers
     task = Task(nn.Linear(2, 2), torch.ones(3, 2), torch.zeros(3, dtype=torch.int64)).to("meta")
     model = {"weight": torch.ones(2, 2), "bias": torch.ones(2)}

@@ -60,7 +60,7 @@ def test_utilities_do_not_depend_on_the_dtypes_that_models_arrive_in(tmp_path, o
 def test_counters_come_back_as_whole_numbers(tmp_path):
     ledger = recorded(tmp_path / "l", change=drifted)
     like = state_of(a_task().module)
-    round_ = fitted(ledger.open_round(0), like)
+    round_ = fitted(ledger.open_round(0), a_task())
     assert {name: tensor.dtype for name, tensor in round_.client_models[0].items()} == {
         name: tensor.dtype for name, tensor in like.items()
     }
@@ -85,4 +85,4 @@ def test_bfloat16_models_are_averaged_and_evaluated(tmp_path):
 def test_a_global_model_of_another_module_is_refused(tmp_path):
     ledger = recorded(tmp_path / "l", change=dict)
     with pytest.raises(ModelError, match="against the task's module"):
-        fitted(ledger.open_round(0), {"w": torch.zeros(1)})
+        fitted(ledger.open_round(0), Task(nn.Linear(3, 4), torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64)))

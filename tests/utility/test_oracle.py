@@ -141,7 +141,7 @@ def test_models_that_are_not_of_the_tasks_module_are_refused(round_, spec, messa
 
 def test_an_unknown_measure_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match=r"unknown measure 'acuracy': did you mean 'accuracy'\?"):
-        LoopOracle(a_task(), "acuracy")  # type: ignore[arg-type]
+        LoopOracle(a_task(), "acuracy")
 
 
 @given(st.lists(st.floats(-5, 5), min_size=3, max_size=3), st.floats(-5, 5))

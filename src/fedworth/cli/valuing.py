@@ -29,7 +29,7 @@ def add_valuing_options(parser: argparse.ArgumentParser) -> None:
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """How coalitions are measured, and which."""
     parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
-    parser.add_argument("--measure", default="loss", help="loss (default) or accuracy")
+    parser.add_argument("--measure", default="loss", help="loss (default), accuracy, or another measure of the task")
     parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
     add_as_average_option(parser)
     add_permutations_option(parser)

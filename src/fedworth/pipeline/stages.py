@@ -59,7 +59,6 @@ class ValuingSettings:
     def __post_init__(self) -> None:
         if self.weighting is not None:
             checked_name("weighting", self.weighting)
-        checked_name("measure", self.measure)
         checked_name("oracle", self.oracle)
         checked_name("completion", self.completion)
         checked_name("treatment of unseen coalitions", self.unseen)

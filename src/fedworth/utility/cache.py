@@ -26,11 +26,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.func import functional_call
 
 from fedworth.arrays import Indices, Memberships, Utilities
 from fedworth.errors import ArtefactError
-from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, RoundEntry
 from fedworth.names import Weighting
@@ -124,18 +122,18 @@ class UtilityCache:
 def utility_cache(ledger: Ledger, oracle: TaskOracle) -> UtilityCache:
     """The cache beside this ledger of what this oracle measures."""
     identity = [type(oracle).__name__, oracle.measure, oracle.task.fingerprint, architecture(oracle.task)]
-    device = oracle.task.inputs.device.type
+    device = oracle.task.device.type
     elsewhere = [] if device == "cpu" else [device]
     return UtilityCache(ledger.folder / FOLDER, _sha256(identity + elsewhere), oracle)
 
 
 def architecture(task: Task) -> str:
     """The sha256 of what the module is, whatever weights it holds at the moment: its layers, tensors and source, and
-    its logits of some test samples under weights drawn from a fixed seed, of both signs."""
-    module, state = task.module.eval(), state_of(task.module)
+    its outputs of some test samples under weights drawn from a fixed seed, of both signs."""
+    module, state = task.module, task.state
     with torch.inference_mode():
-        logits = functional_call(module, _drawn(module, state), (task.inputs[:N_PROBED],)).to("cpu", torch.float64)
-    numbers = logits.reshape(-1).numpy()
+        outputs = task.outputs(_drawn(module, state), slice(0, N_PROBED)).to("cpu", torch.float64)
+    numbers = outputs.reshape(-1).numpy()
     signs = np.random.default_rng(0).integers(0, 2, (4, len(numbers))) * 2.0 - 1.0
     tensors = [(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in state.items()]
     probed = [f"{number:.{N_DIGITS}g}" for number in (signs @ numbers).tolist()]

@@ -1,4 +1,4 @@
-"""A round's models in the dtypes of the module that they are loaded into.
+"""A round's models in the names and dtypes of the module that they are loaded into.
 
 Servers change dtypes as they average (a counter of batches, int64 in the module, comes back as float64), and clients
 may send others. What is evaluated is the task's module, so its dtypes hold; integers are rounded, as when averaging.
@@ -8,27 +8,46 @@ from collections.abc import Mapping
 
 import torch
 
+from fedworth.errors import ModelError
+from fedworth.federation.exchanged import renamed
+from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round, check_alike
 
 
-def fitted(round_: Round, like: Model) -> Round:
-    """The same round with tensors of the dtypes of `like`; a global model of other tensors is refused."""
-    check_alike(round_.global_model, like, "global model, against the task's module")
+def fitted(round_: Round, task: Task) -> Round:
+    """The same round with tensors as the task's module has them; a global model of other tensors is refused."""
+    like = task.state
+    _refuse_others(fitted_model(round_.global_model, task, like), like, task)
     return Round(
         round_.entry,
-        fitted_model(round_.global_model, like),
-        _cast_all(round_.client_models, like),
-        _cast_all(round_.apart_models, like),
+        fitted_model(round_.global_model, task, like),
+        _all(round_.client_models, task, like),
+        _all(round_.apart_models, task, like),
     )
 
 
-def _cast_all(models: Mapping[int, Model], like: Model) -> dict[int, Model]:
-    return {index: fitted_model(model, like) for index, model in models.items()}
-
-
-def fitted_model(model: Model, like: Model) -> Model:
+def fitted_model(model: Model, task: Task, like: Model | None = None) -> Model:
     """Tensors that fit already are passed on as they are, still memory-mapped."""
-    return {name: _as(tensor, like[name].dtype) for name, tensor in model.items()}
+    like = task.state if like is None else like
+    own = model if task.exchanged is None else renamed(model, like)
+    return {name: _as(tensor, like[name].dtype) if name in like else tensor for name, tensor in own.items()}
+
+
+def _all(models: Mapping[int, Model], task: Task, like: Model) -> dict[int, Model]:
+    return {index: fitted_model(model, task, like) for index, model in models.items()}
+
+
+def _refuse_others(model: Model, like: Model, task: Task) -> None:
+    try:
+        check_alike(model, like, "global model, against the task's module")
+    except ModelError as error:
+        is_less = set(model) < set(like)
+        if is_less and task.exchanged is None:
+            raise ModelError(
+                f"{error}; if the federation exchanges only part of the module, such as adapters, name it: "
+                "Task(…, exchanged='lora_'), and the other tensors are the module's own"
+            ) from error
+        raise
 
 
 def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

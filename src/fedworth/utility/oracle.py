@@ -1,31 +1,32 @@
 """The oracle: what measures a utility; each call costs.
 
-U_t(S) = ℓ(w^t; D_c) − ℓ(w_S; D_c), the mean loss on the server's test set before minus after (eq. utility), or
-accuracy after minus before. `LoopOracle` is the plain one, obvious and correct: average, load, predict. Every faster
-oracle is tested against it.
+U_t(S) = ℓ(w^t; D_c) − ℓ(w_S; D_c), the task's loss on the server's test set before minus after (eq. utility), or a
+measure such as accuracy after minus before. `LoopOracle` is the plain one, obvious and correct: average, load, predict.
+Every faster oracle is tested against it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch.func import functional_call
 
 from fedworth.arrays import Utilities
 from fedworth.errors import ModelError
-from fedworth.federation.simulation.models import state_of
+from fedworth.federation.losses.criterion import Criterion
+from fedworth.federation.probabilities import N_SAMPLES, refuse_probabilities
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
-from fedworth.names import Measure, checked_name
+from fedworth.names import Measure
 from fedworth.utility.fitting import fitted
 from fedworth.utility.weighting import Mixtures
 
 BATCH = 1024
+MOST_OUTPUTS = 1 << 23
+"""Numbers that a batch's outputs may have, where a sample has many labels: pixels or tokens, times classes."""
 
 
 class Oracle(Protocol):
@@ -45,7 +46,7 @@ class TaskOracle(Oracle, Protocol):
 
     @property
     def measure(self) -> Measure:
-        """Loss or accuracy."""
+        """`loss`, or the name of a measure that goes with the task's loss."""
 
 
 @dataclass(frozen=True)
@@ -57,48 +58,72 @@ class LoopOracle:
     measure: Measure = "loss"
 
     def __post_init__(self) -> None:
-        checked_name("measure", self.measure)
+        self.task.criterion(self.measure)  # refuses what the task does not know
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
-        round_ = fitted(round_, state_of(self.task.module))
+        round_ = fitted(round_, self.task)
+        refuse_unfit(self.task, round_.global_model)
         models = {**round_.client_models, **round_.apart_models}
+        criterion = self.task.criterion(self.measure)
         with fitting_threads(self.task.module):
-            before = self._quality(round_.global_model)
+            before = quality(self.task, criterion, round_.global_model)
             after = [
-                self._quality(mix(round_.global_model, models, of_clients, of_global))
+                quality(self.task, criterion, mix(round_.global_model, models, of_clients, of_global))
                 for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
             ]
         return np.array(after) - before
 
-    def _quality(self, model: Model) -> float:
-        """Minus the mean loss, or the accuracy: higher is better."""
-        total = 0.0
-        for logits, labels in predictions(self.task, model):
-            if self.measure == "accuracy":
-                total += float((logits.argmax(dim=1) == labels).sum())
-            else:
-                total -= float(F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64))
-        return total / len(self.task.labels)
+
+def quality(task: Task, criterion: Criterion, model: Model) -> float:
+    """What a criterion says of a model on the whole test set; higher is better."""
+    pairs = predictions(task, model)
+    if criterion.is_whole:
+        return criterion.total(*together(pairs))
+    return sum(criterion.total(outputs, labels) for outputs, labels in pairs) / criterion.n_counted(task.labels)
 
 
 def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The model's logits and the labels of the test set, a batch after the other."""
-    module = task.module.eval()
-    model = {name: tensor.to(task.inputs.device) for name, tensor in model.items()}
-    for start in range(0, len(task.labels), BATCH):
-        inputs, labels = task.inputs[start : start + BATCH], task.labels[start : start + BATCH]
+    """The model's outputs and the labels of the test set, a batch after the other."""
+    size = batch_size(task, model)
+    for start in range(0, len(task.labels), size):
+        some = slice(start, start + size)
         with torch.inference_mode():
-            logits = functional_call(module, model, (inputs,), tie_weights=False)
-        refuse_other_classes(logits, labels)
-        yield logits, labels
+            outputs = task.outputs(model, some)
+        refuse_misfit(task, outputs, task.labels[some])
+        yield outputs, task.labels[some]
 
 
-def refuse_other_classes(logits: torch.Tensor, labels: torch.Tensor) -> None:
-    """A label that the model has no logit for would be an index out of range, or silently a wrong prediction."""
-    if logits.ndim != 2 or int(labels.max()) >= logits.shape[1]:
-        found = f"logits of shape {tuple(logits.shape)}, labels up to {int(labels.max())}"
-        raise ModelError(f"the model gives {found}; expected one row a sample and one logit a class")
+def together(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """All outputs and all labels."""
+    outputs, labels = zip(*pairs, strict=True)
+    return torch.cat(outputs), torch.cat(labels)
+
+
+def batch_size(task: Task, model: Model) -> int:
+    """How many samples go through the module together."""
+    if task.labels.ndim == 1:
+        return BATCH
+    with torch.inference_mode():
+        return max(1, min(BATCH, MOST_OUTPUTS // max(1, task.outputs(model, slice(0, 1)).numel())))
+
+
+def refuse_unfit(task: Task, model: Model) -> None:
+    """Refuse a module whose outputs the loss cannot judge, as its first samples show it; with the largest label of all
+    among theirs."""
+    some = slice(0, N_SAMPLES)
+    labels = task.labels[some].clone()
+    labels.view(-1)[0] = task.labels.max()
+    with torch.inference_mode():
+        refuse_misfit(task, task.outputs(model, some), labels)
+    refuse_probabilities(task, model)
+
+
+def refuse_misfit(task: Task, outputs: torch.Tensor, labels: torch.Tensor) -> None:
+    """Outputs that the loss cannot judge; a label without a logit would be an index out of range, or go unseen."""
+    misfit = task.judged_by.outputs(outputs, labels)
+    if misfit:
+        raise ModelError(f"the model gives {misfit}, as loss {task.judged_by.criterion.name!r} needs")
 
 
 def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.float64], of_global: float) -> Model:

@@ -7,9 +7,10 @@ way through the layers, so it errs by about
 
     e = u √n max(1, |logits|),        u = 2^-24 in float32
 
-(Higham and Mary, 2019), a mean loss by no more, and a utility is a difference of two of them, by two oracles: 4 e.
-Where large numbers cancel on the way, roundings are larger than the logits show; so a difference beyond 4 e is held
-against the plain loop in float64, whose distance from float32, sample by sample, is what rounding does to this module.
+(Higham and Mary, 2019), a mean cross-entropy by no more, and a utility is a difference of two of them, by two oracles:
+4 e. What it does to other losses and measures is tried out: outputs are moved by 4 e with random signs. Where large
+numbers cancel on the way, roundings are larger than the logits show; so a difference beyond is held against the plain
+loop in float64, whose distance from float32, sample by sample, is what rounding does to this module.
 
 A utility that is not finite is measured again by the plain loop too. If it stays so, the error names a client without
 whom it would not be, found by trying.
@@ -17,24 +18,25 @@ whom it would not be, found by trying.
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from fedworth.errors import UtilityError
-from fedworth.federation.simulation.models import state_of
+from fedworth.federation.losses.classes import ACCURACY, CROSS_ENTROPY
+from fedworth.federation.losses.criterion import Criterion
+from fedworth.federation.samples import widened
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
 from fedworth.utility.batches import Batch, Measured, Witness
 from fedworth.utility.fitting import fitted, fitted_model
-from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle, mix, predictions
+from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle, mix, predictions, together
 from fedworth.utility.server import RuleOracle
 from fedworth.utility.weighting import Mixtures
 
@@ -44,6 +46,9 @@ MakeModel = Callable[[Round, Mixtures, int], Model]
 N_PROJECTIONS = 16
 LARGEST_CHANCE = 8.0
 """Σ ± e_i over n samples exceeds 8 e √n with a chance below 2 exp(−8²/2), 3e-14 (Hoeffding)."""
+
+N_MOVES = 8
+"""How often outputs are moved, to see what rounding does to a criterion."""
 
 TIMES_ROUNDING = 8.0
 """By how much more than the plain loop's own rounding another float32 evaluation of the module may err."""
@@ -76,16 +81,13 @@ def ends(mixtures: Mixtures) -> list[int]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one model makes of the test set, sample by sample."""
+    """What one model makes of the test set."""
 
-    losses: NDArray[np.float64]  # (n_samples,)
-    is_correct: NDArray[np.bool_]  # (n_samples,)
-    gaps: NDArray[np.float64]  # (n_samples,) between the label's logit and the best other
-    largest: float  # logit
-
-    def quality(self, measure: Measure) -> float:
-        """Minus the mean loss, or the accuracy."""
-        return float(self.is_correct.mean() if measure == "accuracy" else -self.losses.mean())
+    losses: NDArray[np.float64]  # (n_samples,), or (1,) of a loss that looks at the whole
+    quality: float  # higher is better
+    gaps: NDArray[np.float64] | None  # (n_samples,) between the label's logit and the best other, for accuracy
+    moves: float  # how far rounding may move the quality, if neither cross-entropy nor accuracy says it
+    largest: float  # output
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,12 @@ class PlainRound:
 
     @cached_property
     def _fitted(self) -> Round:
-        return fitted(self.round_, state_of(self.task.module))
+        return fitted(self.round_, self.task)
 
     @cached_property
     def before(self) -> Evaluation:
         """What the global model makes of the test set."""
-        return evaluation(self.task, self._fitted.global_model)
+        return self._evaluated(self._fitted.global_model)
 
     @property
     def witness(self) -> Witness:
@@ -118,79 +120,123 @@ class PlainRound:
     def after(self, mixtures: Mixtures, row: int) -> Evaluation:
         """What one coalition's model makes of the test set."""
         if self.model is not None:
-            return evaluation(
-                self.task, fitted_model(self.model(self.round_, mixtures, row), state_of(self.task.module))
-            )
+            return self._evaluated(fitted_model(self.model(self.round_, mixtures, row), self.task))
         models = {**self._fitted.client_models, **self._fitted.apart_models}
         model = mix(self._fitted.global_model, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
-        return evaluation(self.task, model)
+        return self._evaluated(model)
 
     def utility(self, mixtures: Mixtures, row: int) -> float:
         """One coalition's utility."""
-        return self.after(mixtures, row).quality(self.measure) - self.before.quality(self.measure)
+        return self.after(mixtures, row).quality - self.before.quality
 
     def disagreement(self, mixtures: Mixtures, row: int, utility: float) -> str:
         """Nothing, or what the plain loop gives instead and how far apart rounding could have brought them."""
         after = self.after(mixtures, row)
-        found = after.quality(self.measure) - self.before.quality(self.measure)
-        error = max(self._error(self.before), self._error(after))
-        if abs(utility - found) <= self._allowed(after, error):
+        found = after.quality - self.before.quality
+        rounding = 0.0
+        if abs(utility - found) <= self._allowed(after, rounding):
             return ""
         wide = self._widened()
-        if wide is not None and self._repeats(error):
+        if wide is not None and self._repeats(max(self._error(self.before), self._error(after))):
             exact, wide_after = wide.utility(mixtures, row), wide.after(mixtures, row)
             pairs = ((self.before, wide.before), (after, wide_after))
             rounding = max(float(np.abs(a.losses - b.losses).max()) for a, b in pairs)
-            error = max(error, TIMES_ROUNDING * rounding)
-            if abs(utility - exact) <= self._allowed(after, error):
+            if abs(utility - exact) <= self._allowed(after, rounding):
                 return ""
-        return f"{found:.9g}, and rounding explains a difference of {self._allowed(after, error):.1e} at most"
+        return f"{found:.9g}, and rounding explains a difference of {self._allowed(after, rounding):.1e} at most"
 
     def _repeats(self, error: float) -> bool:
         """Whether the module gives the same again."""
-        again = evaluation(self.task, self._fitted.global_model).losses
-        return bool(np.abs(again - self.before.losses).max() <= 2 * error)
+        again = self._evaluated(self._fitted.global_model).losses
+        return bool(np.abs(again - self.before.losses).max() <= max(2 * error, self.before.moves))
+
+    def _evaluated(self, model: Model) -> Evaluation:
+        return evaluation(self.task, self._criterion, model, self._roundoff)
+
+    @property
+    def _criterion(self) -> Criterion:
+        return self.task.criterion(self.measure)
+
+    @cached_property
+    def _roundoff(self) -> float:
+        """u √n."""
+        floats = [t for t in self._fitted.global_model.values() if t.is_floating_point()]
+        n_terms = sum(t.numel() / t.shape[0] for t in floats if t.ndim > 1 and t.shape[0])
+        roundoff = max((torch.finfo(t.dtype).eps / 2 for t in floats), default=2**-24)
+        return roundoff * math.sqrt(max(1.0, n_terms) + len(self.task.labels))
 
     def _error(self, of: Evaluation) -> float:
-        """e: how much a logit may err."""
-        floats = [t for t in self._fitted.global_model.values() if t.is_floating_point()]
-        n_terms = sum(t.numel() / t.shape[0] for t in floats if t.ndim > 1)
-        roundoff = max((torch.finfo(t.dtype).eps / 2 for t in floats), default=2**-24)
-        return roundoff * math.sqrt(max(1.0, n_terms) + len(of.losses)) * max(1.0, of.largest)
+        """e: how much an output may err."""
+        return self._roundoff * max(1.0, of.largest)
 
-    def _allowed(self, after: Evaluation, error: float) -> float:
-        """How far utilities may differ if logits err so much; an accuracy by the samples that may change sides."""
-        if self.measure == "accuracy":
-            return sum(float(np.mean(each.gaps <= 4 * error)) for each in (self.before, after)) + 1e-12
-        return 4 * error
+    def _allowed(self, after: Evaluation, rounding: float) -> float:
+        """How far utilities may differ if outputs err by e, or losses by so many times what rounding did to them; an
+        accuracy by the samples that may change sides."""
+        error = max(self._error(self.before), self._error(after), TIMES_ROUNDING * rounding)
+        if self._criterion is CROSS_ENTROPY:
+            return 4 * error
+        if self.before.gaps is not None and after.gaps is not None:
+            return sum(float(np.mean(gaps <= 4 * error)) for gaps in (self.before.gaps, after.gaps)) + 1e-12
+        return self.before.moves + after.moves + 4 * TIMES_ROUNDING * rounding + 1e-12
 
     def _widened(self) -> "PlainRound | None":
         """The same in float64, or None if the module insists on its own precision."""
-        inputs = self.task.inputs.double() if self.task.inputs.is_floating_point() else self.task.inputs
-        wide = replace(self, task=replace(self.task, module=copy.deepcopy(self.task.module).double(), inputs=inputs))
+        task = replace(self.task, module=copy.deepcopy(self.task.module).double(), inputs=widened(self.task.inputs))
+        wide = replace(self, task=task)
         try:
             return wide if np.isfinite(wide.before.losses).all() else None
         except (RuntimeError, ValueError):
             return None
 
 
-def evaluation(task: Task, model: Model) -> Evaluation:
-    """What a model makes of the test set, by the plain loop."""
+def evaluation(task: Task, criterion: Criterion, model: Model, roundoff: float) -> Evaluation:
+    """What a model makes of the test set, by the plain loop, and how far rounding may move it."""
+    loss = task.judged_by.criterion
     with fitting_threads(task.module):
-        parts = [_of_batch(logits, labels) for logits, labels in predictions(task, model)]
-    losses, is_correct, gaps, largest = zip(*parts, strict=True)
-    return Evaluation(np.concatenate(losses), np.concatenate(is_correct), np.concatenate(gaps), max(largest))
+        pairs: Iterable[tuple[torch.Tensor, torch.Tensor]] = predictions(task, model)
+        if loss.is_whole or criterion.is_whole:
+            pairs = [together(pairs)]
+        parts = [_part(loss, criterion, outputs, labels, roundoff) for outputs, labels in pairs]
+    n_counted = criterion.n_counted(task.labels)
+    gaps = [part.gaps for part in parts if part.gaps is not None]
+    return Evaluation(
+        np.concatenate([part.losses for part in parts]),
+        sum(part.quality for part in parts) / n_counted,
+        np.concatenate(gaps) if gaps else None,
+        sum(part.moves for part in parts) / n_counted,
+        max(part.largest for part in parts),
+    )
 
 
-def _of_batch(
-    logits: torch.Tensor, labels: torch.Tensor
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64], float]:
-    losses = F.cross_entropy(logits, labels, reduction="none").double()
+def _part(
+    loss: Criterion, criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, roundoff: float
+) -> Evaluation:
+    """The same of a batch, summed."""
+    losses = loss.of(outputs, labels).double().reshape(-1).cpu().numpy()
+    largest, gaps, moves = float(outputs.abs().max()), None, 0.0
+    if criterion is ACCURACY:
+        gaps = _gaps(outputs, labels).cpu().numpy()
+    elif criterion is not CROSS_ENTROPY:
+        moves = _moves(criterion, outputs, labels, 4 * roundoff * max(1.0, largest))
+    return Evaluation(losses, criterion.total(outputs, labels), gaps, moves, largest)
+
+
+def _gaps(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     own = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -math.inf).amax(dim=1)
-    gaps = (own - others).abs().double()
-    is_correct = logits.argmax(dim=1) == labels
-    return losses.cpu().numpy(), is_correct.cpu().numpy(), gaps.cpu().numpy(), float(logits.abs().max())
+    return (own - others).abs().double()
+
+
+def _moves(criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, step: float) -> float:
+    """How far moving outputs by a step, up or down at random, moves each sample's number; of a whole, four times it."""
+    generator = torch.Generator().manual_seed(0)
+    outputs = outputs.double()
+    start = criterion.of(outputs, labels).double()
+    most = torch.zeros_like(start)
+    for _ in range(N_MOVES):
+        signs = torch.randint(0, 2, outputs.shape, generator=generator).to(outputs) * 2 - 1
+        most = torch.maximum(most, (criterion.of(outputs + step * signs, labels).double() - start).abs())
+    return float(most.sum()) * (4 if criterion.is_whole else 1)
 
 
 def _refuse_disagreement(plain: PlainRound, mixtures: Mixtures, batch: Batch, utilities: NDArray[np.float64]) -> None:

@@ -7,7 +7,8 @@ synthetic), 1/12 (logistic, digits) and 1/28 (MLP, digits) of that.
 
 Systematic sampling: the samples lie in a row, sorted by label, in random order within a label; with a random start u in
 [0, 1) those at ⌊(u + k) N/n⌋, k = 0 … n−1, are taken. Each sample has the chance n/N, so mean losses are unbiased; a
-class of N_c samples gets ⌊n N_c/N⌋ or ⌈n N_c/N⌉.
+class of N_c samples gets ⌊n N_c/N⌋ or ⌈n N_c/N⌉. Labels that are numbers are spread in the same way; labels of several
+numbers a sample have no order, and their samples are drawn as they come.
 """
 
 from dataclasses import replace
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from fedworth.errors import UsageError
+from fedworth.federation.samples import rows
 from fedworth.federation.task import Task
 
 
@@ -25,7 +27,8 @@ def stratified_subset(task: Task, n_samples: int, *, rng: np.random.Generator) -
     if not 1 <= n_samples <= n_all:
         raise UsageError(f"{n_samples} test samples: expected 1 to {n_all}, as many as there are")
     shuffled = rng.permutation(n_all)
-    by_label = shuffled[np.argsort(task.labels.cpu().numpy()[shuffled], kind="stable")]  # (n_all,)
+    labels = task.labels.cpu().numpy()[shuffled]
+    by_label = shuffled[np.argsort(labels, kind="stable")] if labels.ndim == 1 else shuffled  # (n_all,)
     places = np.floor((rng.random() + np.arange(n_samples)) * n_all / n_samples).astype(np.int64)
     kept = torch.from_numpy(np.sort(by_label[np.minimum(places, n_all - 1)]))  # (n_samples,)
-    return replace(task, inputs=task.inputs[kept], labels=task.labels[kept])
+    return replace(task, inputs=rows(task.inputs, kept), labels=task.labels[kept])

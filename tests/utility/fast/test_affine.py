@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+from fedworth.federation.losses.classes import ACCURACY, CROSS_ENTROPY
 from fedworth.utility.fast import affine
 from fedworth.utility.fast.affine import Prefix, SampleBatch, in_order, logits, qualities, quality, sample_batches
 from fedworth.utility.fast.graph import export
@@ -55,7 +56,7 @@ def test_a_test_set_gone_through_in_parts_gives_the_same(monkeypatch, room):
     task, round_, models, sections = sectioned("tanh")
     wanted = all_mixtures("fixed")
     samples = sample_batches(sections, models.origin, task.inputs, task.labels, 7)
-    found = qualities(sections, models, wanted.of_clients, samples, measure="loss", n_threads=2)
+    found = qualities(sections, models, wanted.of_clients, samples, criterion=CROSS_ENTROPY, n_threads=2)
     expected = exact_utilities(task, round_, wanted)
     np.testing.assert_allclose((found - found[0]) / len(task.labels), expected, rtol=0, atol=1e-12)
 
@@ -75,12 +76,12 @@ def test_losses_are_torchs_cross_entropy_even_for_huge_logits(n_classes):
     scores = torch.randn(50, n_classes, generator=generator, dtype=torch.float64) * 1000
     labels = torch.randint(0, n_classes, (50,), generator=generator)
     expected = -F.cross_entropy(scores, labels, reduction="sum").item()
-    assert quality(scores, labels, "loss") == pytest.approx(expected, rel=1e-12)
-    assert quality(scores, labels, "accuracy") == int((scores.argmax(1) == labels).sum())
+    assert quality(scores, labels, CROSS_ENTROPY) == pytest.approx(expected, rel=1e-12)
+    assert quality(scores, labels, ACCURACY) == int((scores.argmax(1) == labels).sum())
 
 
 def test_ties_are_predicted_as_the_plain_loop_predicts_them():
-    assert quality(torch.zeros(3, 4), torch.tensor([0, 1, 0]), "accuracy") == 2
+    assert quality(torch.zeros(3, 4), torch.tensor([0, 1, 0]), ACCURACY) == 2
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 1, 3, 3), (4, 3, 3, 3), (2, 3, 2, 2, 2)])

@@ -278,7 +278,7 @@ def test_labels_without_a_logit_are_refused(name):
 def test_unknown_measures_and_no_threads_are_refused():
     task = task_of(*ZOO["logistic"][:2])
     with pytest.raises(UsageError, match="unknown measure 'los'"):
-        FastOracle(task, "los")  # type: ignore[arg-type]
+        FastOracle(task, "los")
     with pytest.raises(UsageError, match="n_threads is 0"):
         FastOracle(task, n_threads=0)
 

@@ -1,22 +1,23 @@
 """Likeness: how alike two clients are, and two global models, by what they say of the server's test set.
 
-    C_ij = exp(−d_ij²/(2 (.6 m)²))        d: distance of the changes that two answers make to the centred test logits
-    E_ts = exp(−‖f(w^t) − f(w^s)‖²/(2 m'))    f: centred test logits of a global model
+    C_ij = exp(−d_ij²/(2 (.6 m)²))        d: distance of the changes that two answers make to the test outputs
+    E_ts = exp(−‖f(w^t) − f(w^s)‖²/(2 m'))    f: test outputs of a global model
 
 m is the median distance of two clients, m' the median squared distance of two rounds. A round that heard everyone
 compares all clients on the same global model; where there are several, their squared distances are averaged, each in
 units of its own median. Without one, distances are predicted: the update process with all clients equally far from each
-other predicts everyone's change of logits in every round, and the mean squared distance of two clients' changes counts.
+other predicts everyone's change of outputs in every round, and the mean squared distance of two clients' changes counts.
+
+Outputs are logits, centred over the classes, or whatever else the task's module gives, as it gives it. A utility of
+one's own has no outputs: models are then compared by their numbers themselves.
 """
 
 import numpy as np
 import torch
-from torch.func import functional_call
 
 from fedworth.arrays import Floats
 from fedworth.completion.models.answers import Answers
 from fedworth.completion.models.update_process import Likeness, update_process
-from fedworth.federation.simulation.models import state_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fitting import fitted_model
@@ -46,16 +47,12 @@ class _Probe:
     """The task's module and some of its test samples, evenly taken."""
 
     def __init__(self, task: Task) -> None:
-        step = -(-len(task.inputs) // MOST_SAMPLES)
-        self._module, self._inputs = task.module.eval(), task.inputs[::step]
-        self._like = state_of(task.module)
+        self._task, self._some = task, slice(None, None, -(-len(task.labels) // MOST_SAMPLES))
 
     def logits(self, model: Model) -> Floats:
         """(n_logits,): the logits of the samples, centred over the classes."""
-        device = self._inputs.device
-        model = {name: tensor.to(device) for name, tensor in fitted_model(model, self._like).items()}
         with torch.inference_mode():
-            found = functional_call(self._module, model, (self._inputs,), tie_weights=False).to(torch.float64)
+            found = self._task.outputs(fitted_model(model, self._task), self._some).to(torch.float64)
         return np.asarray((found - found.mean(dim=1, keepdim=True)).cpu().numpy().ravel())
 
 

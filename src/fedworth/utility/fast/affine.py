@@ -1,7 +1,7 @@
 """Evaluation in sections: what coalitions' models make of the test set, each section run no oftener than it must.
 
 In: the sections of a module, a round's models, coefficients (n_coalitions, n_clients). Out: for each
-coalition Σ over samples of minus the loss, or of correct predictions. With z an affine value and Σ c + g = 1,
+coalition Σ over samples of minus the loss, or of another criterion. With z an affine value and Σ c + g = 1,
 
     z_S = z + Σ_k c_{S,k} (z_k − z),
 
@@ -22,12 +22,12 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import fx
 
+from fedworth.federation.losses.classes import CROSS_ENTROPY
+from fedworth.federation.losses.criterion import Criterion
 from fedworth.ledger.ledger import Model
-from fedworth.names import Measure
 from fedworth.utility.fast.graph import Exported, operation
 from fedworth.utility.fast.mixing import RoundModels, combined, stacked
 from fedworth.utility.fast.sections import Section, Sections, numbers
@@ -149,16 +149,17 @@ def qualities(
     coefficients: NDArray[np.float64],
     samples: Sequence[SampleBatch],
     *,
-    measure: Measure,
+    criterion: Criterion,
     n_threads: int,
 ) -> NDArray[np.float64]:
     """Each coalition's quality, summed over all samples: (n_coalitions,)."""
     prefix = None if sections.prefix is None else Prefix(sections, models.everybody, images=models.images)
     chunks = np.split(coefficients, range(models.together, len(coefficients), models.together))
     total = np.zeros(len(coefficients))
-    for part in _parts(sections, samples, len(models.clients)):
+    parts = [samples] if criterion.is_whole else _parts(sections, samples, len(models.clients))
+    for part in parts:
         shared = [[] for _ in part] if prefix is None else in_order(prefix.shared, part, n_threads)
-        of_chunk = partial(_chunk_qualities, sections, models, part, shared, measure)
+        of_chunk = partial(_chunk_qualities, sections, models, part, shared, criterion)
         for of_batch in np.concatenate(in_order(of_chunk, chunks, n_threads), axis=1):
             total += of_batch
     return total
@@ -169,20 +170,24 @@ def _chunk_qualities(
     models: RoundModels,
     part: Sequence[SampleBatch],
     shared: Sequence[Sequence[Shared]],
-    measure: Measure,
+    criterion: Criterion,
     coefficients: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """(n_batches, n_coalitions): the same for a few coalitions, batch by batch."""
+    """(n_batches, n_coalitions): the same for a few coalitions, batch by batch, or (1, n_coalitions) of a whole."""
     rows = coefficients
     if part[0].labels.device.type != "cpu":  # all together, so always as many
         rows = np.pad(rows, ((0, models.together - len(rows)), (0, 0)))
     mixed = {} if sections.rest is None else models.mixed(rows)
-    qualities = np.empty((len(part), len(coefficients)))
-    for b, (batch, values) in enumerate(zip(part, shared, strict=True)):
+
+    def outputs(batch: SampleBatch, values: Sequence[Shared]) -> Iterator[torch.Tensor]:
         prefixes = [combined(rows, value.origin, value.differences) for value in values]
-        found = islice(logits(sections, models.origin, mixed, batch, prefixes), len(coefficients))
-        qualities[b] = [quality(of_coalition, batch.labels, measure) for of_coalition in found]
-    return qualities
+        return islice(logits(sections, models.origin, mixed, batch, prefixes), len(coefficients))
+
+    made = (outputs(batch, values) for batch, values in zip(part, shared, strict=True))
+    if criterion.is_whole:
+        labels = torch.cat([batch.labels for batch in part])
+        return np.array([[criterion.total(torch.cat(whole), labels) for whole in zip(*made, strict=True)]])
+    return np.array([[quality(o, b.labels, criterion) for o in found] for b, found in zip(part, made, strict=True)])
 
 
 def logits(
@@ -214,15 +219,13 @@ def _parts(sections: Sections, samples: Sequence[SampleBatch], n_clients: int) -
         yield samples[start : start + together]
 
 
-def quality(logits: torch.Tensor, labels: torch.Tensor, measure: Measure) -> float:
-    """Σ over samples of minus the loss, or of correct predictions.
+def quality(logits: torch.Tensor, labels: torch.Tensor, criterion: Criterion) -> float:
+    """Σ over samples of minus the loss, or of what a measure says of each.
 
     For few classes the log-sum-exp with samples innermost is several times faster than the stock one.
     """
-    if measure == "accuracy":
-        return float((logits.argmax(dim=1) == labels).sum())
-    if logits.shape[1] > FEW_CLASSES:
-        return -float(F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64))
+    if criterion is not CROSS_ENTROPY or logits.shape[1] > FEW_CLASSES:
+        return criterion.total(logits, labels)
     by_class = logits.t().contiguous()  # (n_classes, n_samples)
     largest = by_class.amax(0)  # (n_samples,)
     of_label = by_class.gather(0, labels[None])[0]  # (n_samples,)

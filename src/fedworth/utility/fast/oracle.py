@@ -21,10 +21,10 @@ from torch import nn
 
 from fedworth.arrays import Utilities
 from fedworth.errors import UsageError
-from fedworth.federation.simulation.models import state_of
+from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
-from fedworth.names import Measure, checked_name
+from fedworth.names import Measure
 from fedworth.utility.fast.affine import SampleBatch, in_order, one_torch_thread, qualities, quality, sample_batches
 from fedworth.utility.fast.heads import head_losses, tiled_batches
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
@@ -34,7 +34,7 @@ from fedworth.utility.fast.selfcheck import plain_logits
 from fedworth.utility.fast.tiles import NotFiniteError
 from fedworth.utility.fast.wanted import Coefficients, Part, wanted_parts
 from fedworth.utility.fitting import fitted
-from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.oracle import LoopOracle, together
 from fedworth.utility.weighting import Mixtures
 
 KEPT_BYTES = 1 << 30
@@ -47,11 +47,11 @@ class FastOracle:
     """Measures utilities by the fastest way that agrees with the plain loop; by default a thread a processor."""
 
     def __init__(self, task: Task, measure: Measure = "loss", n_threads: int | None = None) -> None:
-        checked_name("measure", measure)
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"n_threads is {n_threads}, expected 1 or more")
         self.task = task
         self.measure = measure
+        self._criterion = task.criterion(measure)
         self.n_threads = n_threads or n_processors()
         self._routes = Routes(task)
         self._kept: _Kept | None = None
@@ -67,15 +67,15 @@ class FastOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """One utility a mixture, in the order given."""
-        round_ = fitted(round_, state_of(self.task.module))
+        round_ = fitted(round_, self.task)
         utilities = np.zeros(len(mixtures))  # a coalition that leaves w^t as it is has exactly 0
-        for part in wanted_parts(round_, mixtures, self.task.inputs.device):
+        for part in wanted_parts(round_, mixtures, self.task.device):
             with one_torch_thread(), torch.inference_mode():
                 found = self._of_part(part)
             if found is None:
                 return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
             utilities[part.places] = found
-        return np.asarray(utilities / len(self.task.labels))
+        return np.asarray(utilities / self._criterion.n_counted(self.task.labels))
 
     def _of_part(self, part: Part) -> Utilities | None:
         """The utilities of a part, summed over samples; nothing if only the plain loop will do."""
@@ -83,7 +83,7 @@ class FastOracle:
         found = np.zeros(len(pays))
         for shares_prefix in np.unique(pays).tolist():
             is_alike = pays == shares_prefix
-            route = self._routes.route(part, to_kernel=self.measure == "loss", pays=shares_prefix)
+            route = self._routes.route(part, to_kernel=self._criterion is CROSS_ENTROPY, pays=shares_prefix)
             if isinstance(route, PlainRoute):
                 return None
             if isinstance(route, KernelRoute):
@@ -108,7 +108,9 @@ class FastOracle:
         models = round_models(part.origin, part.clients, part.varying, images=route.images)
         if isinstance(route, SectionsRoute):
             samples = self._samples(route, models.origin)
-            found = qualities(route.sections, models, rows, samples, measure=self.measure, n_threads=self.n_threads)
+            found = qualities(
+                route.sections, models, rows, samples, criterion=self._criterion, n_threads=self.n_threads
+            )
         else:
             found = self._by_loop(route, models, rows)
         return np.asarray((found[:-1] - found[-1])[places.ravel()])
@@ -129,10 +131,14 @@ class FastOracle:
 
     def _quality(self, module: nn.Module, model: Model, inputs: torch.Tensor, size: int) -> float:
         pairs = zip(torch.split(inputs, size), torch.split(self.task.labels, size), strict=True)
-        return sum(quality(plain_logits(module, model, x), y, self.measure) for x, y in pairs)
+        made = ((plain_logits(module, model, x), y) for x, y in pairs)
+        if self._criterion.is_whole:
+            return self._criterion.total(*together(made))
+        return sum(quality(outputs, labels, self._criterion) for outputs, labels in made)
 
     def _inputs(self, route: LoopRoute | SectionsRoute | KernelRoute) -> torch.Tensor:
-        return channels_last(self.task.inputs) if route.images else self.task.inputs
+        inputs: torch.Tensor = self.task.inputs  # several tensors go through the plain loop
+        return channels_last(inputs) if route.images else inputs
 
     def _samples(self, route: SectionsRoute | KernelRoute, origin: Model) -> list[SampleBatch]:
         """The test set in batches with their constants, made again only if the tensors behind them have changed."""
@@ -140,7 +146,7 @@ class FastOracle:
             made = sample_batches(route.sections, origin, self._inputs(route), self.task.labels, route.batch_size)
             made = tiled_batches(route.sections, made) if isinstance(route, KernelRoute) else made
             names = constant_tensors(route.sections)
-            kept = _Kept(route, {name: origin[name].clone() for name in names}, made)
+            kept = _Kept(route, {name: origin[name].clone() for name in names if name in origin}, made)
             self._kept = kept if kept.n_bytes <= KEPT_BYTES else None
             return made
         return self._kept.samples

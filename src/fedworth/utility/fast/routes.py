@@ -29,17 +29,19 @@ from fedworth.utility.fast.selfcheck import (
     check_head,
     check_loop,
     check_sections,
-    plain_logits,
     rows_are_alone,
     three_of,
 )
 from fedworth.utility.fast.wanted import Part
-from fedworth.utility.oracle import refuse_other_classes
+from fedworth.utility.oracle import refuse_unfit
 
 KERNEL_BATCH = 256
 """Samples that a thread takes at once to the kernels."""
 
 LOOP_BATCH, LOOP_IMAGES = 512, 64
+
+
+SEVERAL_INPUTS = "its inputs are several tensors"
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Routes:
     def _cut(self, varying: frozenset[str]) -> Sections | str:
         """The module cut for these tensors, or why it cannot be."""
         if self._exported is None:
+            if not isinstance(self.task.inputs, torch.Tensor):
+                return SEVERAL_INPUTS
             try:
                 self._exported = export(self.module, self.task.inputs)
             except NotExportable as error:
@@ -132,8 +136,9 @@ class Routes:
         return self._cuts[varying]
 
     def _candidates(self, origin: Model, varying: frozenset[str], to_kernel: bool, pays: bool) -> Iterator[Route]:
-        images = self.task.inputs.ndim == 4 and any(t.ndim == 4 for t in origin.values())
         plain = self._must_be_plain(origin)
+        is_image = isinstance(self.task.inputs, torch.Tensor) and self.task.inputs.ndim == 4
+        images = is_image and any(t.ndim == 4 for t in origin.values())
         sections = self._cut(varying)
         if plain:
             yield PlainRoute(plain)
@@ -151,9 +156,11 @@ class Routes:
 
     def _must_be_plain(self, origin: Model) -> str:
         """Why only the plain loop will do, or nothing."""
+        if not isinstance(self.task.inputs, torch.Tensor):
+            return SEVERAL_INPUTS
         if any(t.is_floating_point() and t.dtype not in (torch.float32, torch.float64) for t in origin.values()):
             return "half precision rounds each model differently"
-        refuse_other_classes(plain_logits(self.module, origin, self.task.inputs[:N_SAMPLES]), self.task.labels)
+        refuse_unfit(self.task, origin)
         if not rows_are_alone(self.module, origin, self.task.inputs[:N_SAMPLES]):
             return "a sample's logits depend on the batch it is in"
         return ""
@@ -161,7 +168,7 @@ class Routes:
     def _head(self, sections: Sections) -> Head | None:
         tensors = [t for n, t in sections.exported.constants.items() if n in sections.exported.tensor_names]
         is_single = all(t.dtype == torch.float32 for t in tensors if t.is_floating_point())
-        on_cpu = self.task.inputs.device.type == "cpu" and self.task.inputs.dtype == torch.float32
+        on_cpu = self.task.device.type == "cpu" and self.task.inputs.dtype == torch.float32
         return head_of(sections) if is_single and on_cpu else None
 
     def _checked(self, part: Part, candidates: Iterator[Route]) -> Route:
@@ -179,11 +186,11 @@ class Routes:
         return PlainRoute("no other way can be run" + passed_over)
 
     def _check(self, route: Route, part: Part) -> None:
-        inputs, labels = self.task.inputs[:N_SAMPLES], self.task.labels[:N_SAMPLES]
         origin, chosen = part.origin, three_of(part.mixtures.weights)
         clients = [part.clients[k] for k in chosen]
         if isinstance(route, PlainRoute):
             return
+        inputs, labels = self.task.inputs[:N_SAMPLES], self.task.labels[:N_SAMPLES]
         if isinstance(route, LoopRoute):
             varying = frozenset(origin)
             check_loop(self.module, origin, clients, varying, inputs, images=route.images)

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.func import functional_call
 
 from fedworth.errors import ModelError
+from fedworth.federation.losses.classes import CROSS_ENTROPY
+from fedworth.federation.samples import outputs_of
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import Prefix, logits, quality, sample_batches
 from fedworth.utility.fast.heads import Head, head_losses
@@ -45,8 +46,7 @@ HEAD_TOLERANCE = 1e-5
 
 def plain_logits(module: nn.Module, model: Model, inputs: torch.Tensor) -> torch.Tensor:
     """What the plain loop gives; tied tensors are in a model under each of their names."""
-    found: torch.Tensor = functional_call(module, model, (inputs,), tie_weights=False)
-    return found
+    return outputs_of(module, model, inputs)
 
 
 def check_sections(
@@ -202,7 +202,7 @@ def check_head(
             for row, loss in zip((*mixtures.of_clients, np.zeros(3)), found, strict=True):
                 model = mix(_widened(models[0]), {k: _widened(m) for k, m in enumerate(models[1:])}, row, 1 - row.sum())
                 logits = plain_logits(wide_module, model, inputs.double())
-                _refuse_loss(float(loss), -quality(logits, labels, "loss") / len(labels), logits, kind)
+                _refuse_loss(float(loss), -quality(logits, labels, CROSS_ENTROPY) / len(labels), logits, kind)
 
 
 def _refuse_loss(found: float, expected: float, logits: torch.Tensor, kind: str) -> None:

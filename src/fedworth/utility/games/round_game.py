@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
-from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
@@ -70,7 +69,7 @@ class RoundGame:
 
     @cached_property
     def _fitted(self) -> Round:
-        return fitted(self.round_, state_of(self._task.module))
+        return fitted(self.round_, self._task)
 
     @cached_property
     def _around(self) -> Round:
@@ -126,7 +125,7 @@ class RoundGame:
 
     @property
     def _device(self) -> torch.device:
-        return self._task.inputs.device
+        return self._task.device
 
     def _forward(self, model: Model, inputs: torch.Tensor) -> torch.Tensor:
         tensors = {name: tensor.to(self._device) for name, tensor in model.items()}

@@ -1,0 +1,1 @@
+"""Losses and measures: what a model's outputs are judged by."""

@@ -1,0 +1,96 @@
+"""The samples of a test set: one tensor, several in a tuple, or several by name; each has one row a sample.
+
+A module takes a tensor as its only argument, a tuple as its arguments, a dictionary as its keyword arguments. What it
+gives is a tensor, or something that has one called `logits`, as models of Hugging Face give.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from fedworth.errors import DataError, ModelError
+from fedworth.ledger.model import Model
+
+Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
+LABELS = ("labels", "label", "targets", "target", "y")
+"""What labels are called in a batch that is a dictionary."""
+
+
+def tensors_of(inputs: Inputs) -> list[torch.Tensor]:
+    """The tensors, in their order."""
+    if isinstance(inputs, torch.Tensor):
+        return [inputs]
+    return list(inputs.values() if isinstance(inputs, dict) else inputs)
+
+
+def each(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+    """The same inputs with every tensor changed."""
+    if isinstance(inputs, torch.Tensor):
+        return change(inputs)
+    if isinstance(inputs, dict):
+        return {name: change(tensor) for name, tensor in inputs.items()}
+    return tuple(change(tensor) for tensor in inputs)
+
+
+def rows(inputs: Inputs, which: slice | torch.Tensor) -> Inputs:
+    """Some of the samples."""
+    return each(inputs, lambda tensor: tensor[which])
+
+
+def widened(inputs: Inputs) -> Inputs:
+    """The same in double precision; whole numbers stay as they are."""
+    return each(inputs, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+
+
+def outputs_of(module: nn.Module, model: Model, inputs: Inputs) -> torch.Tensor:
+    """What a module with a model's weights makes of samples; tied tensors are in a model under each of their names."""
+    arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, dict) else (inputs,)
+    by_name = inputs if isinstance(inputs, dict) else {}
+    found = functional_call(module, model, arguments, by_name, tie_weights=False)
+    if isinstance(found, Mapping) and "logits" in found:
+        found = found["logits"]
+    found = getattr(found, "logits", found)
+    if not isinstance(found, torch.Tensor):
+        kind = type(found).__name__
+        raise ModelError(
+            f"the module gives a {kind}, expected a tensor, or something with a tensor called logits; wrap the module "
+            "in one that gives the tensor which the loss is about"
+        )
+    return found
+
+
+def gathered(batches: Iterable[object]) -> tuple[Inputs, torch.Tensor]:
+    """The inputs and labels of all batches of a loader.
+
+    A batch is (inputs, labels), (first, second, …, labels), or a dictionary with the labels in it.
+    """
+    parts = [_split(batch) for batch in batches]
+    if not parts:
+        raise DataError("test set: the loader gives no batches")
+    inputs, labels = zip(*parts, strict=True)
+    return _joined(list(inputs)), torch.cat(labels)
+
+
+def _split(batch: object) -> tuple[Inputs, torch.Tensor]:
+    if isinstance(batch, Mapping):
+        name = next((name for name in LABELS if name in batch), None)
+        if name is not None:
+            return {str(key): tensor for key, tensor in batch.items() if key != name}, batch[name]
+    elif isinstance(batch, list | tuple) and len(batch) > 1:
+        *inputs, labels = batch
+        first = inputs[0]
+        if len(inputs) == 1:
+            return (tuple(first) if isinstance(first, list) else first), labels
+        return tuple(inputs), labels
+    expected = f"(inputs, labels), or a dictionary with one of {', '.join(LABELS)}"
+    raise DataError(f"test set: the loader gives a {type(batch).__name__}, expected {expected}")
+
+
+def _joined(parts: list[Inputs]) -> Inputs:
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat([tensors_of(part)[0] for part in parts])
+    together = [torch.cat(tensors) for tensors in zip(*(tensors_of(part) for part in parts), strict=True)]
+    return dict(zip(first, together, strict=True)) if isinstance(first, dict) else tuple(together)
