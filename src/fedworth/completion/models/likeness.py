@@ -6,7 +6,7 @@
 m is the median distance of two clients, m' the median squared distance of two rounds. A round that heard everyone
 compares all clients on the same global model; where there are several, their squared distances are averaged, each in
 units of its own median. Without one, distances are predicted: the update process with all clients equally far from each
-other predicts everyone's change of outputs in every round, and the mean squared distance of two clients' changes counts.
+other predicts everyone's change of outputs in every round, and the mean squared distance of their changes counts.
 
 Outputs are logits, centred over the classes, or whatever else the task's module gives, as it gives it. A utility of
 one's own has no outputs: models are then compared by their numbers themselves.
