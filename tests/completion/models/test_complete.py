@@ -12,6 +12,8 @@ from fedworth.completion.models.holdouts import held_points, hold_outs
 from fedworth.completion.models.predicted import predict_absent
 from fedworth.errors import CompletionError, UnseenError
 from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.trail import fingerprint
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import FastOracle
@@ -175,3 +177,18 @@ def test_who_was_heard_once_is_named(settings, tmp_path):
     assert participation(ledger)[1:, 2].sum() == 0
     told = completed(ledger).doubts()
     assert any(line.startswith("2 was heard in one round only") for line in told)
+
+
+def test_with_fixed_weights_who_sends_back_the_global_model_adds_nothing(ledger, task, tmp_path):
+    """An idle client is added to every round; each coalition is worth the same with it and without, lone ones too."""
+    writer = create_ledger(tmp_path / "l", [*ledger.clients, "idle"], aggregation="uniform")
+    for t, round_ in enumerate(ledger.rounds()):
+        answers = {ledger.clients[k]: Answer(round_.client_models[k], 1) for k in ledger.participants(t)}
+        writer.record_round(round_.global_model, {**answers, "idle": Answer(round_.global_model, 1)})
+    writer.close(ledger.final_model())
+    with_idle, oracle = open_ledger(tmp_path / "l"), LoopOracle(task)
+    seen = observe(with_idle, oracle, weighting="fixed", as_average=True)
+    completion = complete_by_models(with_idle, oracle, seen, weighting="fixed", as_average=True)
+    totals = completion.totals(coalitions_of(np.arange(len(with_idle.clients)), len(with_idle.clients)))
+    without, together = np.split(totals, 2)  # the idle client is the highest bit
+    np.testing.assert_allclose(together, without, atol=1e-6)

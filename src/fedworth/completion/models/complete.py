@@ -14,7 +14,7 @@ import numpy as np
 
 from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.completion.models.completion import ModelCompletion
-from fedworth.completion.models.holdouts import HoldOuts, held_points, hold_outs
+from fedworth.completion.models.holdouts import HoldOuts, held_points, hold_outs, is_far_alone
 from fedworth.completion.models.lone_process import Lone, lone_utilities
 from fedworth.completion.models.predicted import PredictedLedger, predict_absent
 from fedworth.errors import CompletionError
@@ -107,7 +107,7 @@ def _fill(
     """Write one round's utilities into `row`; how many of them had to be measured."""
     row[:] = seen.row(round_index, coalitions)
     row[~coalitions.any(axis=1)] = 0.0
-    is_lone = np.isnan(row) & (coalitions.sum(axis=1) == 1)
+    is_lone = np.isnan(row) & (coalitions.sum(axis=1) == 1) & is_far_alone(weighting)
     row[is_lone] = lone.utilities[round_index, np.argmax(coalitions[is_lone], axis=1)]
     unseen = np.flatnonzero(np.isnan(row))
     if len(unseen):

@@ -85,6 +85,13 @@ def held_points(predicted: PredictedLedger) -> Indices:
     return points
 
 
+def is_far_alone(weighting: Weighting) -> bool:
+    """Whether a lone client's model lies far from the others, so that the lone process knows more of its utility than
+    its predicted model does. With fixed weights it is a small step from the global model, as small as in any coalition;
+    and a client that sends back the global model must add exactly nothing to a lone client too."""
+    return weighting != "fixed"
+
+
 @dataclass(frozen=True)
 class _Trial:
     """One round in which each of some answers is replaced by its prediction."""
@@ -106,7 +113,8 @@ class _Trial:
             self.points.tolist(), tested, np.split(truth, ends), np.split(guesses, ends), strict=True
         ):
             sizes = coalitions.sum(axis=1)
-            rows.append(self._by_size(sizes, true - np.where(sizes == 1, lone.left_out[point], guess)))
+            is_lone = (sizes == 1) & is_far_alone(weighting)
+            rows.append(self._by_size(sizes, true - np.where(is_lone, lone.left_out[point], guess)))
         return np.array(rows), n_measured + len(guesses)
 
     def _coalitions(self, client: int) -> Memberships:
