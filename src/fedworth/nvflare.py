@@ -1,8 +1,38 @@
-"""For users of NVFlare: give the server a `RoundRecorder`."""
+"""For users of NVFlare: `record` a job or a recipe, or give the server a `RoundRecorder`."""
+
+from pathlib import Path
+from typing import Any
 
 try:
-    from fedworth.federation.live.nvflare import EveryoneHeardFedAvg, RoundRecorder
+    from fedworth.federation.live import nvflare as live
+    from fedworth.federation.live.nvflare import EveryoneHeardFedAvg
 except ImportError as error:  # pragma: no cover - without the extra
     raise ImportError(f"{error}; install NVFlare beside fedworth: pip install 'fedworth[nvflare]'") from error
 
-__all__ = ["EveryoneHeardFedAvg", "RoundRecorder"]
+from fedworth.errors import UsageError
+from fedworth.federation.task import Task
+from fedworth.pipeline.acting import values_so_far
+
+__all__ = ["EveryoneHeardFedAvg", "RoundRecorder", "record"]
+
+
+class RoundRecorder(live.RoundRecorder):
+    """Writes every training round of a job into a ledger, and values the rounds so far for a controller that asks.
+
+    NVFlare makes its components from their class's place, so the one that can value is a class of its own.
+    """
+
+    def values(self, task: Task, **how: Any) -> dict[str, float]:
+        """What each site is worth so far, by its name; see `LiveRecorder.values`."""
+        return self.valued(values_so_far, task, **how)
+
+
+def record(job: Any, *, ledger: str | Path, **options: Any) -> RoundRecorder:
+    """Give the server of a `FedJob`, or of a recipe, a recorder; it is the server's component `fedworth`."""
+    of_recipe = getattr(job, "job", None) or getattr(job, "_job", None)
+    server: Any = job if callable(getattr(job, "to_server", None)) else of_recipe
+    if not callable(getattr(server, "to_server", None)):
+        raise UsageError(f"record: found a {type(job).__name__}, expected NVFlare's FedJob or a recipe")
+    recorder = RoundRecorder(str(Path(ledger).absolute()), **options)
+    server.to_server(recorder, id="fedworth")
+    return recorder

@@ -3,15 +3,20 @@
     job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
 
     BEFORE_TRAIN_TASK           a client fetches the task: it was asked, and w^t is what it is sent
-    AFTER_CONTRIBUTION_ACCEPT   its result came in: a model, a difference (w_k = w^t + difference), or an error
+    AFTER_TASK_RESULT_FILTER    something came back: if it is an error, the site failed; no controller says so later
+    AFTER_CONTRIBUTION_ACCEPT   its result was taken: a model, or a difference (w_k = w^t + difference)
     AFTER_AGGREGATION           the round is over; who was asked and did not come back was silent
     END_RUN                     the final model is the last aggregate
 
-Results are aggregated one by one and not kept, so each goes to disk as it comes. Site names are stable: they are the
-clients' names. The weight is `NUM_STEPS_CURRENT_ROUND`, 1 where a site does not say it, as NVFlare's own averaging.
+The same events come from FedAvg, from recipes and from ScatterAndGather, whose aggregate is a Shareable. Results are
+aggregated one by one and not kept, so each goes to disk as it comes. Site names are stable: they are the clients'
+names. A site weighs its `NUM_STEPS_CURRENT_ROUND` (1 where it does not say it) times what the server's
+`aggregation_weights` give it (1 where they do not), as in NVFlare's own averaging.
 """
 
+import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,7 @@ import numpy as np
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLMetaKey, ServerCommandKey
+from nvflare.apis.fl_constant import FLContextKey, FLMetaKey, ReturnCode, ServerCommandKey
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import ParamsType
 from nvflare.app_common.app_constant import AppConstants
@@ -30,9 +35,13 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from fedworth.errors import FedworthError
 from fedworth.federation.live.claims import Node, Owners, label_of, owners_of, settle
 from fedworth.federation.live.lookalikes import skeleton
-from fedworth.federation.live.recorder import LiveRecorder, record_into, with_difference
+from fedworth.federation.live.recorder import LiveRecorder, Valuer, record_into, with_difference
+from fedworth.federation.task import Task
+from fedworth.ledger.counts import checked_count
 from fedworth.ledger.ledger import open_ledger
 from fedworth.names import Aggregation
+
+log = logging.getLogger("fedworth")
 
 
 class RoundRecorder(FLComponent):  # type: ignore[misc]
@@ -51,12 +60,14 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._owners = Owners()
         self._nodes: dict[str, Node] = {}  # of the open round: from where each client answered
         self._contested: list[str] = []
+        self._failed: set[str] = set()  # in the open round
         self._after: dict[str, Any] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Listen; whatever goes wrong here must not reach the training."""
         actions = {
             AppEventType.BEFORE_TRAIN_TASK: self._asked_one,
+            EventType.AFTER_TASK_RESULT_FILTER: self._came_back,
             AppEventType.AFTER_CONTRIBUTION_ACCEPT: self._heard_one,
             AppEventType.AFTER_AGGREGATION: self._aggregated,
             EventType.END_RUN: self._ended,
@@ -65,20 +76,38 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             if event_type == EventType.START_RUN:
                 self._started(fl_ctx)
             elif event_type in actions and self._recorder is not None:
-                try:
-                    actions[event_type](self._recorder, fl_ctx)
-                except Exception as error:
-                    self._lose(self._recorder, f"{type(error).__name__}: {error}")
+                self._attempt(actions[event_type], self._recorder, fl_ctx)
+
+    def _attempt(self, action: Callable[[LiveRecorder, Any], None], recorder: LiveRecorder, fl_ctx: Any) -> None:
+        """Do something of ours; what goes wrong in it costs the round, or is at least logged."""
+        try:
+            try:
+                action(recorder, fl_ctx)
+            except Exception as error:
+                self._lose(recorder, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
 
     def _started(self, fl_ctx: Any) -> None:
         try:
-            settings = {"source": "nvflare"}
             self._recorder = record_into(
-                Path(self.ledger), aggregation=self.aggregation, settings=settings, resume=self.resume
+                Path(self.ledger),
+                aggregation=self.aggregation,
+                real_weights=True,  # steps times aggregation weights
+                settings={"source": "nvflare"},
+                resume=self.resume,
             )
             self._owners = owners_of(open_ledger(self._recorder.writer.folder))
         except FedworthError as error:  # before any training: better now than after it
             self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
+
+    def valued(self, valued_by: Valuer, task: Task, **how: Any) -> dict[str, float]:
+        """What each site is worth so far; nobody is in it if nothing is recorded yet."""
+        with self._lock:
+            if self._recorder is None:
+                return {}
+            self._recorder.valued_by = valued_by
+            return self._recorder.values(task, **how)
 
     def _asked_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
@@ -88,18 +117,29 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         if self._number != sent.current_round:
             self._end(recorder)  # of a round that was given up
             self._number, self._asked, self._nodes, self._contested = sent.current_round, [], {}, []
+            self._failed = set()
             self._model = {key: _array(value) for key, value in sent.params.items()}
             sites = [self._owners.spelt(site) for site in registered]
             recorder.start_round(self._model, asked=[*dict.fromkeys([*sites, name])], number=int(sent.current_round))
         if name not in self._asked:
             self._asked.append(name)
 
+    def _came_back(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+        if self._number is None or fl_ctx.get_prop(FLContextKey.TASK_NAME) != self.task_name:
+            return
+        code = result.get_return_code(default=ReturnCode.OK) if isinstance(result, Shareable) else "no result"
+        name = None if code == ReturnCode.OK else self._who(recorder, result, fl_ctx)
+        if name is not None and name in self._asked:
+            self._failed.add(name)
+            recorder.client_failed(name, f"the site returned {code}")
+
     def _heard_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
         if self._number is None or fl_ctx.get_prop(AppConstants.CURRENT_ROUND) != self._number:
             return  # late, of a round that is over: nobody averages it
         name = self._who(recorder, result, fl_ctx)
-        if name is None:
+        if name is None or name in self._failed:
             return
         if result is None:
             recorder.client_failed(name, "the site returned an error")
@@ -107,7 +147,8 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         try:
             answer = FLModelUtils.from_shareable(result)
             model = _full(answer.params, answer.params_type, self._model)
-            n_samples = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+            steps = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+            n_samples = checked_count(steps, "samples", "its steps") * _given_weight(_peer(fl_ctx), fl_ctx)
         except Exception as error:  # a result may hold anything
             recorder.client_quarantined(name, f"its result cannot be read ({type(error).__name__}: {error})")
             return
@@ -143,6 +184,8 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
         before = self._model
         self._end(recorder)
+        if isinstance(result, Shareable):
+            result = FLModelUtils.from_shareable(result)
         if result is not None and result.params:
             self._after = {**before, **_full(result.params, result.params_type, before)}
 
@@ -174,6 +217,17 @@ class EveryoneHeardFedAvg(FedAvg):  # type: ignore[misc]
 def _peer(fl_ctx: Any) -> str:
     """Who is at the other end."""
     return str(fl_ctx.get_peer_context().get_identity_name())
+
+
+def _given_weight(site: str, fl_ctx: Any) -> float:
+    """What the server's own settings weigh a site by, beside its steps: of FedAvg, or of ScatterAndGather's aggregator,
+    which keeps them by the kind of data."""
+    workflow = getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None)
+    controller = getattr(workflow, "controller", None)
+    of_aggregator = getattr(getattr(controller, "aggregator", None), "aggregation_weights", None)
+    given = getattr(controller, "aggregation_weights", None) or of_aggregator or {}
+    weight = given.get("", given).get(site)
+    return 1.0 if weight is None else float(weight)
 
 
 def _full(params: Any, kind: Any, model: dict[str, Any]) -> dict[str, Any]:

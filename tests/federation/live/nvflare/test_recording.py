@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import ReturnCode, make_reply
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -19,10 +21,19 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+import fedworth.nvflare
+from fedworth.errors import UsageError
+from fedworth.federation.live import nvflare as live
 from fedworth.federation.live.nvflare import RoundRecorder
+from fedworth.federation.live.recorder import LiveRecorder
+from fedworth.federation.rules.check import check_ledger
+from fedworth.federation.rules.rule import WeightedMean
+from fedworth.federation.task import Task
 from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.writer import LedgerWriter
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "nvflare"
+JOBS = Path(__file__).parent / "jobs"
 START = {"w": np.arange(4.0, dtype=np.float32), "b": np.array([1.0], dtype=np.float32)}
 
 
@@ -32,6 +43,8 @@ class Job:
 
     recorder: RoundRecorder
     sites: tuple[str, ...] = ("site-1", "site-2", "site-3")
+    start: dict[str, Any] = field(default_factory=lambda: START)
+    runner: Any = None
     manager: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,12 +59,13 @@ class Job:
         context = self.manager.new_context()
         if site is not None:
             context.set_peer_context(FLContextManager(engine=self, identity_name=site).new_context())
+        context.set_prop(FLContextKey.RUNNER, self.runner, private=True, sticky=False)
         for key, value in props.items():
             context.set_prop(getattr(AppConstants, key), value, private=True, sticky=False)
         self.recorder.handle_event(event, context)
 
     def ask(self, site: str, number: int) -> None:
-        sent = FLModelUtils.to_shareable(FLModel(params=START, current_round=number, total_rounds=9))
+        sent = FLModelUtils.to_shareable(FLModel(params=self.start, current_round=number, total_rounds=9))
         self.fire(AppEventType.BEFORE_TRAIN_TASK, site, TRAIN_SHAREABLE=sent)
 
     def hear(self, site: str, number: int, result: Any, *, accepted: bool = True) -> None:
@@ -62,6 +76,13 @@ class Job:
             AGGREGATION_ACCEPTED=accepted,
             CURRENT_ROUND=number,
         )
+
+    def came_back(self, site: str, result: Any, *, task: str = "train") -> None:
+        context = self.manager.new_context()
+        context.set_peer_context(FLContextManager(engine=self, identity_name=site).new_context())
+        for key, value in ((FLContextKey.TASK_NAME, task), (FLContextKey.TASK_RESULT, result)):
+            context.set_prop(key, value, private=True, sticky=False)
+        self.recorder.handle_event(EventType.AFTER_TASK_RESULT_FILTER, context)
 
     def aggregate(self, params: dict[str, Any], kind: Any = ParamsType.FULL) -> None:
         self.fire(AppEventType.AFTER_AGGREGATION, AGGREGATION_RESULT=FLModel(params=params, params_type=kind))
@@ -160,18 +181,115 @@ def test_a_ledger_that_exists_stops_the_job_before_it_begins(tmp_path):
     assert verify_ledger(tmp_path / "l").n_rounds == 1
 
 
-@pytest.mark.parametrize("options", [(), ("--diff",)])
-def test_three_sites_in_the_simulator_leave_a_ledger_whose_mean_is_nvflares(tmp_path, options):
-    command = [sys.executable, "job.py", "--ledger", str(tmp_path / "l"), "--rounds", "2", *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, check=True, timeout=300)
+def test_a_site_that_returns_an_error_has_failed_and_one_that_returns_nothing_was_silent(job, tmp_path):
+    for site in job.sites:
+        job.ask(site, 0)
+    job.came_back("site-1", make_reply(ReturnCode.OK))
+    job.hear("site-1", 0, result(START))
+    job.came_back("site-2", make_reply(ReturnCode.EXECUTION_EXCEPTION))  # ScatterAndGather says no more of it
+    job.came_back("site-3", make_reply(ReturnCode.EXECUTION_EXCEPTION), task="validate")
+    job.hear("site-2", 0, None, accepted=False)  # FedAvg does
+    job.aggregate(START)
+    entry = verify_ledger(tmp_path / "l").entries[0]
+    assert (entry.answered, entry.failed, entry.silent) == ((0,), (1,), (2,))
+    assert entry.failure_reasons == ("the site returned EXECUTION_EXCEPTION",)
+    assert entry.notes == ()
+
+
+@pytest.mark.parametrize("kind", [ParamsType.FULL, ParamsType.DIFF])
+def test_an_aggregate_that_is_a_shareable_is_the_final_model(job, tmp_path, kind):
+    """As ScatterAndGather's aggregators give it."""
+    job.ask("site-1", 0)
+    job.hear("site-1", 0, result(START))
+    job.fire(AppEventType.AFTER_AGGREGATION, AGGREGATION_RESULT=result(START, kind))
+    job.fire(EventType.END_RUN)
     ledger = verify_ledger(tmp_path / "l")
+    assert (ledger.is_closed, ledger.missing) == (True, ())
+    assert torch.equal(ledger.final_model()["w"], torch.from_numpy(START["w"] * (1 + (kind == ParamsType.DIFF))))
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        SimpleNamespace(aggregation_weights={"site-1": 2.5}),
+        SimpleNamespace(aggregator=SimpleNamespace(aggregation_weights={"": {"site-1": 2.5}})),
+    ],
+    ids=["FedAvg", "ScatterAndGather"],
+)
+def test_the_weights_that_the_server_gives_its_sites_are_recorded(job, tmp_path, controller):
+    job.runner = SimpleNamespace(current_wf=SimpleNamespace(controller=controller))
+    for site in job.sites:
+        job.ask(site, 0)
+        job.hear(site, 0, result(START, NUM_STEPS_CURRENT_ROUND=4))
+    job.aggregate(START)
+    assert open_ledger(tmp_path / "l").entries[0].sample_counts == (10, 4, 4)
+
+
+CALLS = [
+    *((live.RoundRecorder, n) for n in vars(live.RoundRecorder) if n.startswith("_") and not n.endswith("__")),
+    *((LiveRecorder, n) for n, f in vars(LiveRecorder).items() if not n.endswith("__") and callable(f)),
+    *((LedgerWriter, n) for n, f in vars(LedgerWriter).items() if not n.endswith("__") and callable(f)),
+    *((live, name) for name in ("_peer", "_full", "_array", "_given_weight")),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), [call for call in CALLS if call[1] not in ("_attempt", "_started")])
+def test_no_call_raises_into_the_training(job, monkeypatch, owner, name):
+    def explode(*_args, **_kwargs):
+        raise RuntimeError("a fault of fedworth's")
+
+    monkeypatch.setattr(owner, name, explode)
+    for number in (0, 1):
+        for site in job.sites:
+            job.ask(site, number)
+            job.came_back(site, make_reply(ReturnCode.OK))
+            job.hear(site, number, result(START))
+        job.aggregate(START)
+    job.fire(EventType.END_RUN)
+
+
+def test_values_are_there_after_each_round_and_nobody_has_one_before(tmp_path):
+    recorder = fedworth.nvflare.RoundRecorder(str(tmp_path / "l"))
+    task = Task(torch.nn.Linear(4, 1), torch.randn(6, 4), torch.zeros(6, dtype=torch.int64))
+    assert recorder.values(task) == {}
+    start = {"weight": np.zeros((1, 4), dtype=np.float32), "bias": np.zeros(1, dtype=np.float32)}
+    job = Job(recorder, start=start)
+    for site in job.sites:
+        job.ask(site, 0)
+        job.hear(site, 0, result(start))
+    job.aggregate(start)
+    assert recorder.values(task) == dict.fromkeys(job.sites, 0.0)
+
+
+def simulated(tmp_path, folder, *command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    told = [sys.executable, "job.py", *command, "--ledger", str(tmp_path / "l")]
+    subprocess.run(told, cwd=folder, env=environment, capture_output=True, check=True, timeout=600)
+    ledger = verify_ledger(tmp_path / "l")
+    checked = check_ledger(ledger, WeightedMean())
+    checked.refuse_others()
+    assert (checked.n_same, ledger.is_closed, ledger.missing) == (2, True, ())
+    return ledger
+
+
+def test_three_sites_of_fedavg_leave_a_ledger_whose_mean_is_nvflares(tmp_path):
+    ledger = simulated(tmp_path, EXAMPLE, "--rounds", "2")
     assert [len(entry.participants) for entry in ledger.entries] == [3, 2]
     assert ledger.sample_counts() == {0: 216, 1: 432, 2: 648}
-    models = [round_.global_model for round_ in ledger.rounds()]
-    for round_, after in zip(ledger.rounds(), [*models[1:], ledger.final_model()], strict=True):
-        counts = dict(zip(round_.entry.answered, round_.entry.sample_counts, strict=True))
-        for name, expected in after.items():
-            shares = [n * round_.client_models[k][name].to(torch.float64) for k, n in counts.items()]
-            mean = torch.stack(shares).sum(dim=0) / sum(counts.values())
-            torch.testing.assert_close(mean, expected.to(torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def test_a_recipe_whose_sites_send_differences_is_recorded_with_the_weights_it_gives(tmp_path):
+    ledger = simulated(tmp_path, JOBS, "recipe", "--diff")
+    assert ledger.sample_counts() == {0: 25, 1: 20, 2: 30}
+
+
+def test_scatter_and_gather_is_recorded_and_a_site_that_fails_is_told_from_a_silent_one(tmp_path):
+    ledger = simulated(tmp_path, JOBS, "scatter-and-gather", "--diff")
+    assert [len(entry.participants) for entry in ledger.entries] == [3, 2]
+    assert (ledger.entries[1].failed, ledger.entries[1].silent) == ((1,), ())
+    assert ledger.sample_counts() == {0: 25, 1: 20, 2: 30}
+
+
+def test_another_kind_of_object_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="record: found a str, expected NVFlare's FedJob or a recipe"):
+        fedworth.nvflare.record("job", ledger=tmp_path / "l")

@@ -1,0 +1,68 @@
+"""Three sites in NVFlare's simulator: ScatterAndGather, or a recipe; both recorded."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from drawn import Drawn, First  # type: ignore[import-not-found]
+from nvflare.apis.dxo import DataKind
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
+from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.client.config import TransferType
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.sim_env import SimEnv
+
+import fedworth.nvflare
+
+N_SITES, N_ROUNDS = 3, 2
+WEIGHTS = {"site-1": 2.5}
+HERE = Path(__file__).parent
+
+
+def scatter_and_gather(diff: bool) -> FedJob:
+    job = FedJob(name="gather", min_clients=2)
+    kind = DataKind.WEIGHT_DIFF if diff else DataKind.WEIGHTS
+    parts = {
+        "aggregator": InTimeAccumulateWeightedAggregator(expected_data_kind=kind, aggregation_weights=dict(WEIGHTS)),
+        "shareable_generator": FullModelShareableGenerator(),
+        "persistor": First(),
+    }
+    for name, part in parts.items():
+        job.to_server(part, id=name)
+    options = {"wait_time_after_min_received": 0, "task_check_period": 0.05, "persistor_id": "persistor"}
+    job.to_server(ScatterAndGather(min_clients=2, num_rounds=N_ROUNDS, **options))
+    job.to_clients(Drawn(fails="site-2", diff=diff), tasks=["train"])
+    return job
+
+
+def recipe(diff: bool) -> NumpyFedAvgRecipe:
+    return NumpyFedAvgRecipe(
+        name="recipe",
+        model=[[0.5, -0.5, 1.0], [0.0, 1.0, 2.0]],
+        min_clients=N_SITES,
+        num_rounds=N_ROUNDS,
+        train_script=str(HERE / "script.py"),
+        params_transfer_type=TransferType.DIFF if diff else TransferType.FULL,
+        aggregation_weights=dict(WEIGHTS),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workflow", choices=["scatter-and-gather", "recipe"])
+    parser.add_argument("--ledger", required=True)
+    parser.add_argument("--diff", action="store_true")
+    args = parser.parse_args()
+    job = recipe(args.diff) if args.workflow == "recipe" else scatter_and_gather(args.diff)
+    fedworth.nvflare.record(job, ledger=args.ledger)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as workspace:
+        if args.workflow == "recipe":
+            job.run(SimEnv(num_clients=N_SITES, workspace_root=workspace))
+        else:
+            job.simulator_run(workspace, n_clients=N_SITES, threads=N_SITES)
+
+
+if __name__ == "__main__":
+    main()
