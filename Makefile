@@ -1,4 +1,5 @@
 # make demo | test | check | format | live | torture | bench | studies        the rest: fedworth --help
+# the page is tested in Chromium: one that is there, or Debian's where make may install it, else those tests are skipped
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,19 +8,27 @@ SOURCES := src tests benchmarks tools examples
 
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test check format live torture bench studies clean
+.PHONY: demo test chromium check format live torture bench studies clean
 
 demo: $(STAMP)
 	$(BIN)/fedworth run --seed 25 --out runs/demo --resume
 
 # flwr and nvflare pin what others use, so each is tested in an environment of its own; flwr in its oldest version too
-test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/federation/live/flower \
+test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed chromium
+	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore tests/federation/live/flower \
 		--ignore tests/federation/live/flower_old --ignore tests/federation/live/nvflare
 	.venv-flower/bin/python -m pytest tests/federation/live/flower tests/federation/live/flower_old \
 		--ignore tests/federation/live/flower/test_live.py
 	.venv-flower-oldest/bin/python -m pytest tests/federation/live/flower_old
 	.venv-nvflare/bin/python -m pytest tests/federation/live/nvflare
+
+# a browser to test the page in: installed only as root and by apt-get; elsewhere the tests say what to install
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		[ -n "$$FEDWORTH_CHROMIUM" ] || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		apt-get install -y -qq --no-install-recommends chromium; } || \
+		echo "no Chromium: the page is not tested in a browser; apt-get install chromium, or set FEDWORTH_CHROMIUM"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)

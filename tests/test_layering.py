@@ -12,7 +12,7 @@ import pytest
 import fedworth
 
 ROOT = Path(fedworth.__file__).parent
-GROUND = ("errors", "names", "arrays", "storage", "compile", "trail")
+GROUND = ("errors", "names", "arrays", "storage", "compile", "trail", "colours")
 WAY = (
     "",
     "ledger",
@@ -27,7 +27,7 @@ WAY = (
     "cli",
     "__main__",
 )
-SUBROOMS = {"fedworth.utility.fast", "fedworth.utility.games", "fedworth.completion.models"}
+SUBROOMS = {"fedworth.utility.fast", "fedworth.utility.games", "fedworth.completion.models", "fedworth.report.page"}
 """Folders with a door of their own: nobody outside imports from deeper in them."""
 
 LARGEST_ROOM, LONGEST_MODULE = 18, 300

@@ -40,9 +40,24 @@ if TYPE_CHECKING:
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
     from fedworth.pipeline.stages import ValuingSettings as ValuingSettings
+    from fedworth.report.comparison import Comparison as Comparison
+    from fedworth.report.comparison import compare_reports as compare_reports
     from fedworth.report.files import read_report as read_report
     from fedworth.report.files import write_report as write_report
+    from fedworth.report.files import write_statement as write_statement
+    from fedworth.report.page import PageSettings as PageSettings
+    from fedworth.report.page import comparison_html as comparison_html
+    from fedworth.report.page import page_html as page_html
+    from fedworth.report.page import statement_html as statement_html
+    from fedworth.report.plots import plot_comparison as plot_comparison
+    from fedworth.report.plots import plot_course as plot_course
+    from fedworth.report.plots import plot_gains as plot_gains
+    from fedworth.report.plots import plot_rounds as plot_rounds
+    from fedworth.report.plots import plot_values as plot_values
     from fedworth.report.report import Report as Report
+    from fedworth.report.rewards import Rewards as Rewards
+    from fedworth.report.rewards import RewardSettings as RewardSettings
+    from fedworth.report.rewards import rewards as rewards
     from fedworth.utility.cache import utility_cache as utility_cache
     from fedworth.utility.fast import FastOracle as FastOracle
     from fedworth.utility.matrix import UtilityMatrix as UtilityMatrix
@@ -58,10 +73,12 @@ if TYPE_CHECKING:
     from fedworth.utility.subset import stratified_subset as stratified_subset
     from fedworth.valuation.valuation import Valuation as Valuation
     from fedworth.valuation.value import value as value
+    from fedworth.valuation.worth import Worth as Worth
 
 _HOMES = {
     "Answer": "ledger.writer",
     "Budget": "utility.planning.budget",
+    "Comparison": "report.comparison",
     "Completion": "completion.completion",
     "FactorCompletion": "completion.completion",
     "FactorSettings": "completion.complete",
@@ -70,16 +87,22 @@ _HOMES = {
     "Ledger": "ledger.ledger",
     "LedgerWriter": "ledger.writer",
     "LoopOracle": "utility.oracle",
+    "PageSettings": "report.page",
     "PlanSettings": "utility.planning.choose",
     "Report": "report.report",
+    "RewardSettings": "report.rewards",
+    "Rewards": "report.rewards",
     "RunSettings": "pipeline.run",
     "SimulationSettings": "federation.simulation.settings",
     "Task": "federation.task",
     "UtilityMatrix": "utility.matrix",
     "Valuation": "valuation.valuation",
     "ValuingSettings": "pipeline.stages",
+    "Worth": "valuation.worth",
     "choose_factors": "completion.crossvalidation",
     "choose_plan": "utility.planning.choose",
+    "compare_reports": "report.comparison",
+    "comparison_html": "report.page",
     "complete": "completion.complete",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",
@@ -90,14 +113,22 @@ _HOMES = {
     "observe": "utility.observe",
     "observe_and_count": "utility.observe",
     "open_ledger": "ledger.ledger",
+    "page_html": "report.page",
     "participation": "utility.observe",
+    "plot_comparison": "report.plots",
+    "plot_course": "report.plots",
+    "plot_gains": "report.plots",
+    "plot_rounds": "report.plots",
+    "plot_values": "report.plots",
     "read_report": "report.files",
     "record_into": "federation.live.recorder",
     "resume_ledger": "ledger.writer",
+    "rewards": "report.rewards",
     "run": "pipeline.run",
     "save_completion": "completion.completion_file",
     "save_utilities": "utility.matrix_file",
     "simulate": "federation.simulation.simulate",
+    "statement_html": "report.page",
     "stratified_subset": "utility.subset",
     "task_from_loader": "federation.task",
     "task_of": "federation.simulation.simulate",
@@ -105,6 +136,7 @@ _HOMES = {
     "value": "valuation.value",
     "verify_ledger": "ledger.ledger",
     "write_report": "report.files",
+    "write_statement": "report.files",
 }
 _DOORS = ("flower", "nvflare")
 

@@ -54,6 +54,9 @@ DEFAULT_COMPLETION: CompletionKind = "models"
 
 MethodName = Literal["fedsv", "fedsv-later", "comfedsv", "comfedsv-factors", "truth", "heard-round", "leave-one-out"]
 
+RewardRule = Literal["positive", "floor", "lower", "softmax"]
+"""By what a pool of money is split."""
+
 DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
 PartitionName = Literal["iid", "two-class", "natural"]
 ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
@@ -74,6 +77,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "treatment of unseen coalitions": get_args(Unseen),
     "completion": get_args(CompletionKind),
     "method": get_args(MethodName),
+    "rule": get_args(RewardRule),
     "data set": get_args(DatasetName),
     "partition": get_args(PartitionName),
     "model": get_args(ModelName),

@@ -56,7 +56,7 @@ def test_a_client_without_a_value_is_shown_as_absent_not_as_zero():
     shown = values_table(report(valuations=(valuation("comfedsv", 1.0, np.nan, 2.0),), copies=()))
     assert shown.rows[1] == ("b", "–", "–", "–")
     line = csv_text(report(valuations=(valuation("comfedsv", 1.0, np.nan, 2.0),))).splitlines()[2]
-    assert line == "b,comfedsv,,,,"
+    assert line == "b,comfedsv,,,,,,,,"
 
 
 def test_standard_errors_stand_beside_the_values():
@@ -73,7 +73,7 @@ def test_warnings_and_refusals_reach_the_reader():
 
 def test_written_and_read_back_is_the_same_report(tmp_path):
     paths = write_report(report(coverage={"n_columns_by_size": [3], "share_seen_by_size": [0.5]}), tmp_path)
-    assert [path.name for path in paths] == ["report.csv", "report.json", "report.md"]
+    assert [path.name for path in paths] == ["report.csv", "report.json", "report.md", "report.html"]
     assert read_report(tmp_path / "report.json").document() == json.loads(paths[1].read_text())
     again = write_report(read_report(tmp_path / "report.json"), tmp_path / "again")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]

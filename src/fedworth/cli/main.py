@@ -7,9 +7,25 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
+from fedworth.cli.results import compare, rewards, statement
 from fedworth.errors import FedworthError
 
-COMMANDS = (simulate, observe, complete, value, report, run, theory, watch, verify, import_, reproduce)
+COMMANDS = (
+    simulate,
+    observe,
+    complete,
+    value,
+    report,
+    statement,
+    rewards,
+    compare,
+    run,
+    theory,
+    watch,
+    verify,
+    import_,
+    reproduce,
+)
 INTERRUPTED = 130
 
 

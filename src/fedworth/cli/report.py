@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 
 from fedworth.cli.options import command
+from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
-from fedworth.report.files import read_report, write_report
+from fedworth.report.files import read_report, read_rewards, write_report
 from fedworth.report.report import Report
 from fedworth.report.tables import headlines, tables
 
@@ -15,18 +16,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "report",
-        "Print a run's tables and write them as CSV, JSON and Markdown.",
+        "Print a run's tables and write them as a page, CSV, JSON and Markdown.",
         "fedworth report runs/demo --out reports",
         run,
     )
     parser.add_argument("run", type=Path, help="the folder of a run")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run's folder)")
+    add_page_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Read a run's report, write its files, show it."""
     report = read_report(args.run / "report.json")
-    show_report(report, write_report(report, args.out or args.run), as_json=args.json)
+    rewards = read_rewards(args.run) if args.rewards else None
+    paths = write_report(report, args.out or args.run, page_settings(args), rewards=rewards)
+    show_report(report, paths, as_json=args.json)
 
 
 def show_report(report: Report, paths: list[Path], *, as_json: bool) -> None:

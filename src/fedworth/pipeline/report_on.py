@@ -22,11 +22,13 @@ from fedworth.completion.completion_file import load_completion, load_factors, s
 from fedworth.completion.coverage import coverage
 from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.federation.task import Task
+from fedworth.ledger.finding import FindingKind
 from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Measure, MethodName, OracleName
 from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, value_by
 from fedworth.report.report import Report
+from fedworth.report.rounds import rounds_of_report
 from fedworth.storage import Progress, silent
 from fedworth.trail import Trail, fingerprint
 from fedworth.utility.choices import oracle_named
@@ -83,6 +85,8 @@ def report_on(
         coverage=coverage(utilities).document() if utilities.heard.any() else None,
         notes=_notes(ledger, utilities, is_valued=bool(valuations)),
         findings=findings(ledger),
+        looked_for=tuple(FindingKind),
+        rounds=rounds_of_report(utilities, valuations, completed["comfedsv"], numbers=work.numbers),
     )
 
 
@@ -110,6 +114,11 @@ class _Work:
     settings: ValuingSettings
     folder: Path
     progress: Progress
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The rounds by the federation's own numbers."""
+        return tuple(entry.number for entry in self.ledger.entries)
 
     @property
     def _oracle(self) -> FastOracle | LoopOracle:

@@ -1,22 +1,33 @@
 """The report: all valuations of one federation side by side, what they rest on, and how far to trust them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedworth.errors import ArtefactError
-from fedworth.ledger.finding import Finding, finding_from
+from fedworth.errors import ArtefactError, UsageError
+from fedworth.ledger.finding import Finding, FindingKind, finding_from
 from fedworth.names import MethodName
+from fedworth.report.rounds import Rounds, rounds_from
 from fedworth.theory.fairness import relative_difference
 from fedworth.trail import Trail
+from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import BASES, Valuation, valuation_from
+from fedworth.valuation.worth import Worth
+
+PREFERRED = ("comfedsv", "comfedsv-factors", "fedsv", "heard-round", "leave-one-out", "fedsv-later", "truth")
+"""Which method a page is about, if there are several: the first of these that gave values."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """Valuations, refusals, coverage, pairs of clients known to have the same data, and what was found."""
+    """Valuations, refusals, coverage, pairs of clients known to have the same data, and what was found.
+
+    Indexing by a client, iterating and sorting are those of the `chosen` valuation; two reports are equal if their
+    documents are.
+    """
 
     title: str
     clients: tuple[str, ...]
@@ -26,6 +37,8 @@ class Report:
     coverage: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    looked_for: tuple[FindingKind, ...] = ()  # kinds of findings that were looked for, found or not
+    rounds: Rounds | None = None
 
     def __post_init__(self) -> None:
         for valuation in self.valuations:
@@ -47,6 +60,50 @@ class Report:
         """The valuation by this method, if there is one."""
         return next((v for v in self.valuations if v.method == method), None)
 
+    @property
+    def chosen(self) -> Valuation:
+        """The valuation to act on: ComFedSV if there is one, else the next best."""
+        made = {valuation.method: valuation for valuation in self.valuations}
+        found = next((made[method] for method in (*PREFERRED, *made) if method in made), None)
+        if found is None:
+            raise ArtefactError(
+                f"{self.title}: no method gave values ({'; '.join(self.warnings()) or 'none asked for'})"
+            )
+        return found
+
+    def __getitem__(self, client: str) -> Worth:
+        return self.chosen[client]
+
+    def __iter__(self) -> Iterator[Worth]:
+        return iter(self.chosen)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __eq__(self, other: object) -> bool:
+        return self.document() == other.document() if isinstance(other, Report) else NotImplemented
+
+    def __repr__(self) -> str:
+        methods = ", ".join(valuation.method for valuation in self.valuations) or "none"
+        return f"<Report {self.title!r}: {len(self)} clients by {methods}; {len(self.findings)} findings>"
+
+    def _repr_html_(self) -> str:
+        chosen = self.chosen
+        note = "" if chosen.uncertainty is None else chosen.uncertainty.sentence
+        return notebook_html(f"{self.title} — {chosen.method}: {BASES[chosen.method]}", repr(self), list(chosen), note)
+
+    def to_dataframe(self) -> Any:
+        """A pandas data frame with a row a client and method, and the columns of `report.csv`.
+
+        Example:
+            fedworth.read_report("runs/demo/report.json").to_dataframe().pivot(index="client", columns="method")
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("to_dataframe needs pandas: install it with  pip install 'fedworth[pandas]'") from None
+        return pandas.concat([made.to_dataframe() for made in self.valuations], ignore_index=True)
+
     def warnings(self) -> list[str]:
         """What a reader must know before believing a number, each said once."""
         said = [f"{v.method}: {warning}" for v in self.valuations for warning in v.warnings]
@@ -66,6 +123,8 @@ class Report:
             "notes": list(self.notes),
             "trail": None if self.trail is None else self.trail.document(),
             "findings": [finding.document() for finding in self.findings],
+            "looked_for": [str(kind) for kind in self.looked_for],
+            "rounds": None if self.rounds is None else self.rounds.document(),
         }
 
 
@@ -81,6 +140,8 @@ def report_from(document: dict[str, Any]) -> Report:
             document["coverage"],
             tuple(document["notes"]),
             tuple(finding_from(found) for found in document.get("findings", ())),
+            tuple(FindingKind(kind) for kind in document.get("looked_for", ())),
+            rounds_from(document.get("rounds")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ArtefactError(f"not a report: {error!r}") from error

@@ -11,7 +11,7 @@ from fedworth.ledger.finding import Finding
 from fedworth.names import MethodName
 from fedworth.report.report import Report, agreement
 from fedworth.trail import Trail
-from fedworth.valuation.valuation import BASES, Valuation
+from fedworth.valuation.valuation import BASES, COLUMNS, Valuation
 
 MAIN: tuple[MethodName, ...] = ("comfedsv", "fedsv", "truth")
 LABELS: dict[MethodName, str] = {
@@ -142,15 +142,9 @@ def csv_text(report: Report) -> str:
     """One line a client and method, full precision; text that a spreadsheet would run as a formula is quoted."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["client", "method", "value", "standard_error", "share", "rank"])
-    for valuation in report.valuations:
-        errors = valuation.standard_errors
-        for k, name in enumerate(valuation.clients):
-            error = None if errors is None else errors[k]
-            numbers = [valuation.values[k], error, valuation.shares[k]]
-            cells = ["" if x is None or math.isnan(x) else repr(float(x)) for x in numbers]
-            rank = valuation.ranks[k]
-            writer.writerow([_harmless(name), valuation.method, *cells, "" if rank is None else rank])
+    writer.writerow(COLUMNS)
+    for name, *rest in (row for valuation in report.valuations for row in valuation.rows()):
+        writer.writerow([harmless(name), *("" if cell is None else cell for cell in rest)])
     return buffer.getvalue()
 
 
@@ -184,5 +178,6 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).translate(_ESCAPES)
 
 
-def _harmless(name: str) -> str:
-    return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
+def harmless(text: str) -> str:
+    """Text that a spreadsheet shows, and does not run as a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

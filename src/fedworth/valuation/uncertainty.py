@@ -25,6 +25,8 @@ from fedworth.errors import ValuationError
 from fedworth.valuation.ranking import EQUAL
 
 LEVEL = 0.9
+HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))
+"""Of an interval, in standard deviations: 1.645."""
 TOLD_APART, ROUGH = 0.3, 1.0
 MOST_LISTED = 100
 """Up to so many clients every pair's chance is kept; beyond, only the rank intervals that follow from them."""
@@ -71,7 +73,7 @@ class Uncertainty:
 
     def intervals(self, values: Floats) -> Floats:
         """(n_clients, 2): the lower and upper ends of the 90 % intervals around these values."""
-        half = float(ndtri((1 + LEVEL) / 2)) * self.deviations
+        half = HALF_WIDTH * self.deviations
         return np.stack([values - half, values + half], axis=1)
 
     def document(self, values: Floats) -> dict[str, Any]:

@@ -5,17 +5,20 @@ client's positive value is of all positive values, so that clients that did harm
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.errors import UsageError, ValuationError
+from fedworth.errors import UsageError, ValuationError, unknown_name
 from fedworth.names import MethodName, checked_name
 from fedworth.trail import Trail, trail_from
+from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import ranks_of
-from fedworth.valuation.uncertainty import Uncertainty, uncertainty_from
+from fedworth.valuation.uncertainty import HALF_WIDTH, Uncertainty, uncertainty_from
+from fedworth.valuation.worth import Covered, Worth, worth
 
 BASES: dict[MethodName, str] = {
     "fedsv": "earned: what the client added in the rounds it took part in",
@@ -26,11 +29,17 @@ BASES: dict[MethodName, str] = {
     "heard-round": "baseline: the one round that heard everyone",
     "leave-one-out": "baseline: what the participants lose without the client, summed over its rounds",
 }
+COLUMNS = ("client", "method", "value", "standard_error", "low", "high", "share", "rank", "rank_low", "rank_high")
+"""Of `report.csv` and of data frames; low and high are the ends of the 90 % interval."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Valuation:
-    """Values of all clients by one method."""
+    """Values of all clients by one method.
+
+    `valuation["a"]` is the line of client a, iterating gives all lines in the clients' order, `sorted(valuation,
+    reverse=True)` the most valuable first; two valuations are equal if their documents are.
+    """
 
     method: MethodName
     clients: tuple[str, ...]
@@ -59,6 +68,74 @@ class Valuation:
     def ranks(self) -> tuple[int | None, ...]:
         """1 for the most valuable; values that differ by rounding alone share a rank; none without a value."""
         return tuple(None if math.isnan(rank) else int(rank) for rank in ranks_of(self.values))
+
+    @property
+    def covered(self) -> Covered:
+        """What the intervals cover."""
+        if self.uncertainty is not None and self.completion is not None:
+            return Covered.ESTIMATES
+        if self.uncertainty is not None or self.standard_errors is not None:
+            return Covered.DRAWS
+        return Covered.MEASURED if self.completion is None else Covered.UNKNOWN
+
+    @property
+    def intervals(self) -> NDArray[np.float64] | None:
+        """(n_clients, 2): the ends of the 90 % intervals; NaN where one is not known, None where none is."""
+        if self.uncertainty is not None:
+            return self.uncertainty.intervals(self.values)
+        if self.standard_errors is None:
+            return None
+        half = HALF_WIDTH * self.standard_errors
+        return np.stack([self.values - half, self.values + half], axis=1)
+
+    def __getitem__(self, client: str) -> Worth:
+        if client not in self.clients:
+            raise unknown_name("client", str(client), self.clients)
+        return list(self)[self.clients.index(client)]
+
+    def __iter__(self) -> Iterator[Worth]:
+        known, n = self.intervals, len(self.clients)
+        ranges = (None,) * n if self.uncertainty is None else self.uncertainty.rank_intervals
+        intervals = [None] * n if known is None else known.tolist()
+        lines = zip(
+            self.clients, self.values.tolist(), intervals, self.shares.tolist(), self.ranks, ranges, strict=True
+        )
+        return (worth(*line) for line in lines)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __eq__(self, other: object) -> bool:
+        return self.document() == other.document() if isinstance(other, Valuation) else NotImplemented
+
+    def __repr__(self) -> str:
+        best = sorted(self, reverse=True)[:3]
+        told = ", ".join(f"{line.client!r}: {line.value:+.4g}" for line in best if line.value is not None)
+        return f"<Valuation by {self.method} of {len(self)} clients; {told}{', …' if len(self) > len(best) else ''}>"
+
+    def _repr_html_(self) -> str:
+        note = "" if self.uncertainty is None else self.uncertainty.sentence
+        return notebook_html(f"{self.method} — {BASES[self.method]}", repr(self), list(self), note)
+
+    def to_dataframe(self) -> Any:
+        """A pandas data frame with a row a client, and the columns of `report.csv`.
+
+        Example:
+            fedworth.value(utilities, "fedsv").to_dataframe().sort_values("value")
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("to_dataframe needs pandas: install it with  pip install 'fedworth[pandas]'") from None
+        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """A row a client, in the order of `COLUMNS`; None where there is nothing to say."""
+        errors = [None] * len(self) if self.standard_errors is None else _nullable(self.standard_errors)
+        return [
+            (line.client, self.method, line.value, error, line.low, line.high, line.share, line.rank, *_ends(line))
+            for line, error in zip(self, errors, strict=True)
+        ]
 
     def document(self) -> dict[str, Any]:
         """The valuation as JSON, in full precision."""
@@ -90,6 +167,10 @@ def valuation_from(document: dict[str, Any]) -> Valuation:
         )
     except (KeyError, TypeError, UsageError) as error:
         raise ValuationError(f"not a valuation: {error!r}") from error
+
+
+def _ends(line: Worth) -> tuple[int | None, int | None]:
+    return (None, None) if line.ranks is None else line.ranks
 
 
 def _nullable(numbers: NDArray[np.float64]) -> list[float | None]:

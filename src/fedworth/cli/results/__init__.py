@@ -1,0 +1,1 @@
+"""Commands that start from a report: statements, rewards, comparisons."""

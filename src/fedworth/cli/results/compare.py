@@ -1,0 +1,54 @@
+"""fedworth compare: several reports on the same clients, side by side."""
+
+import argparse
+from pathlib import Path
+
+from fedworth.cli.options import command
+from fedworth.cli.results.page_options import add_page_options, page_settings
+from fedworth.cli.show import show_json, show_lines, show_table
+from fedworth.report.comparison import Comparison, compare_reports, comparison_csv, comparison_table
+from fedworth.report.files import read_report
+from fedworth.report.page import comparison_html
+from fedworth.storage import make_folder, write_json, write_whole
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The command and its options."""
+    parser = command(
+        subparsers,
+        "compare",
+        "Compare reports on the same clients: across seeds, methods or weeks.",
+        "fedworth compare runs/monday runs/friday --out compared",
+        run,
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, or of reports")
+    parser.add_argument("--method", action="append", default=[], help="compare these values (repeatable)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write compare.html, .json and .csv there")
+    add_page_options(parser, with_rewards=False)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Compare, write, show."""
+    reports = [read_report(folder / "report.json") for folder in args.runs]
+    made = compare_reports(reports, [str(folder) for folder in args.runs], methods=args.method)
+    paths = [] if args.out is None else _write(made, args)
+    if args.json:
+        show_json({**made.document(), "files": [str(path) for path in paths]})
+        return
+    show_table(comparison_table(made))
+    show_lines(["", *(f"({number}) {name}" for number, name in enumerate(made.names, start=1)), ""])
+    for pair in made.pairs:
+        correlation = "–" if pair.correlation is None else f"{pair.correlation:.2f}"
+        show_lines(
+            [f"{pair.first} and {pair.second}: rank correlation {correlation}, clear differences: {pair.sentence}"]
+        )
+    show_lines([f"written: {path}" for path in paths])
+
+
+def _write(made: Comparison, args: argparse.Namespace) -> list[Path]:
+    make_folder(args.out)
+    paths = [args.out / f"compare.{ending}" for ending in ("html", "json", "csv")]
+    write_whole(paths[0], comparison_html(made, page_settings(args)).encode())
+    write_json(paths[1], made.document())
+    write_whole(paths[2], comparison_csv(made).encode())
+    return paths

@@ -1,0 +1,76 @@
+"""fedworth rewards: a pool of money, split by value."""
+
+import argparse
+import csv
+import io
+from pathlib import Path
+
+from fedworth.cli.options import command
+from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.errors import UsageError
+from fedworth.names import checked_name
+from fedworth.report.files import REWARDS, read_report
+from fedworth.report.report import Report
+from fedworth.report.rewards import SENTENCES, Rewards, RewardSettings, rewards
+from fedworth.report.tables import Table, harmless
+from fedworth.storage import make_folder, write_json, write_whole
+from fedworth.valuation.valuation import Valuation
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The command and its options."""
+    parser = command(
+        subparsers,
+        "rewards",
+        "Split a pool of money by value, exact to the cent.",
+        "fedworth rewards runs/demo --pool 100000 --rule floor --floor 0.1 --unit EUR",
+        run,
+    )
+    parser.add_argument("run", type=Path, help="the folder of a run, or of a report")
+    parser.add_argument("--pool", required=True, metavar="AMOUNT", help="what is to be split, at most two decimals")
+    parser.add_argument(
+        "--rule", default="positive", help=f"{', '.join(SENTENCES)} (default positive); see docs/rewards.md"
+    )
+    parser.add_argument("--floor", type=float, default=0.2, metavar="PART", help="floor: for taking part (default 0.2)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="τ", help="softmax: the larger, the more equal (default 1)"
+    )
+    parser.add_argument("--unit", default="", metavar="TEXT", help="what stands behind an amount, such as EUR")
+    parser.add_argument("--method", help="the values to pay by (default: those that the page shows)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run's folder)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Split, write, show."""
+    report = read_report(args.run / "report.json")
+    settings = RewardSettings(args.rule, args.floor, args.temperature)
+    made = rewards(_valuation(report, args.method), args.pool, settings, unit=args.unit)
+    paths = _write(made, args.out or args.run)
+    if args.json:
+        show_json({**made.document(), "files": [str(path) for path in paths]})
+        return
+    rows = tuple((client, made.amount(client)) for client in made.clients)
+    show_table(Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows))
+    show_lines([f"rule {made.rule}: {made.sentence}", "written: " + ", ".join(str(path) for path in paths)])
+    warn(made.notes)
+
+
+def _valuation(report: Report, method: str | None) -> Valuation:
+    found = report.chosen if method is None else report.valuation(checked_name("method", method))
+    if found is None:
+        known = ", ".join(made.method for made in report.valuations)
+        raise UsageError(f"--method {method}: the report has no values by it; it has {known}")
+    return found
+
+
+def _write(made: Rewards, folder: Path) -> list[Path]:
+    make_folder(folder)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["client", "reward", "unit"])
+    for client, cents in zip(made.clients, made.cents, strict=True):
+        writer.writerow([harmless(client), f"{cents // 100}.{cents % 100:02d}", harmless(made.unit)])
+    paths = [folder / REWARDS, folder / "rewards.csv"]
+    write_json(paths[0], made.document())
+    write_whole(paths[1], buffer.getvalue().encode())
+    return paths

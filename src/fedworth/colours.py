@@ -1,0 +1,36 @@
+"""Colours by role, light and dark: the same on the page, in a notebook and in pictures.
+
+Blue helps and orange harms, never green and red: nobody confuses them. No colour carries a meaning alone. A test
+computes the contrast of each role on both grounds (WCAG 2).
+"""
+
+LIGHT = {
+    "page": "#ffffff",
+    "panel": "#f5f7f9",
+    "ink": "#17202a",
+    "soft": "#52606d",
+    "rule": "#d5dce3",
+    "edge": "#7b8794",
+    "link": "#0b5394",
+    "plus": "#2166ac",
+    "minus": "#b5431a",
+    "grey": "#b6c0ca",
+    "good": "#1b6b3a",
+    "care": "#855300",
+    "bad": "#a3241c",
+}
+DARK = {
+    "page": "#11161c",
+    "panel": "#1a2129",
+    "ink": "#e9edf2",
+    "soft": "#a9b4c0",
+    "rule": "#34404c",
+    "edge": "#7d8a98",
+    "link": "#8cc4ff",
+    "plus": "#64a9f0",
+    "minus": "#f08a5a",
+    "grey": "#4d5965",
+    "good": "#63c98c",
+    "care": "#e3b04b",
+    "bad": "#ff8f85",
+}

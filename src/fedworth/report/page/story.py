@@ -1,0 +1,179 @@
+"""How the values came about: the model's gain, each client's value added up, and who added what in which round."""
+
+import base64
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.report.page.figures import Axis, axis_over, dots, heat_png, nice_ticks, packed, path, picks_of
+from fedworth.report.report import Report
+from fedworth.report.rounds import Rounds
+
+Floats = NDArray[np.float64]
+
+MOST_CELLS = 150_000
+"""Beyond, several rounds make one column of the heat map."""
+MOST_LINES = 120
+MOST_DOTTED = (80, 30)
+"""Rounds and clients up to which the heat map shows who took part."""
+MOST_NAMED = 40
+LEVEL_PART, EARLY = 0.8, 0.5
+COLOURS, HARMING = (0, 1, 3, 2), 2
+CLOSE, EDGE = 0.15, 0.015
+"""Labels nearer than this to the first are left out; those so near to an end are set within it."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The model's gain since the start, after each round."""
+
+    title: str
+    gained: float
+    axis: Axis
+    path: str
+    ticks: tuple[tuple[str, str, str], ...]  # (where, anchor, text)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Each client's value, added up over the rounds."""
+
+    title: str
+    half_round: int
+    axis: Axis
+    paths: tuple[tuple[int, str], ...]  # (client, path), those that matter last, on top
+    hot: dict[int, int]  # client → colour
+    n_other: int
+    ticks: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Who added what in which round."""
+
+    image: str
+    top: str
+    dots: str
+    is_named: bool
+    per_column: int
+    n_columns: int
+    ticks: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """The three figures, and the numbers behind them for the script."""
+
+    curve: Curve | None
+    lines: Lines | None
+    heat: Heat | None
+    data: dict[str, Any]
+
+
+def story_of(report: Report, order: list[int], flagged: list[int]) -> Story | None:
+    """The figures of a report with rounds; `order` is that of the table, `flagged` are shown in colour."""
+    rounds = report.rounds
+    if rounds is None or not len(rounds.numbers):
+        return None
+    data: dict[str, Any] = {"numbers": list(rounds.numbers), "order": order, "clients": list(report.clients)}
+    curve = None if rounds.gains is None else _curve(rounds.gains, rounds.numbers, data)
+    found = rounds.values.get(report.chosen.method)
+    if found is None or not np.isfinite(found).any():
+        return Story(curve, None, None, data)
+    return Story(curve, _lines(found, rounds, order, flagged, data), _heat(found, rounds, order, data), data)
+
+
+def _curve(gains: Floats, numbers: tuple[int, ...], data: dict[str, Any]) -> Curve:
+    total = np.concatenate([[0.0], np.cumsum(gains)])
+    data["gains"] = [float(f"{value:.6g}") for value in total]
+    axis = axis_over(total, about=4)
+    picked = total[picks_of(len(total))]
+    return Curve(_course(total), float(total[-1]), axis, path(picked, axis), ticks_of(numbers, is_from_start=True))
+
+
+def _course(total: Floats) -> str:
+    """What the curve shows, if it shows one of three plain things."""
+    n, end = len(total) - 1, float(total[-1])
+    if end <= 0:
+        return "The model did not improve"
+    early = float(total[max(1, math.ceil(n * 0.3))])
+    if n >= 5 and early >= LEVEL_PART * end and float(total.max()) <= 1.1 * end:
+        return "The model learned fast, then levelled off"
+    late = end - float(total[n - max(1, n // 5)])
+    if n >= 5 and late > 0.3 * end:
+        return "The model was still improving when training ended"
+    return "The model’s improvement, round by round"
+
+
+def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], data: dict[str, Any]) -> Lines:
+    sums = np.cumsum(found, axis=0)  # (n_rounds, n_clients)
+    picks = picks_of(len(sums))
+    drawn = sums[picks].T  # (n_clients, n_picked)
+    known = [k for k in order if np.isfinite(drawn[k]).all()]
+    hot = _coloured(known, flagged, sums[-1])
+    every = max(1, math.ceil(len(known) / MOST_LINES))
+    shown = [k for k in known[::every] if k not in hot]
+    axis = axis_over(drawn)
+    whole = np.nansum(sums, axis=1)
+    half = int(np.argmax(whole >= EARLY * whole[-1])) if whole[-1] > 0 else len(whole) - 1
+    data["sums"], data["sums_decimals"] = packed(drawn)
+    data |= {"picks": picks.tolist(), "low": axis.low, "high": axis.high, "drawn": [*shown, *hot]}
+    title = "How the values added up"
+    if whole[-1] > 0 and half + 1 <= len(whole) / 3:
+        title = f"Most of the worth was made {'in the first round' if half == 0 else f'in the first {half + 1} rounds'}"
+    paths = tuple((k, path(drawn[k], axis)) for k in (*shown, *reversed(hot)))
+    return Lines(title, rounds.numbers[half], axis, paths, hot, len(known) - len(hot), ticks_of(rounds.numbers))
+
+
+def _coloured(known: list[int], flagged: list[int], values: Floats) -> dict[int, int]:
+    """The best client and the flagged ones, each with its colour: 0 blue, 2 orange for the first that harms."""
+    chosen = [known[0], *(k for k in flagged if k in known[1:])][: len(COLOURS)]
+    spare, hot = [*COLOURS[1:]], {known[0]: COLOURS[0]}
+    for k in sorted(chosen[1:], key=lambda k: (float(values[k]) >= 0, chosen.index(k))):
+        hot[k] = HARMING if values[k] < 0 and HARMING in spare else spare[0]
+        spare.remove(hot[k])
+    return {k: hot[k] for k in chosen}
+
+
+def _heat(found: Floats, rounds: Rounds, order: list[int], data: dict[str, Any]) -> Heat:
+    n_rounds, n_clients = found.shape
+    per_column = math.ceil(n_rounds * n_clients / MOST_CELLS)
+    starts = np.arange(0, n_rounds, per_column)
+    cells = np.add.reduceat(found, starts, axis=0).T  # (n_clients, n_columns)
+    top = float(np.nanquantile(np.abs(cells), 0.995)) or 1.0
+    data["cells"], data["cells_decimals"] = packed(cells)
+    heard = np.logical_or.reduceat(rounds.participants, starts, axis=0).T  # (n_clients, n_columns)
+    data["heard"] = base64.b64encode(np.packbits(heard, axis=1, bitorder="little").tobytes()).decode()
+    data["per_column"], data["n_columns"] = per_column, len(starts)
+    is_dotted = n_rounds <= MOST_DOTTED[0] and n_clients <= MOST_DOTTED[1]
+    decimals = max(3, -math.floor(math.log10(top)) + 1)
+    return Heat(
+        heat_png(cells[order], top),
+        f"{top:.{decimals}f}",
+        dots(rounds.participants.T[order]) if is_dotted else "",
+        n_clients <= MOST_NAMED,
+        per_column,
+        len(starts),
+        ticks_of(rounds.numbers, is_cells=True),
+    )
+
+
+def ticks_of(
+    numbers: tuple[int, ...], *, is_from_start: bool = False, is_cells: bool = False
+) -> tuple[tuple[str, str, str], ...]:
+    """Labels below a figure, (where, anchor, text): some of the rounds by the federation's own numbers."""
+    n = len(numbers)
+    first = 0 if is_from_start else 1
+    steps = [int(step) for step in nice_ticks(0, n, 4)[1:] if step == int(step)] if n > 1 else []
+    far = [step for step in steps if step - first > CLOSE * n]
+    made = []
+    for place in (first, *far):
+        share = place / n if is_from_start else (place - 0.5) / n if is_cells else (place - 1) / max(n - 1, 1)
+        anchor = "end" if share > 1 - EDGE else "start" if share < EDGE and not is_cells else "middle"
+        text = "start" if place == 0 else str(numbers[place - 1])
+        is_told = place == (far[0] if is_from_start and far else 1) and not is_cells
+        made.append((f"{100 * share:.2f}%", anchor, f"round {text}" if is_told else text))
+    return tuple(made)

@@ -1,0 +1,220 @@
+"""Rewards: a pool of money and a valuation go in; what each client gets comes out, exact to the cent.
+
+Values may be negative and may add up to almost nothing, so they cannot simply be scaled to the pool. Each rule gives up
+something for that (`docs/rewards.md`):
+
+    positive   w_i = max(s_i, 0)              keeps symmetry and the null client; gives up additivity
+    floor      a part of the pool in equal parts for taking part, the rest as `positive`; gives up the null client
+    lower      w_i = max(lower end of i, 0)   pays what is certain; equal values with unequal intervals differ
+    softmax    w_i = exp(s_i / (τ sd(s)))     everyone gets something; keeps the order, gives up the null client
+
+Rewards are w_i / Σ w of the pool, rounded down to cents; what is left goes, a cent each, to the largest remainders.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fedworth.errors import ArtefactError, UsageError, ValuationError
+from fedworth.names import RewardRule, checked_name
+from fedworth.valuation.uncertainty import Trust
+from fedworth.valuation.valuation import Valuation
+from fedworth.valuation.worth import Covered, Worth
+
+CENTS = 100
+MOST_CENTS = 10**17
+
+SENTENCES: dict[RewardRule, str] = {
+    "positive": "in proportion to the value where it is above zero; the others get nothing",
+    "floor": "{floor} of the pool in equal parts for taking part, the rest in proportion to values above zero",
+    "lower": "in proportion to the lower end of the likely range where it is above zero: paid is what is certain",
+    "softmax": "in proportion to exp(value / ({temperature:g} × their standard deviation)): everyone gets something",
+}
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """How a pool is split."""
+
+    rule: RewardRule = "positive"
+    floor: float = 0.2  # of the pool, for taking part
+    temperature: float = 1.0  # of softmax, in standard deviations of the values
+
+    def __post_init__(self) -> None:
+        checked_name("rule", self.rule)
+        if not 0 <= self.floor <= 1:
+            raise UsageError(f"--floor {self.floor}: expected a part of the pool, from 0 to 1")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UsageError(f"--temperature {self.temperature}: expected a number above 0")
+
+    @property
+    def sentence(self) -> str:
+        """The rule in words."""
+        return SENTENCES[self.rule].format(floor=f"{self.floor:.0%}", temperature=self.temperature)
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """What each client gets of a pool, in cents."""
+
+    method: str
+    clients: tuple[str, ...]
+    cents: tuple[int, ...]
+    rule: str
+    sentence: str
+    unit: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.cents) != len(self.clients) or any(cents < 0 for cents in self.cents):
+            raise ArtefactError(f"rewards: {len(self.cents)} amounts of {len(self.clients)} clients, expected one each")
+
+    def amount(self, client: str) -> str:
+        """What a client gets, as text."""
+        return self.money(self.cents[self.clients.index(client)])
+
+    @property
+    def pool(self) -> str:
+        """All of it, as text."""
+        return self.money(sum(self.cents))
+
+    def money(self, cents: int) -> str:
+        """Cents as text, with the unit if there is one."""
+        return f"{cents // CENTS:,}.{cents % CENTS:02d}" + (f" {self.unit}" if self.unit else "")
+
+    def document(self) -> dict[str, Any]:
+        """The rewards as JSON; amounts in whole cents."""
+        return {
+            "method": self.method,
+            "clients": list(self.clients),
+            "cents": list(self.cents),
+            "rule": self.rule,
+            "sentence": self.sentence,
+            "unit": self.unit,
+            "notes": list(self.notes),
+        }
+
+
+def rewards_from(document: Any) -> Rewards:
+    """The rewards that `document()` gave."""
+    try:
+        return Rewards(
+            str(document["method"]),
+            tuple(str(name) for name in document["clients"]),
+            tuple(int(cents) for cents in document["cents"]),
+            str(document["rule"]),
+            str(document["sentence"]),
+            str(document["unit"]),
+            tuple(str(note) for note in document["notes"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtefactError(f"not rewards: {error!r}") from error
+
+
+def rewards(
+    valuation: Valuation, pool: str | int | Decimal, settings: RewardSettings | None = None, *, unit: str = ""
+) -> Rewards:
+    """What each client gets of `pool`, an amount with at most two decimals.
+
+    Example:
+        fedworth.rewards(report.chosen, "100000", fedworth.RewardSettings("floor", floor=0.1), unit="EUR")
+    """
+    settings = settings or RewardSettings()
+    cents, lines = cents_of(pool), list(valuation)
+    if settings.rule == "floor":
+        for_all, by_value = _floor_parts(cents, settings.floor)
+        is_there = [Fraction(line.value is not None) for line in lines]
+        equal = split(for_all, is_there)
+        paid = [a + b for a, b in zip(equal, _by_weights(by_value, lines, settings, valuation), strict=True)]
+    else:
+        paid = _by_weights(cents, lines, settings, valuation)
+    notes = tuple(_notes(valuation, settings))
+    return Rewards(valuation.method, valuation.clients, tuple(paid), settings.rule, settings.sentence, unit, notes)
+
+
+def split(cents: int, weights: Sequence[Fraction]) -> list[int]:
+    """Cents in proportion to the weights: rounded down, the rest to the largest remainders, earlier clients first."""
+    total = sum(weights, Fraction(0))
+    quotas = [cents * weight / total for weight in weights]
+    paid = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(quotas)), key=lambda k: (paid[k] - quotas[k], k))
+    for k in by_remainder[: cents - sum(paid)]:
+        paid[k] += 1
+    return paid
+
+
+def cents_of(pool: str | int | Decimal) -> int:
+    """An amount of money in cents."""
+    try:
+        amount = Decimal(str(pool).replace(",", "").replace("_", "").strip()) * CENTS
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite() or amount != amount.to_integral_value() or not 0 < amount <= MOST_CENTS:
+        raise UsageError(
+            f"--pool {pool}: expected an amount above 0 with at most two decimals, such as 100000 or 99.95"
+        )
+    return int(amount)
+
+
+def _floor_parts(cents: int, floor: float) -> tuple[int, int]:
+    for_all = round(cents * Fraction(str(floor)))
+    return for_all, cents - for_all
+
+
+def _by_weights(cents: int, lines: list[Worth], settings: RewardSettings, valuation: Valuation) -> list[int]:
+    if cents == 0:
+        return [0] * len(lines)
+    weights = _weights(lines, settings)
+    if sum(weights) == 0:
+        raise ValuationError(
+            f"{valuation.method}: no client's {'lower end' if settings.rule == 'lower' else 'value'} is above zero, so "
+            f"the rule {settings.rule} has nothing to split by; use --rule softmax, or --rule floor --floor 1"
+        )
+    return split(cents, weights)
+
+
+def _weights(lines: list[Worth], settings: RewardSettings) -> list[Fraction]:
+    """What each client is paid in proportion to; 0 for clients without a value."""
+    if settings.rule == "softmax":
+        return _softmax(lines, settings.temperature)
+    if settings.rule == "lower" and all(line.low is None for line in lines):
+        raise ValuationError("the rule lower needs intervals, and these values have none; use another --rule")
+    ends = [line.low if settings.rule == "lower" else line.value for line in lines]
+    return [Fraction(max(end or 0.0, 0.0)) for end in ends]
+
+
+def _softmax(lines: list[Worth], temperature: float) -> list[Fraction]:
+    known = np.array([line.value for line in lines if line.value is not None])
+    spread = float(known.std()) if len(known) else 0.0
+    scale = temperature * spread if spread > 0 else 1.0
+    top = float(known.max(initial=-math.inf))
+    return [Fraction(0 if line.value is None else math.exp((line.value - top) / scale)) for line in lines]
+
+
+def _notes(valuation: Valuation, settings: RewardSettings) -> list[str]:
+    """What whoever pays must know first."""
+    said = []
+    trust = None if valuation.uncertainty is None else valuation.uncertainty.trust
+    if trust is Trust.NOT_TOLD_APART:
+        said.append(
+            "the values cannot tell the clients apart, so they justify no unequal shares: --rule floor --floor 1 pays "
+            "everyone the same"
+        )
+    elif trust is Trust.ROUGH_ORDER:
+        said.append(
+            "only the rough order of the values can be trusted: fine shares are not justified between clients whose "
+            "rank ranges overlap"
+        )
+    elif valuation.covered is Covered.UNKNOWN:
+        said.append("how far off the values may be is not known, so it is not known whether fine shares are justified")
+    if valuation.covered is Covered.DRAWS and valuation.completion is not None and settings.rule == "lower":
+        said.append("the ranges leave out the error of the estimates, so their lower ends are not certain")
+    silent = [line.client for line in valuation if line.value is None]
+    if silent:
+        said.append(f"without a value, and so without a reward: {', '.join(silent)}")
+    return said

@@ -1,0 +1,104 @@
+"""A valuation in a notebook: a table with bars, without a script, in the notebook's own light or dark.
+
+Notebooks that are not trusted strip the style; then the plain text, which the style hides, is what is seen. Names come
+from clients and may be anything: they are escaped.
+"""
+
+from collections.abc import Sequence
+from html import escape
+
+from fedworth.colours import DARK, LIGHT
+from fedworth.valuation.worth import Worth
+
+MOST_ROWS = 20
+ABSENT = "–"
+_ROLES = ("plus", "minus", "edge", "soft")
+
+_RULES = """
+.fedworth-text{display:none}.fedworth-view{font-size:.9em}.fedworth-view table{border-collapse:collapse}
+.fedworth-view th,.fedworth-view td{padding:.15em .8em .15em 0;text-align:right;white-space:nowrap;border:0}
+.fedworth-view th:first-child,.fedworth-view caption,.fedworth-view p{text-align:left;color:inherit}
+.fedworth-view svg{display:block;width:12em;height:1.3em;overflow:visible}
+.fedworth-view .p{fill:var(--fw-plus);stroke:var(--fw-plus)}
+.fedworth-view .m{fill:var(--fw-minus);stroke:var(--fw-minus)}
+.fedworth-view .z{stroke:var(--fw-edge)}.fedworth-view rect{fill-opacity:.38;stroke:none}
+.fedworth-view,.fedworth-view td{color:var(--jp-content-font-color0,inherit)}
+"""
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """A number with a true minus sign, and never −0.00; a dash where there is none."""
+    if value is None:
+        return ABSENT
+    text = f"{abs(value):,.{digits}f}"
+    return ("−" if value < 0 and any(mark in text for mark in "123456789") else "+") + text
+
+
+def ranks_text(line: Worth) -> str:
+    """A rank, as a range where it is known."""
+    if line.ranks is not None:
+        return str(line.ranks[0]) if line.ranks[0] == line.ranks[1] else f"{line.ranks[0]}–{line.ranks[1]}"
+    return ABSENT if line.rank is None else str(line.rank)
+
+
+def digits_of(lines: Sequence[Worth]) -> int:
+    """Decimals that show two digits of the largest value, and no fewer than two."""
+    most = max((abs(line.value) for line in lines if line.value is not None), default=0.0)
+    decimals = 2
+    while 0 < most * 10**decimals < 10 and decimals < 8:
+        decimals += 1
+    return decimals
+
+
+def notebook_html(title: str, text: str, lines: Sequence[Worth], note: str = "") -> str:
+    """The table of these lines, most valuable first, and the text that stands in for it."""
+    ordered = sorted(lines, reverse=True)
+    shown, n_more = ordered[:MOST_ROWS], max(0, len(ordered) - MOST_ROWS)
+    digits = digits_of(lines)
+    rows = "".join(_row(line, _reach(ordered), digits) for line in shown)
+    heads = "".join(f"<th>{head}</th>" for head in ("client", "", "value", "likely range", "share", "rank"))
+    more = f"<p>… {n_more:,} more</p>" if n_more else ""
+    said = f"<p>{escape(note)}</p>" if note else ""
+    table = f"<table><caption>{escape(title)}</caption><tr>{heads}</tr>{rows}</table>"
+    plain = f'<pre class="fedworth-text">{escape(text)}</pre>'
+    return f'<style>{_style()}</style>{plain}<div class="fedworth-view">{table}{more}{said}</div>'
+
+
+def _row(line: Worth, reach: tuple[float, float], digits: int) -> str:
+    share = ABSENT if line.share is None else f"{line.share:.0%}"
+    interval = ABSENT if line.low is None else f"{signed(line.low, digits)} to {signed(line.high, digits)}"
+    cells = (_bar(line, reach), signed(line.value, digits), interval, share, ranks_text(line))
+    return f"<tr><th><bdi>{escape(line.client)}</bdi></th>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _bar(line: Worth, reach: tuple[float, float]) -> str:
+    """A bar from zero to the value with its interval, in percent of the picture's width."""
+    if line.value is None:
+        return ""
+    low, high = reach
+
+    def across(x: float) -> float:
+        return 100 * (x - low) / (high - low)
+
+    left, right = sorted((across(0), across(line.value)))
+    bar = f'<rect x="{left:.1f}%" width="{right - left:.1f}%" y="25%" height="50%"/>'
+    if line.low is not None and line.high is not None:
+        bar += f'<line x1="{across(line.low):.1f}%" x2="{across(line.high):.1f}%" y1="50%" y2="50%"/>'
+    bar += f'<circle cx="{across(line.value):.1f}%" cy="50%" r="3"/>'
+    zero = f'<line class="z" x1="{across(0):.1f}%" x2="{across(0):.1f}%" y1="0" y2="100%"/>'
+    return f'<svg aria-hidden="true">{zero}<g class="{"p" if line.value >= 0 else "m"}">{bar}</g></svg>'
+
+
+def _reach(lines: Sequence[Worth]) -> tuple[float, float]:
+    """What the bars span: zero, every value and every interval, with a little room."""
+    ends = [end for line in lines for end in (line.value, line.low, line.high) if end is not None]
+    low, high = min([0.0, *ends]), max([0.0, *ends])
+    room = 0.03 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _style() -> str:
+    light, dark = (";".join(f"--fw-{role}:{theme[role]}" for role in _ROLES) for theme in (LIGHT, DARK))
+    in_dark = "html[data-theme=dark] .fedworth-view,[data-jp-theme-light=false] .fedworth-view"
+    themes = f".fedworth-view{{{light}}}{in_dark}{{{dark}}}"
+    return themes + _RULES.strip().replace("\n", "")

@@ -1,0 +1,66 @@
+"""The commands that start from a report: statement, rewards, compare, report with a page's options."""
+
+import json
+
+import pytest
+
+from fedworth.cli.main import main
+from fedworth.report.files import write_report
+from tests.support.reports import HOSPITALS, hospitals
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_report(hospitals(), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_statements_for_all_or_for_one(run, capsys):
+    assert main(["statement", str(run), HOSPITALS[6], "--noun", "hospital", "hospitals"]) == 0
+    (path,) = (run / "statements").iterdir()
+    assert path.name == "statement-06-lund-regional-hospital.html"
+    assert "You and 11 other hospitals" in path.read_text()
+    assert main(["statement", str(run), "--all", "--json"]) == 0
+    assert sorted(json.loads(capsys.readouterr().out.split("\n", 1)[1])) == sorted(HOSPITALS)
+    assert len(list((run / "statements").iterdir())) == 12
+
+
+def test_a_statement_is_for_one_client_or_for_all(run, capsys):
+    assert main(["statement", str(run)]) == 2
+    assert main(["statement", str(run), "x", "--all"]) == 2
+    assert main(["statement", str(run), "Lakeside"]) == 2
+    assert "did you mean 'Lakeside Clinic'" in capsys.readouterr().err
+
+
+def test_rewards_are_written_shown_and_put_on_page_and_statement(run, capsys):
+    assert main(["report", str(run), "--rewards"]) == 12
+    assert "make it first with  fedworth rewards" in capsys.readouterr().err
+    assert main(["rewards", str(run), "--pool", "100000", "--rule", "floor", "--unit", "EUR", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert sum(made["cents"]) == 10_000_000
+    assert (run / "rewards.csv").read_text().startswith("client,reward,unit\nNorthfield General,")
+    assert main(["report", str(run), "--rewards", "--title", "Our model", "--date", "today"]) == 0
+    page = (run / "report.html").read_text()
+    assert "What each would get of 100,000.00 EUR" in page
+    assert "Our model · 12 clients · 40 rounds · today" in page
+    assert main(["statement", str(run), HOSPITALS[0], "--rewards"]) == 0
+    assert "of 100,000.00 EUR" in next((run / "statements").iterdir()).read_text()
+
+
+def test_rewards_by_another_method_and_by_none(run, capsys):
+    assert main(["rewards", str(run), "--pool", "10", "--method", "fedsv"]) == 0
+    assert "Rewards from 10.00, by fedsv" in capsys.readouterr().out
+    assert main(["rewards", str(run), "--pool", "10", "--method", "truth"]) == 2
+    assert main(["rewards", str(run), "--pool", "10", "--rule", "fair"]) == 2
+    assert "known are floor, lower, positive, softmax" in capsys.readouterr().err
+
+
+def test_reports_are_compared(run, tmp_path, capsys):
+    write_report(hospitals(seed=8), tmp_path / "other")
+    assert main(["compare", str(run), str(tmp_path / "other"), "--out", str(tmp_path / "c")]) == 0
+    said = capsys.readouterr().out
+    assert "rank correlation 0.9" in said
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["compare.csv", "compare.html", "compare.json"]
+    assert main(["compare", str(run), "--method", "comfedsv", "--method", "fedsv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"][0]["n_compared"] == 0
+    assert main(["compare", str(run)]) == 2

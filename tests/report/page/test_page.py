@@ -1,0 +1,177 @@
+"""The page on its bytes: what it says, what it must not, how large it is. What a browser makes of it is in
+`test_browser.py`."""
+
+import json
+import re
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pytest
+
+from fedworth.colours import DARK, LIGHT
+from fedworth.errors import UsageError
+from fedworth.ledger.finding import Finding, FindingKind
+from fedworth.names import MethodName
+from fedworth.report.page import PageSettings, page_html
+from fedworth.report.page.figures import axis_over, nice_ticks, packed
+from fedworth.report.page.findings import WORDS
+from fedworth.report.report import Report, report_from
+from fedworth.report.rewards import rewards
+from fedworth.valuation.valuation import Valuation
+from tests.support.reports import HOSTILE, hospitals
+
+LEAST = {"ink": 7, "soft": 4.5, "link": 4.5, "good": 4.5, "care": 4.5, "bad": 4.5, "plus": 3, "minus": 3, "edge": 3}
+HOSPITAL = PageSettings("Sepsis model", "hospital", "hospitals", "16 November 2026")
+
+
+def text_of(html: str) -> str:
+    """What a reader sees, without tags, style and script."""
+    bare = re.sub(r"<(style|script)\b.*?</\1>", " ", html, flags=re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", bare)).split())
+
+
+def plain(method: MethodName, values: list[float], **more) -> Report:
+    made = Valuation(method, tuple("abc"), np.array(values), **more)
+    return Report("t", made.clients, (made,))
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("role", LEAST)
+def test_every_colour_can_be_read_on_both_grounds(theme, role):
+    for ground in ("page", "panel"):
+        low, high = sorted((luminance(theme[role]), luminance(theme[ground])))
+        assert (high + 0.05) / (low + 0.05) >= LEAST[role]
+
+
+def test_the_same_report_gives_the_same_bytes():
+    assert page_html(hospitals(), HOSPITAL) == page_html(report_from(hospitals().document()), HOSPITAL)
+
+
+def test_three_tiles_answer_in_ten_seconds():
+    text = text_of(page_html(hospitals(), HOSPITAL))
+    assert "What each hospital is worth to the shared model" in text
+    assert "9 clearly helped, 2 unclear, 1 harmed" in text
+    assert "▲ 2 things to act on" in text
+    assert "✓ Good to use" in text
+    assert "client" not in text
+
+
+def test_values_that_failed_come_with_their_verdict_first():
+    text = text_of(page_html(hospitals(error=3.0), HOSPITAL))
+    assert text.index("✕ Do not use") < text.index("What they are worth")
+    above = text.split("What is each hospital worth?")[1].split("Skip")[0]
+    assert above.index("✕ Do not use.") < above.index("A value says")
+
+
+def test_every_row_has_its_range_rank_and_findings():
+    report = hospitals()
+    html = page_html(report, HOSPITAL)
+    row = re.search(r"<tr role=\"row\" data-k=\"1\">.*?</tr>", html)
+    assert row is not None
+    text = text_of(row.group())
+    line = report["St. Brigid's Hospital"]
+    assert line.ranks is not None
+    assert f"+{line.value:.2f}" in text
+    assert f"+{line.low:.2f} to +{line.high:.2f}" in text
+    assert f"{line.ranks[0]}–{line.ranks[1]}" in text
+    assert "Same data?" in text
+
+
+def test_the_wording_follows_the_method_and_what_its_range_covers():
+    errors = np.array([0.1, 0.1, 0.1])
+    exact = text_of(page_html(plain("fedsv", [1.0, 2.0, -1.0])))
+    drawn = text_of(page_html(plain("fedsv", [1.0, 2.0, -1.0], standard_errors=errors)))
+    unknown = text_of(page_html(plain("comfedsv", [1.0, 2.0, -1.0], completion={"kind": "factors"})))
+    narrow = text_of(
+        page_html(plain("comfedsv", [1.0, 2.0, 3.0], standard_errors=errors, completion={"kind": "factors"}))
+    )
+    assert "in the rounds it took part in" in exact
+    assert "All values are measured; none is estimated." in exact
+    assert "had it taken part in every round" not in exact
+    assert "the line through each bar shows how far off" in drawn
+    assert "how far off they may be is not known for this method" in unknown
+    assert "made the model worse" not in unknown
+    assert "leaves out the error of the estimates" in narrow
+    assert "had it taken part in every round" in narrow
+
+
+def test_a_client_never_heard_has_no_value_and_no_zero():
+    text = text_of(page_html(plain("fedsv", [1.0, np.nan, 2.0])))
+    assert "b – – – – – Never heard" in text
+    assert "b never took part" in text
+
+
+def test_a_page_says_what_was_not_looked_for():
+    text = text_of(page_html(replace(hospitals(findings=()), looked_for=())))
+    assert "No ledger was read for this page" in text
+    assert "No two clients sent the same model." not in text
+
+
+def test_checks_that_found_nothing_are_counted_and_told():
+    text = text_of(page_html(hospitals(findings=()), HOSPITAL))
+    assert "No two hospitals sent the same model." in text
+    assert "13 checks found nothing" in text
+
+
+@pytest.mark.parametrize("kind", FindingKind)
+def test_every_finding_says_what_was_seen_why_it_matters_and_what_to_do(kind):
+    found = Finding(kind, ("Lakeside Clinic", "Westbrook Day Surgery"), (1,), 2, {"ratio": 12.0, "n_samples": 9.0})
+    text = text_of(page_html(hospitals(findings=(found,)), HOSPITAL))
+    assert found.sentence in text
+    assert kind in WORDS
+    assert WORDS[kind].why in text
+    assert WORDS[kind].do in text
+
+
+def test_a_report_without_values_says_why():
+    text = text_of(page_html(Report("t", ("a",), (), refusals=(("comfedsv", "nobody was heard"),))))
+    assert "No client could be valued" in text
+    assert "nobody was heard" in text
+
+
+def test_hostile_names_are_escaped_everywhere():
+    html = page_html(hospitals(names=HOSTILE), HOSPITAL)
+    assert "<img src=x" not in html
+    assert "window.hacked=1</script>" not in html.replace("&lt;/script&gt;", "")
+    assert "49" not in text_of(html).split("Worth")[0]
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', html, flags=re.DOTALL)[0])
+    assert data["clients"][: len(HOSTILE)] == list(HOSTILE)
+
+
+def test_the_policy_lets_nothing_in_and_there_is_nothing_to_fetch():
+    html = page_html(hospitals(), HOSPITAL)
+    assert "default-src 'none'" in unescape(html)
+    assert re.findall(r"(?:src|href)=\"(?!data:image/png|#)[^\"]*\"", html) == []
+    assert " style=" not in html
+
+
+def test_a_hundred_clients_and_a_thousand_rounds_fit_a_megabyte():
+    assert len(page_html(hospitals(100, 1000), HOSPITAL).encode()) <= 1_000_000
+
+
+def test_rewards_stand_on_the_page_if_asked_for():
+    report = hospitals()
+    made = rewards(report.chosen, "1000", unit="EUR")
+    assert "What each would get of 1,000.00 EUR" in text_of(page_html(report, rewards=made))
+    assert "would get" not in text_of(page_html(report))
+
+
+def test_a_noun_must_be_a_word():
+    with pytest.raises(UsageError, match="--noun"):
+        PageSettings(noun=" ")
+
+
+def test_ticks_are_round_and_packed_numbers_are_the_rounded_ones():
+    assert nice_ticks(-0.21, 0.84) == (-0.2, 0.0, 0.2, 0.4, 0.6, 0.8)
+    assert axis_over(np.array([0.0, 0.0])).ticks[0] == 0
+    numbers = np.array([[0.12345, -2.5, np.nan]])
+    text, decimals = packed(numbers)
+    assert decimals == 4
+    assert text == "0gRYngCA"

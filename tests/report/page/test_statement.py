@@ -1,0 +1,97 @@
+"""The statement: what one data owner learns, and that it learns nothing of another."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedworth.errors import UsageError
+from fedworth.ledger.finding import Finding, FindingKind
+from fedworth.report.files import write_statement
+from fedworth.report.page import PageSettings, statement_html
+from fedworth.report.rewards import rewards
+from tests.support.reports import HOSPITALS, HOSTILE, hospitals
+
+SETTINGS = PageSettings("Sepsis model", "hospital", "hospitals")
+
+
+def texts_of(number: float) -> set[str]:
+    """Every way in which a page could print a number with two digits or more."""
+    return {f"{abs(number):.{digits}f}" for digits in range(3, 8)} | {repr(abs(number))}
+
+
+def told(html: str) -> str:
+    """All of a statement but its style, whose lengths are numbers too, and its hash."""
+    return re.sub(r"<style>.*?</style>|sha256 [0-9a-f]{64}|content=\"default.*?\"", "", html, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("client", HOSPITALS)
+def test_no_other_name_value_or_extreme_is_in_a_statement(client):
+    report = hospitals()
+    html = told(statement_html(report, client, SETTINGS, rewards=rewards(report.chosen, "100000")))
+    others = [line for line in report if line.client != client]
+    assert [line.client for line in others if line.client in html or line.client.split()[0] in html] == []
+    numbers = [n for line in others for n in (line.value, line.low, line.high, line.share) if n]
+    assert [n for n in numbers for text in texts_of(n) if text in html] == []
+    extremes = {f"{number:+.2f}".replace("-", "−") for line in others for number in (line.value, line.low, line.high)}
+    own = report[client]
+    mine = {f"{number:+.2f}".replace("-", "−") for number in (own.value, own.low, own.high)}
+    without_axes = re.sub(r"<text .*?</text>", "", html)  # round numbers; the next test holds them
+    assert set(re.findall(r"[+−]\d\.\d\d\b", without_axes)) & extremes <= mine
+
+
+def test_pictures_do_not_reach_to_the_others_extremes():
+    """The same client in a federation whose best and worst are ten times as far out: the same picture."""
+    report = hospitals()
+    wild = report.chosen.values.copy()
+    wild[0], wild[11] = 10 * wild[0], 10 * wild[11]
+    far = replace(report, valuations=(replace(report.chosen, values=wild), *report.valuations[1:]))
+    near_html, far_html = (told(statement_html(r, HOSPITALS[6], SETTINGS)) for r in (report, far))
+    assert re.findall(r"<figure>.*?</figure>", near_html, re.DOTALL) == re.findall(
+        r"<figure>.*?</figure>", far_html, re.DOTALL
+    )
+
+
+def test_a_statement_has_the_clients_own_numbers():
+    report = hospitals()
+    html = statement_html(report, HOSPITALS[6], SETTINGS)
+    line = report[HOSPITALS[6]]
+    assert f'<p class="big">+{line.value:.2f}</p>' in html
+    assert f"+{line.low:.2f}" in html
+    assert "you lose nothing for rounds in which you were not asked" in html
+    assert "Your model was the same as another hospital’s" in html
+
+
+def test_fedsv_does_not_promise_that_nothing_is_lost():
+    report = hospitals()
+    earned = replace(report, valuations=report.valuations[1:])
+    html = statement_html(earned, HOSPITALS[6], SETTINGS)
+    assert "you lose nothing" not in html
+    assert "rounds in which you were not asked add nothing" in html
+
+
+def test_few_others_are_not_shown_as_a_band():
+    assert "You among" in statement_html(hospitals(8), HOSPITALS[0])
+    assert "You among" not in statement_html(hospitals(7), HOSPITALS[0])
+
+
+@pytest.mark.parametrize("kind", FindingKind)
+def test_a_finding_is_told_without_the_others_name(kind):
+    found = Finding(kind, (HOSPITALS[0], HOSPITALS[5]), (1,), 2, {"ratio": 12.0, "n_samples": 9.0})
+    html = statement_html(hospitals(findings=(found,)), HOSPITALS[0], SETTINGS)
+    assert "Mercy" not in html
+    assert "Seen in 1 of 2 rounds." in html
+
+
+def test_a_hostile_name_is_text_and_names_no_other_place(tmp_path):
+    report = hospitals(names=(*HOSTILE[:5], "../../=1"))
+    for client in report.clients:
+        path = write_statement(report, client, tmp_path)
+        assert path.parent == tmp_path
+        assert "<img src=x" not in path.read_text()
+    assert len(list(tmp_path.iterdir())) == len(report.clients)
+
+
+def test_a_client_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="did you mean 'Lakeside Clinic'"):
+        statement_html(hospitals(), "Lakeside")

@@ -1,0 +1,69 @@
+"""Plots: axes in, axes out, nothing else changed."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedworth.errors import ArtefactError, UsageError
+from fedworth.report.comparison import compare_reports
+from fedworth.report.plots import plot_comparison, plot_course, plot_gains, plot_rounds, plot_values
+from tests.support.reports import hospitals
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+REPORT = hospitals()
+PLOTS = [plot_values, plot_gains, plot_course, plot_rounds]
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_a_plot_draws_on_the_axes_it_is_given_and_changes_no_settings(plot):
+    import matplotlib.pyplot as plt
+
+    before = dict(matplotlib.rcParams)
+    figure, ax = plt.subplots()
+    assert plot(REPORT, ax) is ax
+    assert ax.lines or ax.images
+    assert plt.get_fignums() == [figure.number]
+    assert dict(matplotlib.rcParams) == before
+    plt.close("all")
+
+
+def test_without_axes_a_plot_makes_a_figure_of_its_own():
+    import matplotlib.pyplot as plt
+
+    assert plot_values(REPORT).figure in [plt.figure(n) for n in plt.get_fignums()]
+    plt.close("all")
+
+
+def test_the_most_valuable_stands_on_top():
+    import matplotlib.pyplot as plt
+
+    axes = plot_values(REPORT)
+    assert axes.get_yticklabels()[0].get_text() == "Northfield General"
+    assert axes.yaxis_inverted()
+    plt.close("all")
+
+
+def test_a_comparison_is_drawn_a_colour_a_report():
+    import matplotlib.pyplot as plt
+
+    axes = plot_comparison(compare_reports([REPORT, hospitals(seed=8)], ["x", "y"]))
+    assert axes.get_legend_handles_labels()[1] == ["x", "y"]
+    plt.close("all")
+
+
+def test_what_a_report_does_not_have_is_not_drawn():
+    with pytest.raises(ArtefactError, match="nothing of its rounds"):
+        plot_gains(replace(REPORT, rounds=None))
+    assert REPORT.rounds is not None
+    with pytest.raises(ArtefactError, match="was not measured"):
+        plot_gains(replace(REPORT, rounds=replace(REPORT.rounds, gains=None)))
+    with pytest.raises(ArtefactError, match="not taken apart"):
+        plot_rounds(replace(REPORT, rounds=replace(REPORT.rounds, values={})))
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(UsageError, match=r"fedworth\[plots\]"):
+        plot_values(REPORT)

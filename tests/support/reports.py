@@ -1,0 +1,95 @@
+"""Made-up reports: hospitals whose values, ranges, findings and rounds are realistic, and known."""
+
+import numpy as np
+
+from fedworth.ledger.finding import Finding, FindingKind
+from fedworth.report.report import Report
+from fedworth.report.rounds import Rounds
+from fedworth.trail import Trail
+from fedworth.valuation.uncertainty import uncertainty
+from fedworth.valuation.valuation import Valuation
+
+HOSPITALS = (
+    "Northfield General",
+    "St. Brigid's Hospital",
+    "Universitätsklinikum Bergstadt",
+    "Royal Harbour Infirmary",
+    "Hôpital Sainte-Claire",
+    "Mercy Valley Medical Center",
+    "Ålund Regional Hospital",
+    "Ospedale San Rocco",
+    "Queen Maud Children's",
+    "Kestrel Community Hospital",
+    "Westbrook Day Surgery",
+    "Lakeside Clinic",
+)
+WORTHS = (0.84, 0.463, 0.71, 0.62, 0.58, 0.44, 0.49, 0.31, 0.22, 0.06, 0.03, -0.21)
+HOSTILE = (
+    "</script><script>window.hacked=1</script>",
+    "<img src=x onerror=window.hacked=1>",
+    "{{ 7*7 }}",
+    "'\"><svg onload=window.hacked=1>",
+    "\u202eevil",
+    "=1+1",
+)
+
+
+def hospitals(
+    n_clients: int = 12,
+    n_rounds: int = 40,
+    *,
+    seed: int = 7,
+    names: tuple[str, ...] = (),
+    error: float = 0.08,
+    findings: tuple[Finding, ...] | None = None,
+) -> Report:
+    """A report on hospitals: ComFedSV with intervals, and FedSV beside it."""
+    rng = np.random.default_rng(seed)
+    known = [*names, *HOSPITALS[len(names) :]]
+    clients = tuple(known[k] if k < len(known) else f"Hospital {k + 1:03d}" for k in range(n_clients))
+    worths = np.array([WORTHS[k] if k < 12 else rng.normal(0.3, 0.25) for k in range(n_clients)])
+    fading = np.exp(-3.2 * np.arange(n_rounds) / n_rounds)[:, None]  # (n_rounds, 1)
+    noise = rng.normal(0, 0.35, (n_rounds, n_clients)) * np.abs(worths).mean() * np.sqrt(fading / n_rounds) / 4
+    by_round = worths * fading / fading.sum() + noise
+    order = rng.random((n_rounds, n_clients)).argsort(axis=1)
+    participants = order < max(2, n_clients // 3)
+    participants[0] = True
+    values = by_round.sum(axis=0)
+    spread = error / np.sqrt(participants.sum(axis=0))
+    earned = np.where(participants, by_round, 0.0)
+    trail = Trail("ab" * 32, n_rounds, "cd" * 32, utilities="ef" * 32, completion="12" * 32)
+    found = Finding(FindingKind.SAME_MODEL, (clients[1], clients[min(6, n_clients - 1)]), (0, 3, 4), 5)
+    return Report(
+        "Sepsis early-warning model",
+        clients,
+        (
+            Valuation(
+                "comfedsv",
+                clients,
+                values,
+                None,
+                {"kind": "models", "n_held_out": 120, "n_answers": 160},
+                (),
+                uncertainty(values, np.diag(spread**2)),
+                trail,
+            ),
+            Valuation("fedsv", clients, earned.sum(axis=0), trail=trail),
+        ),
+        coverage={
+            "n_rounds_heard": participants.sum(axis=0).tolist(),
+            "n_columns": 4095,
+            "n_columns_unseen": 0,
+            "n_columns_seen_once": 4000,
+            "share_seen": 0.11,
+            "share_seen_by_size": [0.4] + [0.1] * (n_clients - 1),
+            "n_columns_by_size": [12] * n_clients,
+        },
+        findings=(found,) if findings is None else findings,
+        looked_for=tuple(FindingKind),
+        rounds=Rounds(
+            tuple(range(1, n_rounds + 1)),
+            participants,
+            earned.sum(axis=1),
+            {"comfedsv": by_round, "fedsv": earned},
+        ),
+    )
