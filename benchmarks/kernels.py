@@ -1,27 +1,30 @@
 """How much faster the kernels are than averaging and evaluating one coalition after another.
 
 Run `python benchmarks/kernels.py`; it prints a table in Markdown and takes about two minutes. Times are process times
-of one thread, best of several runs in which both sides take turns, so that a busy machine slows both. The kernels' time
-includes the trie and the clients' own forward passes; the loop is timed on some coalitions and scaled up. A ratio or an
-error that misses its bar is named at the end, and the exit code is 1.
+of one thread, best of several runs in which both sides take turns, so that a busy machine slows both. The kernels are
+run by the fast oracle: their time includes the trie and the clients' own forward passes. The loop is timed on some
+coalitions and scaled up. A ratio or an error that misses its bar is named at the end, and the exit code is 1.
 """
 
+import copy
 import itertools
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from bars import MOST_ERROR, Bars
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedworth.arrays import Indices, Memberships, Permutations
-from fedworth.utility.fast.kernels.measures import ReluHeads, hidden_relu_losses, softmax_losses
-from fedworth.utility.fast.trie import Trie, coalition_trie, prefix_trie
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Round
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.weighting import mixtures
 
 N_RUNS = 5
 State = dict[str, Tensor]
@@ -46,9 +49,6 @@ class Case:
         ranks = np.argsort(self.permutations, axis=1)  # (n_permutations, n_clients)
         joined = ranks[:, None, :] <= np.arange(self.n_clients)[None, :, None]
         return joined.reshape(-1, self.n_clients)
-
-    def trie(self) -> Trie:
-        return coalition_trie(self.memberships()) if self.permutations is None else prefix_trie(self.permutations)
 
 
 def network(widths: tuple[int, ...]) -> nn.Sequential:
@@ -84,30 +84,6 @@ def looped_loss(model: nn.Sequential, states: list[State], samples: Tensor, labe
     return sum(losses) / len(labels)
 
 
-@torch.inference_mode()
-def first_layer(states: list[State], samples: Tensor) -> NDArray[np.float32]:
-    """(n_clients, n_samples, n_outputs), samples innermost in memory."""
-    weights = torch.cat([s["0.weight"] for s in states])
-    biases = torch.cat([s["0.bias"] for s in states])
-    outputs = torch.addmm(biases[:, None], weights, samples.T)  # (n_clients · n_outputs, n_samples)
-    return outputs.view(len(states), -1, len(samples)).transpose(1, 2).numpy()
-
-
-def kernel_losses(
-    case: Case, states: list[State], samples: Tensor, labels: Tensor, n_threads: int = 1
-) -> NDArray[np.float64]:
-    trie = case.trie()
-    outputs = first_layer(states, samples)
-    if len(case.widths) == 2:
-        return softmax_losses(outputs, labels.numpy(), trie, n_threads=n_threads)
-    layers = range(2, 2 * len(case.widths) - 2, 2)
-    weights, biases = (
-        tuple(torch.stack([s[f"{layer}.{kind}"] for s in states]).numpy() for layer in layers)
-        for kind in ("weight", "bias")
-    )
-    return hidden_relu_losses(ReluHeads(outputs, weights, biases), labels.numpy(), trie, n_threads=n_threads)
-
-
 def seconds(run: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
     start = clock()
     run()
@@ -118,25 +94,25 @@ def compare(case: Case, bars: Bars) -> str:
     """One row: coalitions a second on both sides, their ratio, and the error against a float64 loop."""
     model, states, samples, labels = federation(case)
     memberships = case.memberships()
-    rng = np.random.default_rng(2022)
-    looped = rng.choice(len(memberships), case.n_looped, replace=False)
-    losses = kernel_losses(case, states, samples, labels)  # compiles
+    looped = np.random.default_rng(2022).choice(len(memberships), case.n_looped, replace=False)
+    start = {name: w.clone() for name, w in model.state_dict().items()}
+    round_ = Round(cast(Any, None), start, dict(enumerate(states)), {})
+    oracle = FastOracle(Task(copy.deepcopy(model), samples, labels), n_threads=1)
+    wanted = mixtures(memberships, np.ones(case.n_clients), "uniform")
+    found = oracle.utilities(round_, wanted)  # finds its route, compiles
 
     def loop() -> None:
         for coalition in looped:
             looped_loss(model, states, samples, labels, np.flatnonzero(memberships[coalition]))
 
-    def kernels() -> None:
-        kernel_losses(case, states, samples, labels)
-
-    times = np.array([(seconds(loop), seconds(kernels)) for _ in range(N_RUNS)]).min(axis=0)
-    loop_rate, kernel_rate = case.n_looped / times[0], len(memberships) / times[1]
-    doubles = [{name: w.double() for name, w in state.items()} for state in states]
-    double_model = network(case.widths).double()
+    times = np.array([(seconds(loop), seconds(lambda: oracle.utilities(round_, wanted))) for _ in range(N_RUNS)])
+    loop_rate, kernel_rate = case.n_looped / times[:, 0].min(), len(memberships) / times[:, 1].min()
+    everybody = [{name: w.double() for name, w in state.items()} for state in (*states, start)]
     exact = [
-        looped_loss(double_model, doubles, samples.double(), labels, np.flatnonzero(memberships[c])) for c in looped[:8]
+        looped_loss(network(case.widths).double(), everybody, samples.double(), labels, members)
+        for members in (np.array([case.n_clients]), *(np.flatnonzero(memberships[c]) for c in looped[:8]))
     ]
-    error = np.abs(losses[looped[:8]] - exact).max()
+    error = np.abs(found[looped[:8]] - (exact[0] - np.array(exact[1:]))).max()
     bars.at_least(f"{case.name}, times the loop", kernel_rate / loop_rate, case.bar)
     bars.at_most(f"{case.name}, error", error, MOST_ERROR)
     return (

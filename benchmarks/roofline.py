@@ -12,6 +12,7 @@ limit; what is left are hidden units' running sums and ReLU, products below the 
 less than nothing where the kernels' products outrun torch.mm).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,23 +20,25 @@ import torch
 from oracle import CASES, federated, seconds
 from torch import nn
 
+from fedworth.arrays import Indices
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
 from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.fast.averages import averages
 from fedworth.utility.fast.kernels.first import first_layers
 from fedworth.utility.fast.kernels.lanes import TILE
 from fedworth.utility.fast.kernels.layers import pack_layers
-from fedworth.utility.fast.kernels.measures import softmax_losses
+from fedworth.utility.fast.kernels.softmax import softmax_sums
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fast.routes import KERNEL_BATCH
-from fedworth.utility.fast.tiles import Floats, tiled, tiles_in_block
+from fedworth.utility.fast.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.weighting import mixtures
 
 NAMES = ("logistic 784→10", "MLP 784-200-10", "MLP 784-200-200-10")
 HIDDEN = "hidden sums, ReLU, products below the limit and packing"
 OTHERS = {NAMES[0]: "packing and the trie", NAMES[1]: HIDDEN, NAMES[2]: HIDDEN}
-N_CLIENTS = 10
+N_CLIENTS, N_CLASSES = 10, 10
 N_TURNS = 5
 SIDES = (256, 512)
 N_PRODUCTS = {256: 64, 512: 16}
@@ -97,6 +100,17 @@ def first_layer_of(task: Task, round_: Round) -> FirstLayer:
     return FirstLayer(pack_layers((weights,), (biases,)), blocks, n_outputs)
 
 
+def logit_blocks(labels: Indices) -> Iterator[Block]:
+    """Logits drawn at random, in the oracle's batches and blocks."""
+    rng, n_tiles = np.random.default_rng(0), tiles_in_block(N_CLASSES)
+    for start in range(0, len(labels), KERNEL_BATCH):
+        some = labels[start : start + KERNEL_BATCH]
+        logits = rng.normal(size=(N_CLIENTS, len(some), N_CLASSES)).astype(np.float32)
+        for at in range(0, len(some), n_tiles * TILE):
+            tiles = tiled(logits, at, n_tiles)
+            yield Block(tiles, extremes_of(tiles), tiles[:0], tiled_labels(some, at, n_tiles))
+
+
 def measure(name: str) -> str:
     """One row of the table."""
     case = CASES[name]
@@ -105,16 +119,15 @@ def measure(name: str) -> str:
     wanted = mixtures(coalitions, np.ones(N_CLIENTS), "uniform")
     oracle = FastOracle(task, n_threads=1)
     oracle.utilities(round_, wanted)  # finds its route, compiles
-    trie, labels = coalition_trie(coalitions), task.labels.numpy()
-    logits = np.random.default_rng(0).normal(size=(N_CLIENTS, 10, len(labels))).astype(np.float32).transpose(0, 2, 1)
-    softmax_losses(logits, labels, trie)
+    sums = averages(coalition_trie(coalitions), N_CLIENTS, np.ones(N_CLIENTS), from_global=False)
+    blocks = list(logit_blocks(task.labels.numpy()))
     first_layer = first_layer_of(task, round_)
     turns = [
         (
             1 / gemm_rate(),
             seconds(lambda: oracle.utilities(round_, wanted)),
             seconds(first_layer.run),
-            seconds(lambda: softmax_losses(logits, labels, trie)),
+            seconds(lambda: [softmax_sums(block, sums) for block in blocks]),
         )
         for _ in range(N_TURNS)
     ]

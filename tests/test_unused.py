@@ -16,8 +16,6 @@ CALLED_BY_OTHERS = {"entry", "__version__"}
 
 COMING = {
     "utility/games/sampled.py": ["sampled_values"],
-    "utility/fast/kernels/measures.py": ["softmax_losses", "hidden_relu_losses"],
-    "utility/fast/trie.py": ["prefix_trie"],
 }
 """Being wired in, or being removed: nothing is added here."""
 

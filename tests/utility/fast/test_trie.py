@@ -3,21 +3,13 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedworth.errors import UtilityError
-from fedworth.utility.fast.trie import NOWHERE, ROOT, Trie, coalition_trie, prefix_trie
+from fedworth.utility.coalitions import prefixes
+from fedworth.utility.fast.trie import NOWHERE, ROOT, Trie, coalition_trie
 
 memberships = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12))
-
-
-@st.composite
-def permutations(draw):
-    n_clients = draw(st.integers(1, 8))
-    n_joining = draw(st.integers(1, n_clients))
-    permutations = draw(st.lists(st.permutations(range(n_clients)), min_size=1, max_size=8))
-    return np.array(permutations)[:, :n_joining]
 
 
 def coalitions_of_steps(trie: Trie) -> list[int]:
@@ -64,15 +56,6 @@ def test_every_coalition_is_reached_by_its_members(members):
     assert coalitions_in_slots(trie) == coalitions_of_steps(trie)
 
 
-@given(permutations())
-def test_every_prefix_is_reached_by_its_members(permutations):
-    trie = prefix_trie(permutations)
-    prefixes = [sum(1 << int(k) for k in order[: i + 1]) for order in permutations for i in range(len(order))]
-    assert asked_for(trie) == prefixes
-    assert coalitions_in_slots(trie) == coalitions_of_steps(trie)
-    assert trie.n_steps == len(set(prefixes))
-
-
 @given(memberships)
 def test_equal_coalitions_are_one_step(members):
     trie = coalition_trie(np.concatenate((members, members)))
@@ -95,15 +78,14 @@ def test_every_coalition_of_ten_clients_costs_one_step():
     assert trie.asks_for_empty
 
 
-def test_prefixes_given_as_coalitions_cost_one_step_each():
+def test_prefixes_cost_one_step_each():
     rng = np.random.default_rng(0)
-    permutations = np.stack([rng.permutation(30) for _ in range(20)])
-    members = (np.argsort(permutations, axis=1)[:, None, :] <= np.arange(30)[None, :, None]).reshape(-1, 30)
-    assert coalition_trie(members).n_steps == prefix_trie(permutations).n_steps
+    cells = prefixes(np.stack([rng.permutation(30) for _ in range(20)]), 30)
+    assert coalition_trie(cells).n_steps == len(np.unique(cells, axis=0)) - 1  # the empty one costs nothing
 
 
 def test_a_chain_of_a_thousand_clients_needs_one_slot():
-    trie = prefix_trie(np.random.default_rng(0).permutation(1000)[None])
+    trie = coalition_trie(prefixes(np.random.default_rng(0).permutation(1000)[None], 1000))
     assert (trie.n_steps, trie.n_slots) == (1000, 1)
 
 
@@ -119,12 +101,6 @@ def test_totals_are_the_weights_of_the_members(members):
 def test_memberships_must_be_a_table():
     with pytest.raises(UtilityError, match=r"expected \(n_coalitions, n_clients\)"):
         coalition_trie(np.ones(3, np.bool_))
-
-
-@pytest.mark.parametrize(("order", "problem"), [([0, 1, 0], "twice"), ([0, -1], "client -1")])
-def test_permutations_list_each_client_once(order, problem):
-    with pytest.raises(UtilityError, match=problem):
-        prefix_trie(np.array([order]))
 
 
 def test_no_step_leads_nowhere():

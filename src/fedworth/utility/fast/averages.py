@@ -78,15 +78,13 @@ class Group:
         return np.ldexp(of_steps[:, None], self.exponents).astype(np.float32)
 
 
-def averages(trie: Trie, n_clients: int, client_weights: NDArray[np.float64] | None, *, from_global: bool) -> Averages:
+def averages(trie: Trie, n_clients: int, client_weights: NDArray[np.float64], *, from_global: bool) -> Averages:
     """The averages of a trie's coalitions, from the models alone or from a global model."""
     if trie.n_clients > n_clients:
         raise UtilityError(f"the trie names {trie.n_clients} clients, but {n_clients} models were given")
-    if client_weights is None and from_global:
-        raise UtilityError("averages from a global model need client_weights: each client's share in the whole")
-    if trie.asks_for_empty and not from_global:
+    if trie.asks_for_empty:
         raise UtilityError("the empty coalition has no average: its utility is 0, leave it out")
-    weights = np.array(np.ones(n_clients) if client_weights is None else client_weights, np.float64)
+    weights = np.array(client_weights, np.float64)
     if weights.shape != (n_clients,) or not (np.isfinite(weights).all() and (weights > 0).all()):
         raise UtilityError(f"client_weights are {weights}, expected {n_clients} positive numbers")
     totals, sizes = trie.totals(weights), trie.sizes()

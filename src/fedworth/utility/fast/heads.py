@@ -138,9 +138,7 @@ def head_losses(
 
     def of_batch(index: int) -> NDArray[np.float64]:
         found = [
-            softmax_sums(block, later(), counts_correct=False)[0]
-            if packed is None
-            else hidden_sums(block, later(), packed)[0]
+            softmax_sums(block, later()) if packed is None else hidden_sums(block, later(), packed)
             for block in outputs.blocks(samples[index])
         ]
         return found[0] if len(found) == 1 else np.asarray(sum(found))

@@ -1,7 +1,6 @@
 """The order in which many coalitions' models are summed, so that each costs one addition.
 
-Comes in: coalitions, as memberships or as the prefixes of permutations. Goes out: a trie whose every step adds
-one client to the running sum of an earlier step,
+In: coalitions, as memberships. Out: a trie whose every step adds one client to the running sum of an earlier step,
 
     sum(S ∪ {k}) = sum(S) + a_k z_k,
 
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, Memberships, Permutations
+from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UtilityError
 from fedworth.utility.fast.trie_walks import (
     counted,
@@ -103,30 +102,11 @@ def coalition_trie(memberships: Memberships) -> Trie:
     by_size = np.argsort(sizes, kind="stable")  # (n_coalitions,)
     members = listed(memberships, by_size, by_frequency, int(sizes.sum()))  # (Σ|S|,)
     ends = np.cumsum(sizes[by_size])  # (n_coalitions,)
-    parents, clients, reached = grow(members, ends, n_clients, True)
+    parents, clients, reached = grow(members, ends, n_clients)
     nodes = np.zeros(n_coalitions, np.int64)
     occupied = sizes[by_size] > 0
     nodes[by_size[occupied]] = reached[ends[occupied] - 1]
     return _arranged(parents, clients, nodes, n_clients)
-
-
-def prefix_trie(permutations: Permutations) -> Trie:
-    """A trie through every non-empty prefix of the given permutations.
-
-    Coalition m·n_joining + i is the first i+1 clients of permutation m. A permutation may list fewer than all
-    clients (the participants of a round), as long as it lists nobody twice.
-    """
-    n_permutations, n_joining = permutations.shape
-    n_clients = int(permutations.max(initial=-1)) + 1
-    if permutations.min(initial=0) < 0:
-        raise UtilityError(f"permutations list client {permutations.min()}, expected 0 or more")
-    ordered = np.sort(permutations, axis=1)
-    if (ordered[:, 1:] == ordered[:, :-1]).any():
-        raise UtilityError("a permutation lists a client twice, expected each at most once")
-    members = np.ascontiguousarray(permutations, np.int64).ravel()  # (n_permutations · n_joining,)
-    ends = np.arange(1, n_permutations + 1) * n_joining  # (n_permutations,)
-    parents, clients, reached = grow(members, ends, n_clients, False)
-    return _arranged(parents, clients, reached, n_clients)
 
 
 def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Indices, n_clients: int) -> Trie:

@@ -48,15 +48,13 @@ def listed(memberships: Memberships, rows: Indices, clients: Indices, n_members:
     return members[:n_members]
 
 
-def grow(
-    members: Indices, ends: Indices, n_clients: int, skips_ahead: bool
-) -> tuple[NDArray[np.int32], NDArray[np.int32], Indices]:
+def grow(members: Indices, ends: Indices, n_clients: int) -> tuple[NDArray[np.int32], NDArray[np.int32], Indices]:
     """Every node's parent and client, node 0 the root, and the node reached after each member of each path."""
     most = 1 + min(len(members), 2 ** min(n_clients, 62))
     parents, clients = np.empty((2, most), np.int32)
     keys = np.empty((most, 2), np.uint64)
     reached = np.zeros(len(members), np.int64)
-    n_nodes = _walk_paths(members, ends, client_keys(n_clients), skips_ahead, keys, parents, clients, reached)
+    n_nodes = _walk_paths(members, ends, client_keys(n_clients), keys, parents, clients, reached)
     return parents[:n_nodes].copy(), clients[:n_nodes].copy(), reached
 
 
@@ -92,7 +90,6 @@ def _walk_paths(
     members: Indices,
     ends: Indices,
     client_keys: NDArray[np.uint64],
-    skips_ahead: bool,
     keys: NDArray[np.uint64],
     parents: NDArray[np.int32],
     clients: NDArray[np.int32],
@@ -100,7 +97,7 @@ def _walk_paths(
 ) -> int:
     """Walk every path of members from the root, making the nodes that are missing; returns how many there are.
 
-    With `skips_ahead` a path one client away from a known node starts there, and only its end is filled in.
+    A path one client away from a known node starts there, and only its end is filled in.
     """
     table = np.zeros(1 << 12, np.int32)
     table[0] = 1
@@ -109,7 +106,7 @@ def _walk_paths(
     n_nodes, start = 1, 0
     for end in ends:
         node, first = 0, start
-        if skips_ahead and end > start:
+        if end > start:
             near = _nearest(table, keys, members[start:end], client_keys)
             if near >= 0:
                 node, first = near, end - 1

@@ -45,7 +45,7 @@ WEIGHTS_AT_ONCE = 1 << 16
 
 
 def hidden_sums(block: Block, averages: Averages, layers: PackedLayers) -> NDArray[np.float64]:
-    """Σ loss over a block's samples after each wanted step, and how many were predicted correctly: (2, n_steps).
+    """Σ loss over a block's samples after each wanted step: (n_steps,).
 
     If sums start from a model, the clients' pre-activations are relative to it.
     """
@@ -53,13 +53,13 @@ def hidden_sums(block: Block, averages: Averages, layers: PackedLayers) -> NDArr
     n_held = max(1, HELD_BYTES // max(1, 4 * tiles[:, 0].size))
     largest, of_start = (_largest(extremes) for extremes in block.relative_extremes())  # (n_clients,), (1 or 0,)
     start_bound = float(of_start.max(initial=0))
-    found = np.zeros((2, averages.trie.n_steps))
+    found = np.zeros(averages.trie.n_steps)
     for group in groups(averages, [(largest, start_bound), *layers.bounds]):
         steps, members = group.trie, group.members
         factors = group.factors(averages.client_weights)  # (n_parts, n_clients)
         of_start = np.ldexp(float(len(start)), -group.exponents)  # (n_parts,) 0 if sums start from nothing
         weights, start_weights = pack_weights(layers, members, factors[1:], of_start[1:])
-        parts = np.zeros((steps.n_steps, 4))  # Π m, Σ e, Σ linear part, n_correct, over the block
+        parts = np.zeros((steps.n_steps, 3))  # Π m, Σ e, Σ linear part, over the block
         parts[:, 0] = 1.0
         for first in range(0, tiles.shape[1], n_held):
             held = (first, min(first + n_held, tiles.shape[1]))
@@ -70,17 +70,16 @@ def hidden_sums(block: Block, averages: Averages, layers: PackedLayers) -> NDArr
                 steps.wanted, group.scales(averages.shares), steps.n_slots, parts,
             )  # fmt: skip
         here, places = parts[steps.wanted], group.places[steps.wanted]
-        found[:, places] = _totals(here)
+        found[places] = _totals(here)
     return found
 
 
 @compiled
 def _totals(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(2, n_steps): Σ loss and n_correct."""
-    found = np.empty((2, len(parts)))
+    """(n_steps,): Σ loss."""
+    found = np.empty(len(parts))
     for step in range(len(parts)):
-        found[0, step] = math.log(parts[step, 0]) + math.log(2.0) * parts[step, 1] + parts[step, 2]
-        found[1, step] = parts[step, 3]
+        found[step] = math.log(parts[step, 0]) + math.log(2.0) * parts[step, 1] + parts[step, 2]
     return found
 
 
@@ -126,7 +125,7 @@ def measure_hidden(
     n_slots: int,
     parts: NDArray[np.float64],
 ) -> None:
-    """Add to each wanted step's parts what these tiles' samples lose: Π m, Σ e, Σ linear part, n_correct."""
+    """Add to each wanted step's parts what these tiles' samples lose: Π m, Σ e, Σ linear part."""
     n_steps, n_tiles, n_layers = len(clients), len(labels) // TILE, len(widths) - 1
     size, tile_size, n_weights = packed.shape[1], widths[0] * TILE, weights.shape[1]
     joins = n_layers == 1 and widths[1] <= WIDEST
@@ -165,7 +164,7 @@ def measure_hidden(
                     add((sums, source, target, packed, client, tile_size))
                     continue
                 logits = xs if joins else _run_layers(xs, ys, step_weights, at, widths, scales[step])
-                measures = cross_entropy((logits, labels, tile * TILE, n_classes))
-                parts[step, 0] *= measures[0]
-                for part in range(1, 4):
-                    parts[step, part] += measures[part]
+                of_tile = cross_entropy((logits, labels, tile * TILE, n_classes))
+                parts[step, 0] *= of_tile[0]
+                parts[step, 1] += of_tile[1]
+                parts[step, 2] += of_tile[2]

@@ -46,8 +46,8 @@ LOG2E = 1.4426950408889634
 LOWEST = -125.0
 """2^LOWEST is the least the exponential gives; 1 + 2^LOWEST is 1."""
 
-MEASURES = types.UniTuple(types.float64, 4)
-"""What a vector kernel hands back: Π m and Σ e of its LogSum, Σ of the loss's linear part, n_correct."""
+LOSS_PARTS = types.UniTuple(types.float64, 3)
+"""What a vector kernel hands back: Π m and Σ e of its LogSum, and Σ of the loss's linear part."""
 
 _ROUNDING = 12582912.0  # 1.5 · 2^23
 _POLYNOMIAL = np.polynomial.Chebyshev.interpolate(np.exp2, 6, [-0.5, 0.5]).convert(kind=np.polynomial.Polynomial)
@@ -172,8 +172,8 @@ class LogSum:
         b.store(b.fmul(b.load(self.mantissas), b.bitcast(mantissa, FLOATS)), self.mantissas)
         self.lanes.add_to(self.exponents, exponent)
 
-    def measures(self, linear: Any, n_correct: Any) -> Any:
-        """MEASURES, as the value of an intrinsic."""
+    def parts(self, linear: Any) -> Any:
+        """LOSS_PARTS, as the value of an intrinsic."""
         lanes = self.lanes
-        parts = [lanes.product(self.mantissas), *map(lanes.total, (self.exponents, linear, n_correct))]
-        return lanes.context.make_tuple(lanes.builder, MEASURES, parts)
+        parts = [lanes.product(self.mantissas), lanes.total(self.exponents), lanes.total(linear)]
+        return lanes.context.make_tuple(lanes.builder, LOSS_PARTS, parts)

@@ -19,7 +19,7 @@ from fedworth.utility.fast.kernels.lanes import (
     INTS,
     LANES,
     LOG2E,
-    MEASURES,
+    LOSS_PARTS,
     TILE,
     VECTORS,
     Lanes,
@@ -191,7 +191,7 @@ def cross_entropy(typing: Any, operands: Any) -> Any:  # noqa: ARG001
         labels = lanes.at(labels, labels_at)
         zero, one = lanes.constant(0.0), lanes.constant(1.0)
         logs = LogSum(lanes)
-        linear, n_correct = (lanes.variable(lanes.constant(0.0, DOUBLES)) for _ in range(2))
+        linear = lanes.variable(lanes.constant(0.0, DOUBLES))
         largest, own, probe, s = (lanes.variable(zero) for _ in range(4))
         for v in range(VECTORS):
             label = lanes.load(labels, I64(v * LANES), INTS)
@@ -211,9 +211,7 @@ def cross_entropy(typing: Any, operands: Any) -> Any:  # noqa: ARG001
             is_sample = b.icmp_signed(">=", label, lanes.constant(0, INTS))
             logs.add(b.select(is_sample, b.load(s), one))
             behind = b.fadd(b.fsub(m, b.load(own)), b.load(probe))
-            hits = b.and_(is_sample, b.fcmp_ordered("<=", behind, zero))
             lanes.add_to(linear, b.fpext(b.select(is_sample, behind, zero), DOUBLES))
-            lanes.add_to(n_correct, b.uitofp(hits, DOUBLES))
-        return logs.measures(linear, n_correct)
+        return logs.parts(linear)
 
-    return MEASURES(operands), codegen
+    return LOSS_PARTS(operands), codegen

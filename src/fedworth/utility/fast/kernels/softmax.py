@@ -8,12 +8,11 @@ Margins are linear in the logits, and logits in the model, so the margins of an 
 margins of its clients: the label costs nothing after packing, and one class of exponentials is saved.
 
 No margin of an average exceeds the largest of its clients. If that is at most LARGEST_MARGIN the exponentials
-cannot overflow; otherwise, and to count correct predictions, a step takes out m = max(0, max_c d_c) first. A prediction
-is correct if no class beats the label.
+cannot overflow; otherwise a step takes out m = max(0, max_c d_c) first.
 
 Packed, a block of samples is (n_vectors, n_classes − 1, LANES) for each client, in the whole units of `averages`:
 running sums are of integers, and a margin becomes a float where it is measured. Samples that fill up the last tile are
-PADDING below: they lose exactly 0 and count as correct.
+PADDING below: they lose exactly 0.
 """
 
 import math
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedworth.compile import compiled, intrinsic
 from fedworth.utility.fast.averages import Averages, groups, running_maxima
-from fedworth.utility.fast.kernels.lanes import DOUBLES, I64, INTS, LANES, LOG2E, MEASURES, Lanes, LogSum
+from fedworth.utility.fast.kernels.lanes import DOUBLES, I64, INTS, LANES, LOG2E, LOSS_PARTS, Lanes, LogSum
 from fedworth.utility.fast.kernels.products import add
 from fedworth.utility.fast.tiles import Block, Floats, Labels
 
@@ -45,7 +44,7 @@ def _step_code(careful: bool) -> Any:
         scales, log2e = lanes.everywhere(scale), lanes.constant(LOG2E)
         powers = b.fmul(scales, log2e)
         logs = LogSum(lanes)
-        linear, n_correct = (lanes.variable(lanes.constant(0.0, DOUBLES)) for _ in range(2))
+        linear = lanes.variable(lanes.constant(0.0, DOUBLES))
         s, largest = lanes.variable(lanes.constant(1.0)), lanes.variable(lanes.constant(0.0))
         with lanes.times(n_vectors) as v:
             first = b.mul(v, n_others)
@@ -70,36 +69,34 @@ def _step_code(careful: bool) -> Any:
                     below = b.fsub(lanes.load(scratch, b.mul(c, I64(LANES))), m)
                     lanes.add_to(s, lanes.exp2(b.fmul(below, log2e)))
                 lanes.add_to(linear, b.fpext(m, DOUBLES))
-                hits = b.fcmp_ordered("<=", m, lanes.constant(0.0))
-                lanes.add_to(n_correct, b.uitofp(hits, DOUBLES))
             logs.add(b.load(s))
-        return logs.measures(linear, n_correct)
+        return logs.parts(linear)
 
     return codegen
 
 
 @intrinsic
 def _quick_step(typing: Any, operands: Any) -> Any:  # noqa: ARG001
-    return MEASURES(operands), _step_code(careful=False)
+    return LOSS_PARTS(operands), _step_code(careful=False)
 
 
 @intrinsic
 def _careful_step(typing: Any, operands: Any) -> Any:  # noqa: ARG001
-    return MEASURES(operands), _step_code(careful=True)
+    return LOSS_PARTS(operands), _step_code(careful=True)
 
 
-def softmax_sums(block: Block, averages: Averages, *, counts_correct: bool) -> NDArray[np.float64]:
-    """Σ loss over a block's samples after each wanted step, and how many were correct if counted: (2, n_steps).
+def softmax_sums(block: Block, averages: Averages) -> NDArray[np.float64]:
+    """Σ loss over a block's samples after each wanted step: (n_steps,).
 
     If sums start from a model, the clients' margins are relative to it.
     """
     relative, of_start = (_widths(extremes) for extremes in block.relative_extremes())  # (n_clients,), (1 or 0,)
     ranges, start_range = np.maximum(_widths(block.extremes), of_start.max(initial=0)), of_start.max(initial=0)
     trie = averages.trie
-    careful = ~averages.convex | counts_correct  # (n_steps,)
+    careful = ~averages.convex  # (n_steps,)
     if (ranges > LARGEST_MARGIN).any():
         careful |= running_maxima(trie.clients, trie.parents, ranges) > LARGEST_MARGIN
-    found = np.zeros((2, trie.n_steps))
+    found = np.zeros(trie.n_steps)
     for group in groups(averages, [(relative, float(start_range))]):
         steps = group.trie
         measure_margins(
@@ -176,13 +173,12 @@ def measure_margins(
     careful: NDArray[np.bool_],
     found: NDArray[np.float64],
 ) -> None:
-    """Σ loss over the block's samples after each wanted step, and how many were correct where careful: into `found`,
-    which has a place for every step of the whole trie, as `shares` and `careful` have.
+    """Σ loss over the block's samples after each wanted step: into `found`, which has a place for every step of the
+    whole trie, as `shares` and `careful` have.
 
     One call for all of a block's work: threads that come back to the interpreter wait for each other there."""
     packed, packed_start = _pack_margins(members, exponent, client_weights, tiles, start, labels)
     padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
-    n_filled_up = (labels < 0).sum()  # samples that only fill up a tile
     size, n_vectors = packed.shape[1], len(padding) // LANES
     n_others = size // (n_vectors * LANES)
     sums = np.empty(n_slots * size + LANES, np.int32)  # the slots, and a place for sums nobody continues
@@ -199,6 +195,5 @@ def measure_margins(
         place = places[step]
         scale = np.float32(math.ldexp(shares[place], exponent))
         operands = (sums, source, target, keeps, packed, client, padding, scratch, n_vectors, n_others, scale)
-        measures = _careful_step(operands) if careful[place] else _quick_step(operands)
-        found[0, place] = math.log(measures[0]) + math.log(2.0) * measures[1] + measures[2]
-        found[1, place] = measures[3] - n_filled_up
+        parts = _careful_step(operands) if careful[place] else _quick_step(operands)
+        found[place] = math.log(parts[0]) + math.log(2.0) * parts[1] + parts[2]
