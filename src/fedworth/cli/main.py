@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     top = argparse.ArgumentParser(
         prog="fedworth",
-        description="What each client's data is worth in a federated learning.",
+        description="What each client's data is worth in a federation.",
         epilog="example:\n  fedworth run --out runs/demo\n\nexit codes: docs/exit-codes.md",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""Complete: a partly seen utility matrix goes in, an estimate of every cell comes out.
+"""Complete. In: a partly seen utility matrix. Out: an estimate of every cell.
 
 With permutations, the reduced problem of Algorithm 1 (prob:matrix_completion_reduced): the columns are the distinct
 prefixes. Without, all coalitions. The penalty is absolute, or a fraction of λ_collapse, which makes it free of scale.

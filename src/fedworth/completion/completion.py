@@ -108,7 +108,7 @@ class FactorCompletion:
 
     @property
     def is_whole(self) -> bool:
-        """Coalitions were estimated as far as they were seen."""
+        """No: a coalition that no round has shown has no estimate."""
         return False
 
     def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
@@ -141,7 +141,8 @@ class FactorCompletion:
         return np.stack(columns, axis=1)
 
     def doubts(self) -> tuple[str, ...]:
-        """Nobody in particular: coalitions larger than a round's participants are seen once, whoever is in them."""
+        """Nobody in particular: a coalition larger than any round's participants is seen at most once, whoever is in
+        it."""
         return ()
 
     def summary(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Findings: a ledger goes in, what is odd about its clients' answers comes out, with numbers.
+"""Findings. In: a ledger. Out: what is odd about its clients' answers, with numbers.
 
     large update    ‖w_k − w^t‖ is 10 times the median of the round, or more
     many samples    a client reports 100 times the median sample count of the round, or more

@@ -1,4 +1,4 @@
-"""Import: a folder of state dicts in safetensors goes in, a ledger comes out.
+"""Import. In: a folder of state dicts in safetensors. Out: a ledger.
 
     models/
       000/global.safetensors         the model that was sent in the first round

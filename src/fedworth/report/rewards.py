@@ -1,4 +1,4 @@
-"""Rewards: a pool of money and a valuation go in; what each client gets comes out, exact to the cent.
+"""Rewards. In: a pool of money and a valuation. Out: what each client gets, exact to the cent.
 
 Values may be negative and may add up to almost nothing, so they cannot simply be scaled to the pool. Each rule gives up
 something for that (`docs/rewards.md`):

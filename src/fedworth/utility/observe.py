@@ -1,4 +1,4 @@
-"""Observe: a ledger and a task go in, the seen part of the utility matrix comes out.
+"""Observe. In: a ledger and a task. Out: the seen part of the utility matrix.
 
 Rounds are opened one at a time, and only if some of their cells are not known yet. Every planned cell is measured
 or the whole fails: a failed evaluation has no default. When a budget runs out, the answer is that of a smaller plan,

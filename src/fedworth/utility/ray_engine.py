@@ -108,7 +108,8 @@ class Cluster:
 
 
 def _refuse_silent(address: str) -> None:
-    """Knock first: Ray itself tries a host that does not answer for minutes. `auto` and the like are left to Ray."""
+    """Try the address first: Ray itself waits minutes for a host that does not answer. `auto` and the like are left to
+    Ray."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return

@@ -130,7 +130,8 @@ class PlainRound:
         return self.after(mixtures, row).quality - self.before.quality
 
     def disagreement(self, mixtures: Mixtures, row: int, utility: float) -> str:
-        """Nothing, or what the plain loop gives instead and how far apart rounding could have brought them."""
+        """Nothing if they agree; else what the plain loop gives, and how large a difference rounding could have
+        made."""
         after = self.after(mixtures, row)
         found = after.quality - self.before.quality
         rounding = 0.0

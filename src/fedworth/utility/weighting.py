@@ -5,7 +5,7 @@
     fixed     c = a_k, g = 1 − Σ_{k∈S} a_k     absent members count as no update
 
 In `fixed`, a_k is the client's weight in the whole federation (all its clients, as the server averages them),
-so that a column means the same in every round, and a client who sends back w^t is an exact null player.
+so that a column means the same in every round, and a client who sends back w^t adds exactly nothing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,8 @@ def ranks_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's correlation of what has a value on both sides; none where one side ranks nobody."""
+    """Spearman's correlation of the clients that have a value on both sides; None where all values of a side are
+    equal."""
     both = np.array([first, second], dtype=np.float64)  # (2, n)
     ours, theirs = (ranks_of(side) for side in both[:, ~np.isnan(both).any(axis=0)])
     if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(theirs) == 0:

@@ -43,7 +43,7 @@ def precise_relative(share: float) -> StoppingRule:
 
 
 def ranked(z: float = 2.0, *, tie: float = 0.01) -> StoppingRule:
-    """Stop when every two neighbours in the ranking are apart, or certainly tied."""
+    """Stop when any two neighbours in the ranking certainly differ, or are certainly tied."""
     _refuse_negative(z, "z")
     _refuse_negative(tie, "tie")
 

@@ -1,4 +1,4 @@
-"""Value: the utilities go in, and the name of a method; a valuation comes out."""
+"""Value the clients. In: the utilities, and the name of a method. Out: a valuation."""
 
 from collections.abc import Callable
 from dataclasses import replace

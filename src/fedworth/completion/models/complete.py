@@ -1,4 +1,4 @@
-"""Complete by models: the seen utilities, a ledger and an oracle go in; an estimate of every cell comes out.
+"""Complete by models. In: the seen utilities, a ledger and an oracle. Out: an estimate of every cell.
 
     seen cells                 as seen
     an absent client alone     by the lone process

@@ -64,7 +64,7 @@ def _in_round(answers: Answers, probe: _Probe, round_index: int, before: Floats)
 
 
 def _predicted(answers: Answers, probe: _Probe, before: Floats, of_rounds: Floats) -> Floats:
-    """Mean squared distances of the changes that the process predicts, from a start where all clients are as far."""
+    """Mean squared distances of predicted changes; the prediction starts from clients equally far from each other."""
     heard, (rounds, clients) = answers.heard, answers.places
     equal = Likeness(_alike(1.0 - np.eye(answers.participants.shape[1]), WIDTH), of_rounds)
     process, points = update_process(equal, rounds, clients)

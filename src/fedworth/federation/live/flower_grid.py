@@ -27,6 +27,7 @@ from fedworth.federation.live.flower_messages import (
     set_weight,
     weight_in,
 )
+from fedworth.federation.live.guard import attempt
 from fedworth.federation.live.recorder import LiveRecorder
 from fedworth.federation.task import Task
 
@@ -95,12 +96,8 @@ class RecordingGrid:
         return self.nodes.names.get(node)
 
     def _attempt(self, action: Callable[..., T], *args: Any) -> T | None:
-        """Do something of ours; whatever goes wrong in it is logged, and never reaches the training."""
-        try:
-            return action(*args)
-        except Exception as error:
-            log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
-            return None
+        """Do something of ours, which must not reach the training."""
+        return attempt(action, *args)
 
     def _sent(self, messages: Iterable[Any]) -> list[Any]:
         """What is to be sent: the strategy's messages, and those that let the first round hear everyone."""

@@ -18,6 +18,7 @@ from flwr.common import parameters_to_ndarrays
 from fedworth.errors import ModelError
 from fedworth.federation.live.claims import NodeNames
 from fedworth.federation.live.flower_identity import NAME_METRIC
+from fedworth.federation.live.guard import attempt
 from fedworth.federation.live.recorder import LiveRecorder
 from fedworth.federation.task import Task
 
@@ -83,12 +84,8 @@ class RecordingStrategy:
         return self.nodes.names.get(cid)
 
     def _attempt(self, action: Callable[..., T], *args: Any) -> T | None:
-        """Do something of ours; whatever goes wrong in it is logged, and never reaches the training."""
-        try:
-            return action(*args)
-        except Exception as error:
-            log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
-            return None
+        """Do something of ours, which must not reach the training."""
+        return attempt(action, *args)
 
     def _begin(self, given: Any, client_manager: Any) -> Any:
         sent = list(given)

@@ -1,4 +1,4 @@
-"""A criterion: outputs and labels go in, numbers come out; and a loss, which is a criterion with its demands.
+"""A criterion judges a model's outputs against the labels; a loss is a criterion that says what it needs of both.
 
     quality = ± Σ over samples of `of` / `n_counted`        − for a loss, + where higher is better
 

@@ -1,10 +1,10 @@
-"""A server's rule: the models of some clients go in, the next global model comes out.
+"""A server's rule. In: the models of some clients. Out: the next global model.
 
     w_S, state' = rule.aggregate(w^t, models of S, their weights, state of round t)
 
 In: models as arrays by name, in the order in which the server added them. Out: the next model, and what the server
-keeps for the next round. A rule is pure: the state goes in and comes out. Arithmetic is numpy's, in the arrays' own
-precision, as frameworks do it, so a replay of a recorded round gives the recorded model to float precision.
+keeps for the next round. A rule is pure: it is given the state, and gives the next one. Arithmetic is numpy's, in the
+arrays' own precision, as frameworks do it, so a replay of a recorded round gives the recorded model to float precision.
 
 A *linear* rule's w_S is the weighted mean of one array a member (`contribution`), so the fast oracle can mix them.
 """

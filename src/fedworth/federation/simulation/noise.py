@@ -1,4 +1,4 @@
-"""Makes a client's data worse on purpose, to see whether its value falls (the paper's noise experiments).
+"""Makes a client's data worse on purpose, to see whether its value falls (the paper's studies of noise).
 
 Noisy features: N(0, σ²) on every feature of round(share · n) samples, σ = strength × the standard deviation
 of all the client's features; the paper does not give its σ. Nothing is clipped.

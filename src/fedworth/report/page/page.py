@@ -1,4 +1,4 @@
-"""The page: a report goes in, one HTML file comes out that needs nothing else.
+"""The page. In: a report. Out: one HTML file that needs nothing else.
 
 It shows every number without a script; the script only sorts, unfolds and tells numbers under the pointer. The same
 report gives the same bytes.

@@ -18,7 +18,7 @@ NEAR = 0.9
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrustVerdict:
     """How far to trust the values."""
 
     tone: str  # good, care or bad
@@ -29,7 +29,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Question:
     """One question about the numbers, answered."""
 
     question: str
@@ -57,12 +57,12 @@ USES = {
 }
 
 
-def verdict_of(report: Report, settings: PageSettings) -> Verdict:
+def verdict_of(report: Report, settings: PageSettings) -> TrustVerdict:
     """The verdict on the chosen values."""
     chosen = report.chosen
     if chosen.uncertainty is not None:
         (tone, mark, head), use = USES[chosen.uncertainty.trust]
-        return Verdict(tone, mark, head, _fill(use, settings), _fill(chosen.uncertainty.sentence, settings))
+        return TrustVerdict(tone, mark, head, _fill(use, settings), _fill(chosen.uncertainty.sentence, settings))
     if chosen.covered is Covered.MEASURED:
         use = (
             "Measured, not estimated: good for what was earned in these rounds. Who was asked how often was not theirs "
@@ -70,13 +70,13 @@ def verdict_of(report: Report, settings: PageSettings) -> Verdict:
         )
         if chosen.method == "truth":
             use = "Measured with every model of every round, as only a simulation can."
-            return Verdict("good", "✓", "Good to use", use, "Nothing was estimated.")
-        return Verdict("care", "◐", "Use with care", use, "Every group that these values rest on was measured.")
+            return TrustVerdict("good", "✓", "Good to use", use, "Nothing was estimated.")
+        return TrustVerdict("care", "◐", "Use with care", use, "Every group that these values rest on was measured.")
     use = "How far off the values may be is not known. Look at large differences only, and split no money by them."
-    return Verdict("care", "◐", "Use with care", use, f"The ranges cover {chosen.covered}.")
+    return TrustVerdict("care", "◐", "Use with care", use, f"The ranges cover {chosen.covered}.")
 
 
-def answers_of(report: Report, settings: PageSettings) -> list[Answer]:
+def answers_of(report: Report, settings: PageSettings) -> list[Question]:
     """The checks behind the verdict."""
     return [
         *_seen(report, settings),
@@ -89,23 +89,23 @@ def answers_of(report: Report, settings: PageSettings) -> list[Answer]:
     ]
 
 
-def _seen(report: Report, settings: PageSettings) -> Iterator[Answer]:
+def _seen(report: Report, settings: PageSettings) -> Iterator[Question]:
     question = f"Were enough groups of {settings.nouns} seen?"
     chosen, coverage = report.chosen, report.coverage
     if chosen.covered in (Covered.MEASURED, Covered.DRAWS) and chosen.completion is None:
-        yield Answer(
+        yield Question(
             question, *YES, "Every group that these values rest on was measured, or drawn from those that were."
         )
     elif coverage is None:
-        yield Answer(question, *OPEN, "This report does not say how much was measured.")
+        yield Question(question, *OPEN, "This report does not say how much was measured.")
     else:
         share, unseen = float(coverage["share_seen"]), int(coverage["n_columns_unseen"])
         answer = YES if share >= ENOUGH else PART if share >= PARTLY and not unseen else NO
         never = f" {unseen:,} of {int(coverage['n_columns']):,} groups were never seen in any round." if unseen else ""
-        yield Answer(question, *answer, f"{share:.0%} of the results that the values rest on were measured.{never}")
+        yield Question(question, *answer, f"{share:.0%} of the results that the values rest on were measured.{never}")
 
 
-def _estimates(report: Report) -> Iterator[Answer]:
+def _estimates(report: Report) -> Iterator[Question]:
     chosen = report.chosen
     if chosen.completion is None:
         return
@@ -114,73 +114,73 @@ def _estimates(report: Report) -> Iterator[Answer]:
         found = (
             f"{held:,} answers that were heard were hidden and estimated: the ranges come from how far off that was."
         )
-        yield Answer(question, *YES, found)
+        yield Question(question, *YES, found)
     elif chosen.covered is Covered.ESTIMATES:
-        yield Answer(
+        yield Question(
             question, *PART, "The ranges come from how far other estimates lie that explain what was seen as well."
         )
     else:
-        yield Answer(
+        yield Question(
             question, *OPEN, "Nothing was hidden and estimated, so how accurate the estimates are is not known."
         )
 
 
-def _apart(report: Report, settings: PageSettings) -> Iterator[Answer]:
+def _apart(report: Report, settings: PageSettings) -> Iterator[Question]:
     known = report.chosen.uncertainty
     question = f"Can the {settings.nouns} be told apart?"
     if known is None:
         return
     answer = {Trust.TOLD_APART: YES, Trust.ROUGH_ORDER: PART, Trust.NOT_TOLD_APART: NO}[known.trust]
     found = f"The values may be off by {known.ratio:.2f} of what they differ (below 0.3 is good, above 1 is useless)."
-    yield Answer(question, *answer, found)
+    yield Question(question, *answer, found)
 
 
-def _equal(report: Report, settings: PageSettings) -> Iterator[Answer]:
+def _equal(report: Report, settings: PageSettings) -> Iterator[Question]:
     question = "Is equal data valued equally?"
     row = next((row for row in agreement(report) if row["method"] == report.chosen.method), {})
     apart = row.get("largest_difference_of_copies")
     if apart is None:
-        yield Answer(question, *OPEN, f"No two {settings.nouns} are known to hold the same data.")
+        yield Question(question, *OPEN, f"No two {settings.nouns} are known to hold the same data.")
         return
     answer = YES if apart <= FAIR else PART if apart <= UNFAIR else NO
     pairs = "; ".join(f"{of} and {copy}" for copy, of in report.copies)
-    yield Answer(question, *answer, f"{pairs} hold the same data; their values differ by {apart:.0%} of the larger.")
+    yield Question(question, *answer, f"{pairs} hold the same data; their values differ by {apart:.0%} of the larger.")
 
 
-def _truth(report: Report) -> Iterator[Answer]:
+def _truth(report: Report) -> Iterator[Question]:
     row = next((row for row in agreement(report) if row["method"] == report.chosen.method), {})
     found = row.get("rank_correlation")
     if found is None or report.chosen.method == "truth":
         return
     answer = YES if found >= NEAR else PART if found >= ENOUGH else NO
-    yield Answer(
+    yield Question(
         "Is it near the truth?", *answer, f"This is a simulation, so the truth is known: rank correlation {found:.2f}."
     )
 
 
-def _finished(report: Report) -> Iterator[Answer]:
+def _finished(report: Report) -> Iterator[Question]:
     status = (report.chosen.completion or {}).get("status")
     if status is None:
         return
-    yield Answer("Is the calculation finished?", *(PART if "stopped" in status else YES), f"It says: {status}.")
+    yield Question("Is the calculation finished?", *(PART if "stopped" in status else YES), f"It says: {status}.")
 
 
-def _whole(report: Report) -> Iterator[Answer]:
+def _whole(report: Report) -> Iterator[Question]:
     question = "Are the records whole?"
     silent = [name for name, n in heard_counts(report).items() if n == 0]
     if report.trail is None:
-        yield Answer(question, *OPEN, "The numbers were brought without a ledger, so there is no record to check.")
+        yield Question(question, *OPEN, "The numbers were brought without a ledger, so there is no record to check.")
         return
     said = [note for note in report.warnings() if "missing" in note or "refused" in note]
     found = f"The {report.trail.n_rounds} recorded rounds matched their checksums when they were read."
     if said:
-        yield Answer(
+        yield Question(
             question, *PART, f"{found} {len(said)} remarks on missing or refused answers are under “How was it made?”."
         )
     elif silent:
-        yield Answer(question, *PART, f"{found} {len(silent)} never answered.")
+        yield Question(question, *PART, f"{found} {len(silent)} never answered.")
     else:
-        yield Answer(question, *YES, found)
+        yield Question(question, *YES, found)
 
 
 def _fill(text: str, settings: PageSettings) -> str:

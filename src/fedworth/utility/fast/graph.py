@@ -1,6 +1,6 @@
 """What a module does with its tensors: exported once, every node judged by how it depends on the clients' models.
 
-Comes in: a module, one batch of samples, and the names of the tensors that vary between models. Goes out: for each
+In: a module, one batch of samples, and the names of the tensors that vary between models. Out: for each
 node of the exported graph whether its value v(w), as a function of the varying tensors w, is
 
     CONST       the same for every coalition: samples, constants, tensors equal in all models, and what they give

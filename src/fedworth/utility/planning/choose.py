@@ -1,6 +1,6 @@
 """Which cells to measure: the one place where `observe`, `run`, `watch` and the studies choose a plan.
 
-In: who took part in each round, and how it was asked to be measured. Out: a plan.
+In: who took part in each round, and what the user asked for. Out: a plan.
 
     permutations=None      exact: all coalitions of each round's participants
     permutations=M         Monte Carlo: the prefixes of M permutations, and what FedSV's own estimate needs
