@@ -100,15 +100,21 @@ class RoundGame:
 
     def slopes(self) -> Floats:
         """(n,): how steeply each ray rises at the mean, −∇ℓ(m)·(w_i − m), by one backward pass."""
-        around = self._around
-        varying = {k: t for k, t in around.global_model.items() if t.is_floating_point()}
+        return self._slopes(self._around)
+
+    def first_slopes(self) -> Floats:
+        """(n,): how steeply the utility rises from the global model towards each member, −∇ℓ(w^t)·(w_i − w^t)."""
+        return self._slopes(self._fitted)
+
+    def _slopes(self, round_: Round) -> Floats:
+        varying = {k: t for k, t in round_.global_model.items() if t.is_floating_point()}
         leaves = {k: t.detach().to(self._device).clone().requires_grad_() for k, t in varying.items()}
         with fitting_threads(self._task.module), torch.enable_grad():
-            logits = self._forward({**around.global_model, **leaves}, self._task.inputs)
+            logits = self._forward({**round_.global_model, **leaves}, self._task.inputs)
             loss = F.cross_entropy(logits, self._task.labels)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         gradient = {k: g.cpu() for k, g in zip(leaves, found, strict=True) if g is not None}
-        return -np.array([_product(gradient, around.client_models[k], varying) for k in self.members.tolist()])
+        return -np.array([_product(gradient, round_.client_models[k], varying) for k in self.members.tolist()])
 
     def logits(self, x: float) -> Iterator[torch.Tensor]:
         """For the mean, then for each member's ray at x: the logits of some test samples, (n_samples, n_classes)."""

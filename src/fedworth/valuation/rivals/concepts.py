@@ -1,0 +1,116 @@
+"""Other ways to share out one game: the Shapley value's siblings, exactly from the utilities of all 2^n coalitions.
+
+    semivalue     v_i = Σ_{S∌i} p(|S|) [U(S∪i) − U(S)]
+      banzhaf       p(s) = 2^{−(n−1)}                                  every coalition alike; not efficient
+      beta-shapley  p(s) = B(s + β, n − 1 − s + α) / B(α, β)           α = 16, β = 1: small coalitions count most
+    least core    min e  with  Σ_{i∈S} v_i ≥ U(S) − e for all S,  Σ_i v_i = U(all)
+
+Kwon and Zou (2022) have Beta-Shapley, with α = β = 1 the Shapley value itself; Wang and Jia (2023) the Banzhaf value
+for data. Of all payments in the least core the one nearest to equal shares is taken, so that it is one number a client
+(Yan and Procaccia, 2021). They are taken of everyone's completed game, the sum over the rounds, as ComFedSV is.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog, nnls
+from scipy.special import betaln
+
+from fedworth.arrays import Utilities
+from fedworth.completion.completion import Completion
+from fedworth.errors import ValuationError, unknown_name
+from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.matrix import UtilityMatrix
+from fedworth.valuation.heard import heard_clients, spread
+from fedworth.valuation.shapley import n_members, semivalues
+from fedworth.valuation.valuation import Valuation
+
+Floats = NDArray[np.float64]
+
+ALPHA, BETA = 16.0, 1.0
+
+SLACK = 1e-6
+"""What a coalition may object beyond e, as a part of the largest utility."""
+
+
+def value_by_concept(matrix: UtilityMatrix, completion: Completion, name: str, *, strict: bool = False) -> Valuation:
+    """What each client is worth in everyone's completed game, by another way to share it out."""
+    if name not in CONCEPTS:
+        raise unknown_name("measure of worth", name, CONCEPTS)
+    heard, warnings = heard_clients(matrix, strict=strict)
+    coalitions = coalitions_of(heard, matrix.n_clients)
+    totals = np.zeros(len(coalitions))
+    totals[1:] = completion.totals(coalitions[1:])  # of nobody it is 0
+    values = spread(CONCEPTS[name](totals), heard, matrix.n_clients)
+    return Valuation(name, matrix.clients, values, None, completion.summary(), warnings)
+
+
+def banzhaf_values(utilities: Utilities) -> Floats:
+    """(n,): what a client adds to a coalition of the others, each of which is as likely as any other."""
+    n = n_members(utilities)
+    return semivalues(utilities, np.full(n, 2.0 ** (1 - n)))
+
+
+def beta_shapley_values(utilities: Utilities, alpha: float = ALPHA, beta: float = BETA) -> Floats:
+    """(n,): Beta(α, β)-Shapley values."""
+    n = n_members(utilities)
+    sizes = np.arange(n)
+    return semivalues(utilities, np.exp(betaln(sizes + beta, n - 1 - sizes + alpha) - betaln(alpha, beta)))
+
+
+def least_core_values(utilities: Utilities) -> Floats:
+    """(n,): of the payments that no coalition can object to by more than must be, the one nearest to equal shares."""
+    n = n_members(utilities)
+    equal, scale = utilities[-1] / n, float(np.abs(utilities).max())
+    if n == 1 or scale == 0:
+        return np.full(n, equal)
+    members = _some_but_not_all(n)
+    wanted = utilities[1:-1] - members.sum(axis=1) * equal  # beyond equal shares
+    away = _nearest_to_zero(members, (wanted - least_objection(utilities)) / scale)
+    return np.asarray(equal + scale * away)
+
+
+def least_objection(utilities: Utilities) -> float:
+    """e: how much the least content coalition must go without, whatever the payment."""
+    n, scale = n_members(utilities), float(np.abs(utilities).max())
+    if n == 1 or scale == 0:
+        return 0.0
+    members = _some_but_not_all(n)
+    found = linprog(  # in units of the largest utility: the solver's tolerance is absolute
+        c=np.append(np.zeros(n), 1.0),  # the payments and e
+        A_ub=-np.column_stack([members, np.ones(len(members))]),
+        b_ub=-utilities[1:-1] / scale,
+        A_eq=np.append(np.ones(n), 0.0)[None],
+        b_eq=utilities[-1:] / scale,
+        bounds=[(None, None)] * (n + 1),
+        method="highs",
+    )
+    if found.x is None:
+        raise ValuationError(f"least core: the linear programme was not solved ({found.message})")
+    return scale * float(found.x[-1])
+
+
+def _some_but_not_all(n: int) -> Floats:
+    """(2^n − 2, n): every coalition that is neither empty nor everyone, as numbers."""
+    return coalitions_of(np.arange(n), n)[1:-1].astype(np.float64)
+
+
+def _nearest_to_zero(members: Floats, wanted: Floats) -> Floats:
+    """The smallest d with Σ d = 0 and members @ d ≥ wanted: Lawson and Hanson's least distance, by one non-negative
+    least squares problem. It is given a hair's breadth, since e is known to the solver's tolerance only."""
+    n = members.shape[1]
+    basis = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, : n - 1]]))[0][:, 1:]  # of all d that sum to 0
+    rows, right = members @ basis, wanted - SLACK
+    weights, _ = nnls(np.vstack([rows.T, right]), np.append(np.zeros(n - 1), 1.0), maxiter=50 * len(rows))
+    residual = np.append(rows.T @ weights, right @ weights - 1.0)
+    if abs(residual[-1]) < 1e-14:
+        raise ValuationError("least core: no payment was found; the utilities are too large or too uneven for it")
+    return np.asarray(basis @ (-residual[:-1] / residual[-1]))
+
+
+CONCEPTS: dict[str, Callable[[Utilities], Floats]] = {
+    "banzhaf": banzhaf_values,
+    "beta-shapley": beta_shapley_values,
+    "least-core": least_core_values,
+}

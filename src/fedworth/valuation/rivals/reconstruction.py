@@ -1,0 +1,105 @@
+"""Values from models rebuilt of recorded updates (Song et al., 2019).
+
+    MR   Σ_t λ^t (Shapley value of round t's participants): with λ = 1 it is FedSV; later rounds count less with λ < 1
+    OR   one game for the whole training: M_S = w⁰ + Σ_t Σ_{k ∈ S∩I_t} c_k (w_k^{t+1} − w^t),
+         U(S) = ℓ(w⁰) − ℓ(M_S), with c the weights among those of S who took part
+
+OR asks what the clients of S would have reached with the updates that they sent, though these were made from models
+that everyone had trained. Up to 12 clients all coalitions are rebuilt; beyond, prefixes of permutations.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.ledger.ledger import Model, Round
+from fedworth.utility.coalitions import prefixes
+from fedworth.utility.weighting import Mixtures, mixtures
+from fedworth.valuation.permutations import permutation_values
+from fedworth.valuation.rivals.counted import CountedGame
+from fedworth.valuation.rivals.recorded import Recorded
+from fedworth.valuation.shapley import shapley_values
+
+Floats = NDArray[np.float64]
+
+DECAY = 0.9
+"""λ of MR."""
+
+MOST_EXACT = 12
+TOGETHER = 64
+"""Rebuilt models in memory at once."""
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Values from one game of rebuilt models, and their standard errors where orders were drawn."""
+
+    values: Floats  # (n_clients,)
+    standard_errors: Floats | None
+
+
+def or_values(federation: Recorded, game: CountedGame, *, rng: np.random.Generator) -> Rebuilt:
+    """The Shapley value of the game of rebuilt models."""
+    heard = np.flatnonzero(federation.participants.any(axis=0))
+    values, errors = np.full(len(federation.clients), np.nan), None
+    if game.n <= MOST_EXACT:
+        values[heard] = shapley_values(game.all())
+        return Rebuilt(values, None)
+    n_orders = int(np.ceil(game.n * np.log(game.n)))
+    orders = rng.permuted(np.tile(np.arange(game.n), (n_orders, 1)), axis=1)
+    utilities = game(prefixes(orders, game.n)).reshape(n_orders, -1)
+    found, spread = permutation_values(utilities, orders, game.n)
+    errors = np.full(len(values), np.nan)
+    values[heard], errors[heard] = found, spread
+    return Rebuilt(values, errors)
+
+
+def rebuilt_game(federation: Recorded) -> CountedGame:
+    """The game of rebuilt models among the clients that were heard."""
+    heard = np.flatnonzero(federation.participants.any(axis=0))
+    return CountedGame(len(heard), lambda rows: _utilities(federation, heard, rows))
+
+
+def _utilities(federation: Recorded, heard: Indices, rows: Memberships) -> Utilities:
+    coalitions = np.zeros((len(rows), len(federation.clients)), dtype=bool)
+    coalitions[:, heard] = rows
+    parts = [_of_some(federation, coalitions[start : start + TOGETHER]) for start in range(0, len(rows), TOGETHER)]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def _of_some(federation: Recorded, coalitions: Memberships) -> Utilities:
+    """Each rebuilt model stands for one client of a round that starts at w⁰."""
+    first = federation.ledger.open_round(0)
+    models = dict(enumerate(_rebuilt(federation, coalitions, first.global_model)))
+    alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), from_global=False)
+    return federation.oracle.utilities(Round(first.entry, first.global_model, models, {}), alone)
+
+
+def _rebuilt(federation: Recorded, coalitions: Memberships, start: Model) -> list[Model]:
+    """M_S, one a coalition."""
+    made = [{name: tensor.to(torch.float64) for name, tensor in start.items()} for _ in coalitions]
+    for before, models, coefficients in _steps(federation, coalitions):
+        for name, like in before.items():
+            origin = like.to(torch.float64)
+            updates = {k: model[name].to(torch.float64) - origin for k, model in models.items()}
+            for model, row in zip(made, coefficients, strict=True):
+                for k in np.flatnonzero(row).tolist():
+                    model[name] = model[name] + float(row[k]) * updates[k]
+    return [{name: _like(tensor, start[name]) for name, tensor in model.items()} for model in made]
+
+
+def _steps(federation: Recorded, coalitions: Memberships) -> Iterator[tuple[Model, dict[int, Model], Floats]]:
+    """Of each round the global model, the participants' models, and what each counts in each coalition."""
+    for played in federation.rounds():
+        here = np.zeros_like(coalitions)
+        here[:, played.members] = coalitions[:, played.members]
+        models = {k: played.round_.client_models[k] for k in played.members.tolist()}
+        yield played.round_.global_model, models, mixtures(here, played.weights, federation.weighting).of_clients
+
+
+def _like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return tensor.to(like.dtype) if like.is_floating_point() else tensor.round().to(like.dtype)
