@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fedworth.errors import FedworthError
+from fedworth.errors import FedworthError, TooManyError
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.observe import observe
 from fedworth.utility.oracle import LoopOracle
@@ -110,6 +110,20 @@ def test_the_same_bytes_twice_and_the_same_numbers_by_the_fast_oracle(federation
 def test_who_was_never_heard_has_no_value(tiny_ledger, tiny_task, name):
     made = value_by_rival(recorded(tiny_ledger.without(["2"]), LoopOracle(tiny_task)), name)
     assert np.isnan(made.valuation.values).tolist() == [False, False, True, False, False]
+
+
+def test_retraining_the_whole_gives_the_recorded_end(federation, tiny_ledger, tiny_task):
+    """Values share out what the federation gained in all; copies are worth the same."""
+    made = value_by_rival(federation, "retraining")
+    gained = loss(tiny_task, tiny_ledger.open_round(0).global_model) - loss(tiny_task, tiny_ledger.final_model())
+    assert made.valuation.values.sum() == pytest.approx(float(gained), abs=1e-6)
+    assert made.n_evaluations == 31
+
+
+def test_more_clients_than_can_be_retrained_are_refused(federation, monkeypatch):
+    monkeypatch.setattr("fedworth.valuation.rivals.rivals.MOST_RETRAINED", 4)
+    with pytest.raises(TooManyError, match="at most 4 clients are retrained"):
+        value_by_rival(federation, "retraining")
 
 
 def test_an_unknown_rival_is_named(federation):

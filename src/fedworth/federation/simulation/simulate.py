@@ -96,6 +96,11 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
     return task
 
 
+def federation_of(settings: SimulationSettings, *, data_folder: Place | None = None) -> Federation:
+    """The clients of a simulated federation, remade from its settings."""
+    return _federation(settings, _dataset(settings, data_folder))
+
+
 def participants_of(settings: SimulationSettings) -> list[list[int]]:
     """Who takes part in each round: K of N, uniformly; everyone in the first unless asked otherwise."""
     rounds: list[list[int]] = []
@@ -126,8 +131,8 @@ def run_rounds(
         chosen = sorted(participants[round_index])  # the order of the sum, after a kill as well
         absent = [k for k in everyone if k not in chosen] if with_truth else []
         trained: dict[str, Model] = {}
-        answers = _train(federation, model, chosen, round_index, trained)
-        apart = _train(federation, model, absent, round_index, trained)
+        answers = answers_of_round(federation, model, chosen, round_index, trained)
+        apart = answers_of_round(federation, model, absent, round_index, trained)
         writer.record_round(model, answers, apart=apart)
         model = average(list(answers.values()), federation.aggregation)
     writer.close(model)
@@ -147,9 +152,10 @@ def average(answers: Sequence[Answer], aggregation: Aggregation) -> Model:
     return mean
 
 
-def _train(
+def answers_of_round(
     federation: Federation, model: Model, chosen: Sequence[int], round_index: int, trained: dict[str, Model]
 ) -> dict[str, Answer]:
+    """What each of these clients answers to a global model; `trained` knows who has trained on equal data."""
     data = [federation.data[k] for k in chosen]
     with fitting_threads(federation.module):
         models = train_clients(

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, Memberships, Utilities
-from fedworth.ledger.ledger import Model, Round
+from fedworth.arrays import Memberships
+from fedworth.ledger.ledger import Model
 from fedworth.utility.coalitions import prefixes
-from fedworth.utility.weighting import Mixtures, mixtures
+from fedworth.utility.weighting import mixtures
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.rivals.counted import CountedGame
 from fedworth.valuation.rivals.recorded import Recorded
@@ -30,8 +30,6 @@ DECAY = 0.9
 """λ of MR."""
 
 MOST_EXACT = 12
-TOGETHER = 64
-"""Rebuilt models in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Rebuilt:
 
 def or_values(federation: Recorded, game: CountedGame, *, rng: np.random.Generator) -> Rebuilt:
     """The Shapley value of the game of rebuilt models."""
-    heard = np.flatnonzero(federation.participants.any(axis=0))
+    heard = federation.heard
     values, errors = np.full(len(federation.clients), np.nan), None
     if game.n <= MOST_EXACT:
         values[heard] = shapley_values(game.all())
@@ -60,23 +58,8 @@ def or_values(federation: Recorded, game: CountedGame, *, rng: np.random.Generat
 
 def rebuilt_game(federation: Recorded) -> CountedGame:
     """The game of rebuilt models among the clients that were heard."""
-    heard = np.flatnonzero(federation.participants.any(axis=0))
-    return CountedGame(len(heard), lambda rows: _utilities(federation, heard, rows))
-
-
-def _utilities(federation: Recorded, heard: Indices, rows: Memberships) -> Utilities:
-    coalitions = np.zeros((len(rows), len(federation.clients)), dtype=bool)
-    coalitions[:, heard] = rows
-    parts = [_of_some(federation, coalitions[start : start + TOGETHER]) for start in range(0, len(rows), TOGETHER)]
-    return np.concatenate([np.zeros(0), *parts])
-
-
-def _of_some(federation: Recorded, coalitions: Memberships) -> Utilities:
-    """Each rebuilt model stands for one client of a round that starts at w⁰."""
-    first = federation.ledger.open_round(0)
-    models = dict(enumerate(_rebuilt(federation, coalitions, first.global_model)))
-    alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), from_global=False)
-    return federation.oracle.utilities(Round(first.entry, first.global_model, models, {}), alone)
+    start = federation.ledger.open_round(0).global_model
+    return federation.game_of_models(lambda coalitions: _rebuilt(federation, coalitions, start))
 
 
 def _rebuilt(federation: Recorded, coalitions: Memberships, start: Model) -> list[Model]:

@@ -1,6 +1,7 @@
 """Rivals by name: a recorded federation in, a valuation and what it cost out.
 
-All of them pay a client for the rounds that it took part in, as FedSV does.
+All but the last pay a client for the rounds that it took part in, as FedSV does. `retraining` is for simulated
+federations: the Shapley value of what each coalition would have reached by itself.
 """
 
 import time
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import stream
-from fedworth.errors import unknown_name
+from fedworth.errors import TooManyError, unknown_name
+from fedworth.federation.simulation.retraining import retrained_models
 from fedworth.valuation.rivals.counted import CountedGame
 from fedworth.valuation.rivals.directions import cosine_values, influence_values
 from fedworth.valuation.rivals.reconstruction import DECAY, or_values, rebuilt_game
@@ -27,6 +29,9 @@ SKIPPED_PART = 0.05
 
 MOST_EXACT = 12
 """Participants up to which MR takes all coalitions of a round; beyond, truncated permutations."""
+
+
+MOST_RETRAINED = 10
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,20 @@ def _cosine(federation: Recorded, _rng: np.random.Generator) -> _Made:
     return _Made(cosine_values(federation), 0)
 
 
+def _retraining(federation: Recorded, _rng: np.random.Generator) -> _Made:
+    if len(federation.heard) > MOST_RETRAINED:
+        raise TooManyError(
+            f"{len(federation.heard)} clients have {2 ** len(federation.heard):,} coalitions, each of which would be "
+            f"trained anew; at most {MOST_RETRAINED} clients are retrained"
+        )
+    game = federation.game_of_models(
+        lambda rows: retrained_models(federation.ledger, rows, data_folder=federation.data_folder)
+    )
+    values = np.full(len(federation.clients), np.nan)
+    values[federation.heard] = shapley_values(game.all())
+    return _Made(values, game.n_evaluations)
+
+
 RIVALS: dict[str, Callable[[Recorded, np.random.Generator], _Made]] = {
     "tmc": _tmc,
     "gtg": _gtg,
@@ -117,4 +136,5 @@ RIVALS: dict[str, Callable[[Recorded, np.random.Generator], _Made]] = {
     "or": _or,
     "influence": _influence,
     "cosine": _cosine,
+    "retraining": _retraining,
 }
