@@ -27,7 +27,14 @@ WAY = (
     "cli",
     "__main__",
 )
-SUBROOMS = {"fedworth.utility.fast", "fedworth.utility.games", "fedworth.completion.models", "fedworth.report.page"}
+SUBROOMS = {
+    "fedworth.utility.fast",
+    "fedworth.utility.games",
+    "fedworth.completion.models",
+    "fedworth.valuation.rivals",
+    "fedworth.pipeline.checking",
+    "fedworth.report.page",
+}
 """Folders with a door of their own: nobody outside imports from deeper in them."""
 
 LARGEST_ROOM, LONGEST_MODULE = 18, 300

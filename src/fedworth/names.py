@@ -57,6 +57,14 @@ MethodName = Literal["fedsv", "fedsv-later", "comfedsv", "comfedsv-factors", "tr
 RewardRule = Literal["positive", "floor", "lower", "softmax"]
 """By what a pool of money is split."""
 
+ConceptName = Literal["banzhaf", "beta-shapley", "least-core"]
+"""Other ways to share out everyone's completed game."""
+
+RivalName = Literal["tmc", "gtg", "mr", "or", "influence", "cosine", "retraining"]
+"""Other measures, from a ledger's rounds."""
+
+ValuedBy = MethodName | ConceptName | RivalName
+
 DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
 PartitionName = Literal["iid", "two-class", "natural"]
 ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
@@ -78,6 +86,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "completion": get_args(CompletionKind),
     "method": get_args(MethodName),
     "rule": get_args(RewardRule),
+    "measure of worth": (*get_args(MethodName), *get_args(ConceptName), *get_args(RivalName)),
+    "way to share out a game": get_args(ConceptName),
+    "rival": get_args(RivalName),
     "data set": get_args(DatasetName),
     "partition": get_args(PartitionName),
     "model": get_args(ModelName),

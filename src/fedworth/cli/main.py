@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
-from fedworth.cli.results import compare, rewards, statement
+from fedworth.cli.results import check, compare, rewards, statement
 from fedworth.errors import FedworthError
 
 COMMANDS = (
@@ -19,6 +19,7 @@ COMMANDS = (
     statement,
     rewards,
     compare,
+    check,
     run,
     theory,
     watch,

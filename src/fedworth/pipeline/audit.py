@@ -23,7 +23,7 @@ from fedworth.errors import ArtefactError, FedworthError, LedgerError, UnseenErr
 from fedworth.federation.task_file import task_for
 from fedworth.ledger.heads import passed_through
 from fedworth.ledger.ledger import Ledger, verify_ledger
-from fedworth.names import MethodName
+from fedworth.names import MethodName, checked_name
 from fedworth.report.report import Report
 from fedworth.trail import SOFTWARE, Trail, fingerprint
 from fedworth.utility.matrix import UtilityMatrix
@@ -144,7 +144,7 @@ def _value_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[S
         if matrix is None or (trail.completion is not None and completion is None):
             yield Step(valuation.method, False, "its utilities or completion are not at hand")
             continue
-        again = _valued(matrix, valuation.method, completion)
+        again = _valued(matrix, checked_name("method", valuation.method), completion)
         scale = float(np.nanmax(np.abs(again.values), initial=0.0))
         if not np.allclose(again.values, valuation.values, rtol=0.0, atol=CLOSE * scale, equal_nan=True):
             worst = int(np.nanargmax(np.abs(again.values - valuation.values)))

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedworth.ledger.finding import Finding
-from fedworth.names import MethodName
+from fedworth.names import MethodName, ValuedBy
 from fedworth.report.report import Report, agreement
 from fedworth.trail import Trail
 from fedworth.valuation.valuation import BASES, COLUMNS, Valuation
 
 MAIN: tuple[MethodName, ...] = ("comfedsv", "fedsv", "truth")
-LABELS: dict[MethodName, str] = {
+LABELS: dict[ValuedBy, str] = {
     "comfedsv": "ComFedSV",
     "comfedsv-factors": "ComFedSV by factors",
     "fedsv": "FedSV",
@@ -22,6 +22,16 @@ LABELS: dict[MethodName, str] = {
     "truth": "truth",
     "heard-round": "heard round",
     "leave-one-out": "leave-one-out",
+    "banzhaf": "Banzhaf",
+    "beta-shapley": "Beta-Shapley",
+    "least-core": "least core",
+    "tmc": "TMC",
+    "gtg": "GTG",
+    "mr": "MR",
+    "or": "OR",
+    "influence": "influence",
+    "cosine": "cosine",
+    "retraining": "retraining",
 }
 ABSENT = "–"
 FINDINGS = "Findings: what was seen, a reason to ask and not a verdict"

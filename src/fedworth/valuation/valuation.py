@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import UsageError, ValuationError, unknown_name
-from fedworth.names import MethodName, checked_name
+from fedworth.names import ValuedBy, checked_name
 from fedworth.trail import Trail, trail_from
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import ranks_of
 from fedworth.valuation.uncertainty import HALF_WIDTH, Uncertainty, uncertainty_from
 from fedworth.valuation.worth import Covered, Worth, worth
 
-BASES: dict[MethodName, str] = {
+BASES: dict[ValuedBy, str] = {
     "fedsv": "earned: what the client added in the rounds it took part in",
     "fedsv-later": "earned, without the rounds that heard everyone",
     "comfedsv": "potential: what the client would have added, had it always taken part",
@@ -28,6 +28,16 @@ BASES: dict[MethodName, str] = {
     "truth": "truth: what the client would have added, measured with every client's model of every round",
     "heard-round": "baseline: the one round that heard everyone",
     "leave-one-out": "baseline: what the participants lose without the client, summed over its rounds",
+    "banzhaf": "potential, every coalition of the others counting alike; the values do not add up to the whole",
+    "beta-shapley": "potential, small coalitions counting most (Beta(16, 1)); the values do not add up to the whole",
+    "least-core": "potential, paid so that no coalition has much to object",
+    "tmc": "earned, by truncated permutations (TMC)",
+    "gtg": "earned, by guided truncated permutations, rounds that changed little left out (GTG-Shapley)",
+    "mr": "earned, later rounds counting less (MR)",
+    "or": "earned over the whole training, from models rebuilt of the updates (OR)",
+    "influence": "earned, to first order: how well the client's updates point where the test loss falls",
+    "cosine": "reputation: how well the client's updates point where the average does (CGSV); no test set",
+    "retraining": "truth of another kind: the federation trained anew for every coalition",
 }
 COLUMNS = ("client", "method", "value", "standard_error", "low", "high", "share", "rank", "rank_low", "rank_high")
 """Of `report.csv` and of data frames; low and high are the ends of the 90 % interval."""
@@ -41,7 +51,7 @@ class Valuation:
     reverse=True)` the most valuable first; two valuations are equal if their documents are.
     """
 
-    method: MethodName
+    method: ValuedBy
     clients: tuple[str, ...]
     values: NDArray[np.float64]  # (n_clients,), NaN where there is none
     standard_errors: NDArray[np.float64] | None = None  # (n_clients,), of Monte Carlo over permutations
@@ -156,7 +166,7 @@ def valuation_from(document: dict[str, Any]) -> Valuation:
     try:
         errors, known = document["standard_errors"], document.get("uncertainty")
         return Valuation(
-            checked_name("method", document["method"]),
+            checked_name("measure of worth", document["method"]),
             tuple(document["clients"]),
             _numbers(document["values"]),
             None if errors is None else _numbers(errors),

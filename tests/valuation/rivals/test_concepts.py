@@ -120,7 +120,7 @@ def test_concepts_of_a_completed_game_value_the_heard_and_nobody_else():
         assert made.method == name
         assert np.isnan(made.values).tolist() == [False, False, False, True]
     with pytest.raises(FedworthError, match="least-core"):
-        value_by_concept(matrix, completion, "shap")
+        value_by_concept(matrix, completion, "shap")  # type: ignore[arg-type]
 
 
 def test_a_game_of_another_size_is_refused():

@@ -128,4 +128,4 @@ def test_more_clients_than_can_be_retrained_are_refused(federation, monkeypatch)
 
 def test_an_unknown_rival_is_named(federation):
     with pytest.raises(FedworthError, match="gtg"):
-        value_by_rival(federation, "shapley")
+        value_by_rival(federation, "shapley")  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
-"""fedworth compare: several reports on the same clients, side by side."""
+"""fedworth compare: several reports on the same clients side by side, or every measure on one ledger."""
 
 import argparse
 from pathlib import Path
 
-from fedworth.cli.options import command
+from fedworth.cli.options import add_data_option, add_seed_option, command
+from fedworth.cli.results.measures import compare_on_ledger
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import show_json, show_lines, show_table
+from fedworth.cli.valuing import add_measuring_options
 from fedworth.report.comparison import Comparison, compare_reports, comparison_csv, comparison_table
 from fedworth.report.files import read_report
 from fedworth.report.page import comparison_html
@@ -17,18 +19,30 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "compare",
-        "Compare reports on the same clients: across seeds, methods or weeks.",
+        "Compare reports on the same clients: across seeds, methods or weeks; or measures on one ledger.",
         "fedworth compare runs/monday runs/friday --out compared",
         run,
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, or of reports")
     parser.add_argument("--method", action="append", default=[], help="compare these values (repeatable)")
+    parser.add_argument(
+        "--methods",
+        metavar="NAMES",
+        help="value one RUN or ledger by measures (names with commas between, or all): cost, distance from truth",
+    )
+    parser.add_argument("--task", metavar="FILE:NAME", help="with --methods: model and test set of a recorded ledger")
+    add_data_option(parser)
+    add_measuring_options(parser)
+    add_seed_option(parser)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write compare.html, .json and .csv there")
     add_page_options(parser, with_rewards=False)
 
 
 def run(args: argparse.Namespace) -> None:
     """Compare, write, show."""
+    if args.methods is not None:
+        compare_on_ledger(args)
+        return
     reports = [read_report(folder / "report.json") for folder in args.runs]
     made = compare_reports(reports, [str(folder) for folder in args.runs], methods=args.method)
     paths = [] if args.out is None else _write(made, args)

@@ -13,20 +13,18 @@ for data. Of all payments in the least core the one nearest to equal shares is t
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linprog, nnls
 from scipy.special import betaln
 
-from fedworth.arrays import Utilities
+from fedworth.arrays import Floats, Utilities
 from fedworth.completion.completion import Completion
-from fedworth.errors import ValuationError, unknown_name
+from fedworth.errors import ValuationError
+from fedworth.names import ConceptName, checked_name
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.shapley import n_members, semivalues
 from fedworth.valuation.valuation import Valuation
-
-Floats = NDArray[np.float64]
 
 ALPHA, BETA = 16.0, 1.0
 
@@ -34,10 +32,11 @@ SLACK = 1e-6
 """What a coalition may object beyond e, as a part of the largest utility."""
 
 
-def value_by_concept(matrix: UtilityMatrix, completion: Completion, name: str, *, strict: bool = False) -> Valuation:
+def value_by_concept(
+    matrix: UtilityMatrix, completion: Completion, name: ConceptName, *, strict: bool = False
+) -> Valuation:
     """What each client is worth in everyone's completed game, by another way to share it out."""
-    if name not in CONCEPTS:
-        raise unknown_name("measure of worth", name, CONCEPTS)
+    checked_name("way to share out a game", name)
     heard, warnings = heard_clients(matrix, strict=strict)
     coalitions = coalitions_of(heard, matrix.n_clients)
     totals = np.zeros(len(coalitions))
@@ -109,7 +108,7 @@ def _nearest_to_zero(members: Floats, wanted: Floats) -> Floats:
     return np.asarray(basis @ (-residual[:-1] / residual[-1]))
 
 
-CONCEPTS: dict[str, Callable[[Utilities], Floats]] = {
+CONCEPTS: dict[ConceptName, Callable[[Utilities], Floats]] = {
     "banzhaf": banzhaf_values,
     "beta-shapley": beta_shapley_values,
     "least-core": least_core_values,

@@ -9,12 +9,10 @@ needs no test set. A reputation starts at 0, and all are divided by the sum of t
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedworth.arrays import Floats
 from fedworth.ledger.ledger import Model
-from fedworth.valuation.rivals.recorded import PlayedRound, Recorded
-
-Floats = NDArray[np.float64]
+from fedworth.valuation.rivals.federation import PlayedRound, Recorded
 
 MOMENTUM = 0.95
 

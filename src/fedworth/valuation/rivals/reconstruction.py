@@ -13,18 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from fedworth.arrays import Memberships
+from fedworth.arrays import Floats, Memberships
 from fedworth.ledger.ledger import Model
 from fedworth.utility.coalitions import prefixes
 from fedworth.utility.weighting import mixtures
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.rivals.counted import CountedGame
-from fedworth.valuation.rivals.recorded import Recorded
+from fedworth.valuation.rivals.federation import Recorded
 from fedworth.valuation.shapley import shapley_values
-
-Floats = NDArray[np.float64]
 
 DECAY = 0.9
 """λ of MR."""

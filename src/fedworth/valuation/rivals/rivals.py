@@ -9,20 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedworth.arrays import stream
-from fedworth.errors import TooManyError, unknown_name
+from fedworth.arrays import Floats, stream
+from fedworth.errors import TooManyError
 from fedworth.federation.simulation.retraining import retrained_models
+from fedworth.names import RivalName, checked_name
 from fedworth.valuation.rivals.counted import CountedGame
 from fedworth.valuation.rivals.directions import cosine_values, influence_values
+from fedworth.valuation.rivals.federation import Recorded
 from fedworth.valuation.rivals.reconstruction import DECAY, or_values, rebuilt_game
-from fedworth.valuation.rivals.recorded import Recorded
 from fedworth.valuation.rivals.sampling import Sampled, SamplingStatus, gtg_values, tmc_values
 from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.valuation import Valuation
-
-Floats = NDArray[np.float64]
 
 SKIPPED_PART = 0.05
 """GTG leaves out a round that changed the utility by less than this part of an average round."""
@@ -51,10 +49,9 @@ class _Made:
     notes: tuple[str, ...] = ()
 
 
-def value_by_rival(federation: Recorded, name: str, *, seed: int = 0) -> RivalValuation:
+def value_by_rival(federation: Recorded, name: RivalName, *, seed: int = 0) -> RivalValuation:
     """What each client is worth by a rival; whoever was never heard has no value."""
-    if name not in RIVALS:
-        raise unknown_name("rival", name, RIVALS)
+    checked_name("rival", name)
     start = time.process_time()
     made = RIVALS[name](federation, stream(seed, "rival", *name.encode()))
     values = np.where(federation.participants.any(axis=0), made.values, np.nan)
@@ -129,7 +126,7 @@ def _retraining(federation: Recorded, _rng: np.random.Generator) -> _Made:
     return _Made(values, game.n_evaluations)
 
 
-RIVALS: dict[str, Callable[[Recorded, np.random.Generator], _Made]] = {
+RIVALS: dict[RivalName, Callable[[Recorded, np.random.Generator], _Made]] = {
     "tmc": _tmc,
     "gtg": _gtg,
     "mr": _mr,

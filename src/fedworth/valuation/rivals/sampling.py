@@ -16,12 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedworth.arrays import Permutations
+from fedworth.arrays import Floats, Permutations
 from fedworth.valuation.rivals.counted import CountedGame
-
-Floats = NDArray[np.float64]
 
 WITHIN = 0.05
 """A coalition so near to all participants' utility, as a part of it, is taken for all of them."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, Memberships, Utilities
+from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import LedgerError
 from fedworth.ledger.ledger import Ledger, Model, Round
+from fedworth.names import Weighting
 from fedworth.storage import Place
 from fedworth.utility.games import RoundGame
 from fedworth.utility.observe import participation, round_weights
@@ -20,8 +21,6 @@ from fedworth.utility.oracle import TaskOracle
 from fedworth.utility.server import server_of
 from fedworth.utility.weighting import Mixtures
 from fedworth.valuation.rivals.counted import CountedGame
-
-Floats = NDArray[np.float64]
 
 TOGETHER = 64
 """Models of coalitions in memory at once."""
@@ -51,7 +50,7 @@ class Recorded:
     ledger: Ledger
     oracle: TaskOracle  # as the server aggregates
     plain: TaskOracle  # of models as they are
-    weighting: str
+    weighting: Weighting
     notes: tuple[str, ...] = ()
     data_folder: Place | None = None  # where the data sets of simulated federations are
 
@@ -105,7 +104,7 @@ def recorded(
     ledger: Ledger,
     oracle: TaskOracle,
     *,
-    weighting: str | None = None,
+    weighting: Weighting | None = None,
     as_average: bool = False,
     data_folder: Place | None = None,
 ) -> Recorded:

@@ -1,0 +1,92 @@
+"""Check: are the values of this federation sound? All self-tests of a ledger, on one page.
+
+In: a ledger, a task, how it is valued. Out: `Check`, each self-test with its verdict, and one sentence over all.
+Altered copies of the ledger are valued in a temporary folder, which is removed.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedworth.errors import TooManyError, UsageError
+from fedworth.federation.task import Task
+from fedworth.ledger.ledger import Ledger
+from fedworth.pipeline.checking.selftests import (
+    Federation,
+    SelfTest,
+    Verdict,
+    copy_test,
+    heard_round_test,
+    held_out_test,
+    idle_test,
+    order_test,
+)
+from fedworth.pipeline.report_on import report_on
+from fedworth.pipeline.stages import ValuingSettings
+from fedworth.report.report import Report
+from fedworth.storage import Progress, silent
+from fedworth.utility.matrix_file import load_utilities
+
+MOST_CLIENTS = 11
+"""Beyond, everyone's game is estimated by draws, and two valuations differ by chance."""
+
+TESTS = (copy_test, idle_test, order_test, held_out_test, heard_round_test)
+
+
+@dataclass(frozen=True)
+class Check:
+    """The self-tests of one federation's values."""
+
+    title: str
+    tests: tuple[SelfTest, ...]
+    trust: str | None  # what the values' own intervals say
+
+    @property
+    def sentence(self) -> str:
+        """What to make of it."""
+        failed = [test.name for test in self.tests if test.verdict is Verdict.FAILS]
+        if failed:
+            return f"Do not use these values: {', '.join(failed)} must hold of any values, and does not."
+        warned = [test.name for test in self.tests if test.verdict is Verdict.WARNS]
+        if warned:
+            return f"The values are sound, but less sure than they say: see {', '.join(warned)}."
+        return "The values are sound: everything that was tried holds."
+
+    def document(self) -> dict[str, Any]:
+        """The check as JSON."""
+        return {
+            "title": self.title,
+            "sentence": self.sentence,
+            "trust": self.trust,
+            "tests": [test.document() for test in self.tests],
+        }
+
+
+def check_values(ledger: Ledger, task: Task, settings: ValuingSettings, *, progress: Progress = silent) -> Check:
+    """Try on this federation what must hold of its values."""
+    if settings.without:
+        raise UsageError("a check is of the whole federation; leave --without out")
+    if len(ledger.clients) > MOST_CLIENTS:
+        raise TooManyError(
+            f"{len(ledger.clients)} clients: values of more than {MOST_CLIENTS} rest on draws, and what holds exactly "
+            "can be checked on exact ones only; check a federation of fewer clients that trains alike"
+        )
+
+    def reported(altered: Ledger, changed: ValuingSettings, folder: Path) -> Report:
+        folder.mkdir(parents=True, exist_ok=True)
+        return report_on(altered, task, changed, folder)
+
+    with tempfile.TemporaryDirectory(prefix="fedworth-check-") as scratch:
+        own = Path(scratch) / "own"
+        report = reported(ledger, settings, own)
+        valuation = report.valuations[0]
+        utilities = load_utilities(own / "utilities.npz")
+        federation = Federation(ledger, utilities, settings, valuation, reported, Path(scratch))
+        made = []
+        for n_done, test in enumerate(TESTS):
+            progress("checking", n_done, len(TESTS))
+            made.append(test(federation))
+        progress("checking", len(TESTS), len(TESTS))
+    known = valuation.uncertainty
+    return Check(report.title, tuple(made), None if known is None else known.sentence)
