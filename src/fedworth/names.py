@@ -41,6 +41,12 @@ EngineName = Literal["local", "ray"]
 Sampler = Literal["stratified", "permutations"]
 """How FedSV and the heard round are estimated by Monte Carlo: few coalitions chosen well, or permutations."""
 
+AdaptiveKind = Literal["adam", "yogi", "adagrad"]
+"""How a server that adapts its steps does so."""
+
+ScheduleForm = Literal["paper", "li"]
+"""Proposition 2's learning rates, as printed or as Li et al. have them."""
+
 PenaltyKind = Literal["counts", "uniform"]
 
 Unseen = Literal["refuse", "zero"]
@@ -80,6 +86,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "loss": get_args(LossName),
     "oracle": get_args(OracleName),
     "engine": get_args(EngineName),
+    "adaptive server": get_args(AdaptiveKind),
+    "form of Proposition 2": get_args(ScheduleForm),
     "sampler": get_args(Sampler),
     "penalty kind": get_args(PenaltyKind),
     "treatment of unseen coalitions": get_args(Unseen),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedworth.errors import UsageError, ValuationError
+from fedworth.names import ScheduleForm
 from fedworth.theory.rank_bounds import (
     learning_rate_schedule,
     path_length,
@@ -42,7 +43,7 @@ def gradient(w: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.float
     return np.asarray(-(x.T @ (y * chances)) / len(y) + REGULARISATION * w)
 
 
-def logistic_run(n_rounds: int, form: str) -> Run:
+def logistic_run(n_rounds: int, form: ScheduleForm) -> Run:
     """Regularised logistic regression of four unlike clients; each later round averages two of them."""
     rng = np.random.default_rng(7)
     n_clients, n_features = 4, 3
@@ -195,7 +196,7 @@ def test_impossible_settings_are_refused():
     with pytest.raises(UsageError, match="more convex than it is smooth"):
         learning_rate_schedule(2.0, 1.0)
     with pytest.raises(UsageError, match="did you mean 'paper'"):
-        learning_rate_schedule(1.0, 1.0, form="papr")
+        learning_rate_schedule(1.0, 1.0, form="papr")  # type: ignore[arg-type]
     for measure in (rank_lower, rank_upper_svd, rank_upper_cover):
         with pytest.raises(UsageError, match="epsilon"):
             measure(np.eye(2), 0.0)

@@ -10,14 +10,20 @@ A client that reports anything else is quarantined with the reason: one tiny or 
 
 import math
 import numbers
-from typing import Any
+from typing import Any, Literal
 
 from fedworth.errors import ModelError
 
-RANGES = {"samples": (1, 10**12), "weights": (2.0**-53, 2.0**53), "any": (0, 2.0**53)}
+Counting = Literal["samples", "weights", "any"]
+
+RANGES: dict[Counting, tuple[float, float]] = {
+    "samples": (1, 10**12),
+    "weights": (2.0**-53, 2.0**53),
+    "any": (0, 2.0**53),
+}
 
 
-def checked_count(said: Any, counting: str, where: str) -> float:
+def checked_count(said: Any, counting: Counting, where: str) -> float:
     """The count as a number of Python's own, whole if it is whole."""
     if isinstance(said, bool) or not isinstance(said, numbers.Real):
         raise ModelError(f"{where}: its number of samples is a {type(said).__name__}, expected a number")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedworth.errors import FedworthError, LedgerError, ModelError
-from fedworth.ledger.counts import checked_count
+from fedworth.ledger.counts import Counting, checked_count
 from fedworth.ledger.manifest import RoundEntry, check_names
 from fedworth.ledger.model import Model, beyond_the_others, check_alike, check_finite
 from fedworth.ledger.model_file import ModelFileWriter, start_model_file
@@ -56,7 +56,7 @@ class OpenRound:
         known = set(self.clients)
         return [name for name in dict.fromkeys([*self.announced, *self.apart]) if name not in known]
 
-    def answer(self, name: str, answer: Answer, counting: str) -> None:
+    def answer(self, name: str, answer: Answer, counting: Counting) -> None:
         """Put one client's model on disk, if it can be averaged."""
         self._expect(name)
         n_samples = checked_count(answer.n_samples, counting, f"{self.where}, client {name!r}")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import LedgerError, ModelError
+from fedworth.ledger.counts import Counting
 from fedworth.ledger.exposure import refuse_exposed
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.lock import LedgerLock, locked
@@ -68,7 +69,7 @@ class LedgerWriter:
     unsettled: list[Path] = field(default_factory=list)  # committed, but still under their partial names
 
     @property
-    def counting(self) -> str:
+    def counting(self) -> Counting:
         """What a client may report as its number of samples: see `counts`."""
         return "any" if not self.quarantine else "weights" if self.real_weights else "samples"
 

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Utilities
-from fedworth.errors import UsageError, ValuationError, unknown_name
+from fedworth.errors import UsageError, ValuationError
 from fedworth.federation.simulation.schedule import Schedule
-from fedworth.names import ScheduleName
+from fedworth.names import ScheduleForm, ScheduleName, checked_name
 
-SCHEDULE_FORMS: dict[str, ScheduleName] = {"paper": "proposition-2", "li": "proposition-2-li"}
+SCHEDULE_FORMS: dict[ScheduleForm, ScheduleName] = {"paper": "proposition-2", "li": "proposition-2-li"}
 
 
 def path_length(models: NDArray[np.float64]) -> float:
@@ -62,7 +62,7 @@ def rank_bound_strongly_convex(
     epsilon: float,
     n_rounds: int,
     n_clients: int,
-    form: str = "paper",
+    form: ScheduleForm = "paper",
 ) -> int:
     """Proposition 2, with its missing factor L₁: the same when the loss is μ-strongly convex too.
 
@@ -82,7 +82,7 @@ def rank_bound_strongly_convex(
     )
 
 
-def learning_rate_schedule(mu: float, smoothness: float, *, form: str = "paper") -> Callable[[int], float]:
+def learning_rate_schedule(mu: float, smoothness: float, *, form: ScheduleForm = "paper") -> Callable[[int], float]:
     """η^t = 2 / (μ(γ + t)) as a function of `round_index`; the first round, `round_index` 0, has t = 1.
 
     γ is max{8μ/L₂, 1} as printed (`paper`), or 8L₂/μ as in Li et al., whom the paper follows (`li`): there η¹
@@ -91,8 +91,7 @@ def learning_rate_schedule(mu: float, smoothness: float, *, form: str = "paper")
     _require_positive(mu=mu, smoothness=smoothness)
     if mu > smoothness:
         raise UsageError(f"mu {mu} exceeds smoothness {smoothness}: no loss is more convex than it is smooth")
-    if form not in SCHEDULE_FORMS:
-        raise unknown_name("learning-rate schedule", form, SCHEDULE_FORMS)
+    checked_name("form of Proposition 2", form)
     return Schedule(SCHEDULE_FORMS[form], convexity=mu, smoothness=smoothness).at
 
 

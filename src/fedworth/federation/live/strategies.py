@@ -12,6 +12,7 @@ from fedworth.federation.rules.optimizers import Adaptive, ServerMomentum
 from fedworth.federation.rules.private import Private
 from fedworth.federation.rules.robust import Krum, Median, TrimmedMean
 from fedworth.federation.rules.rule import LinearRule, Rule, WeightedMean
+from fedworth.names import AdaptiveKind
 
 
 def rule_seen(strategy: Any) -> Rule | None:
@@ -35,7 +36,7 @@ def _aggregating_class(strategy: Any) -> str:
     return ""
 
 
-def _adaptive(kind: str) -> Callable[[Any], Rule]:
+def _adaptive(kind: AdaptiveKind) -> Callable[[Any], Rule]:
     def made(strategy: Any) -> Rule:
         return Adaptive(kind, strategy.eta, strategy.beta_1, strategy.beta_2, strategy.tau)
 

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedworth.errors import UsageError
 from fedworth.federation.rules.rule import Arrays, State, weighted_mean
-
-ADAPTIVE = ("adam", "yogi", "adagrad")
+from fedworth.names import AdaptiveKind, checked_name
 
 
 @dataclass(frozen=True)
@@ -58,15 +56,14 @@ class ServerMomentum:
 class Adaptive:
     """FedAdam, FedYogi and FedAdagrad, by `kind`."""
 
-    kind: str = "adam"
+    kind: AdaptiveKind = "adam"
     eta: float = 0.1
     beta_1: float = 0.9
     beta_2: float = 0.99
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        if self.kind not in ADAPTIVE:
-            raise UsageError(f"adaptive server {self.kind!r}: expected one of {', '.join(ADAPTIVE)}")
+        checked_name("adaptive server", self.kind)
 
     def aggregate(
         self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
