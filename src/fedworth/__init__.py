@@ -7,10 +7,11 @@ record a federation that trains elsewhere. What needs torch is loaded when it is
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from fedworth import flower as flower
     from fedworth import nvflare as nvflare
     from fedworth.completion.complete import FactorSettings as FactorSettings
@@ -140,11 +141,14 @@ _HOMES = {
 }
 _DOORS = ("flower", "nvflare")
 
-__version__ = version("fedworth")
 __all__ = [*sorted(_HOMES), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fedworth")
     if name in _DOORS:
         return import_module(f"fedworth.{name}")
     if name not in _HOMES:

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.arrays import stream
 from fedworth.cli.options import (
     add_as_average_option,
     add_completion_options,
@@ -12,18 +11,11 @@ from fedworth.cli.options import (
     add_seed_option,
     chosen_settings,
     command,
+    name,
 )
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table, warn
-from fedworth.completion.alternatives import with_alternatives
-from fedworth.completion.complete import complete
-from fedworth.completion.completion_file import save_completion
-from fedworth.completion.coverage import coverage
-from fedworth.completion.crossvalidation import held_out_error
 from fedworth.errors import UsageError
-from fedworth.names import CHOICES, DEFAULT_COMPLETION, checked_name
-from fedworth.report.tables import completion_table
-from fedworth.storage import refuse_existing
-from fedworth.utility.matrix_file import load_utilities
+from fedworth.names import CHOICES, DEFAULT_COMPLETION
 
 if TYPE_CHECKING:
     from typing import Any
@@ -47,12 +39,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
     parser.add_argument(
         "--completion",
+        type=name("completion"),
         metavar="KIND",
         help=f"{', '.join(CHOICES['completion'])} (default: {DEFAULT_COMPLETION} with --ledger, factors without)",
     )
-    parser.add_argument("--weighting", help="uniform, samples, fixed, as in observe (default: as fits the federation)")
+    parser.add_argument(
+        "--weighting",
+        type=name("weighting"),
+        help="uniform, samples, fixed, as in observe (default: as fits the federation)",
+    )
     parser.add_argument("--measure", default="loss", help="loss (default) or accuracy, as in observe")
-    parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
+    parser.add_argument("--oracle", type=name("oracle"), default="fast", help="fast (default), or loop: plain and slow")
     add_as_average_option(parser)
     parser.add_argument("--held-out", action="store_true", help="also measure the error on seen cells that were hidden")
     add_data_option(parser)
@@ -62,13 +59,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Complete, and say how good the completion is known to be."""
-    refuse_existing(args.out, "a completion")
     kind = args.completion or ("factors" if args.ledger is None else DEFAULT_COMPLETION)
-    checked_name("completion", kind)
     if kind != "factors" and args.ledger is None:
         raise UsageError(
             f"--completion {kind}: expected --ledger beside it; from utilities alone only factors are made"
         )
+    from fedworth.completion.completion_file import save_completion
+    from fedworth.completion.coverage import coverage
+    from fedworth.report.tables import completion_table
+    from fedworth.storage import refuse_existing
+    from fedworth.utility.matrix_file import load_utilities
+
+    refuse_existing(args.out, "a completion")
     matrix = load_utilities(args.utilities)
     made, summary, notes = _by_factors(args, matrix) if kind == "factors" else _by_models(args, matrix)
     save_completion(made, args.out)
@@ -91,6 +93,11 @@ def run(args: argparse.Namespace) -> None:
 def _by_factors(
     args: argparse.Namespace, matrix: "UtilityMatrix"
 ) -> "tuple[Completion, dict[str, Any], tuple[str, ...]]":
+    from fedworth.arrays import stream
+    from fedworth.completion.alternatives import with_alternatives
+    from fedworth.completion.complete import complete
+    from fedworth.completion.crossvalidation import held_out_error
+
     settings, notes = chosen_settings(args, matrix)
     made = with_alternatives(matrix, complete(matrix, settings))
     summary = made.summary()

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fedworth.cli.options import command
+from fedworth.cli.options import command, name
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 
 
@@ -18,7 +18,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("folder", type=Path, help="subfolders a round, with global.safetensors and one file a client")
     parser.add_argument("--out", type=Path, required=True, metavar="LEDGER", help="the ledger to write")
-    parser.add_argument("--aggregation", default="samples", help="how the server averaged: samples (default), uniform")
+    parser.add_argument(
+        "--aggregation",
+        type=name("aggregation"),
+        default="samples",
+        help="how the server averaged: samples (default), uniform",
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,10 +1,14 @@
-"""The command line: one verb a stage. Errors know their exit code; docs/exit-codes.md lists them."""
+"""The command line: one verb a stage. Errors know their exit code; docs/exit-codes.md lists them.
+
+Options are parsed before anything heavy is imported: a command's module has its options, and imports what it needs to
+work where it works. So help and a mistyped option take no longer than Python itself does to start.
+"""
 
 import argparse
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
+from typing import Any
 
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
 from fedworth.cli.results import check, compare, rewards, statement
@@ -30,6 +34,16 @@ COMMANDS = (
 INTERRUPTED = 130
 
 
+class _Version(argparse.Action):
+    """Show the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"fedworth {version('fedworth')}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     top = argparse.ArgumentParser(
@@ -38,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example:\n  fedworth run --out runs/demo\n\nexit codes: docs/exit-codes.md",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"fedworth {version('fedworth')}")
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add_parser(subparsers)
@@ -47,8 +61,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
-    args = parser().parse_args(argv)
-    return code_of(lambda: args.action(args))
+
+    def act() -> None:
+        args = parser().parse_args(argv)
+        args.action(args)
+
+    return code_of(act)
 
 
 def code_of(action: Callable[[], None]) -> int:

@@ -5,18 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.arrays import stream
-from fedworth.cli.options import add_data_option, add_seed_option, command, plan_settings
+from fedworth.cli.options import add_data_option, add_seed_option, command, name, plan_settings
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.cli.valuing import add_measuring_options
 from fedworth.errors import UsageError
-from fedworth.storage import refuse_existing
-from fedworth.utility.matrix_file import save_utilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedworth.utility.engines import Engine
     from fedworth.utility.matrix import UtilityMatrix
     from fedworth.utility.observe import Observed
     from fedworth.utility.oracle import Oracle
@@ -67,17 +63,23 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--threads", type=int, metavar="N", help="threads of the fast oracle (default: one a processor)")
     group.add_argument("--device", default="cpu", help="where coalitions are evaluated: cpu (default), cuda, cuda:1 …")
-    group.add_argument("--engine", default="local", help="local (default), or ray: the workers of a Ray cluster")
+    group.add_argument(
+        "--engine", type=name("engine"), default="local", help="local (default), or ray: the workers of a Ray cluster"
+    )
     group.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster (default: one on this machine)")
     group.add_argument("--no-cache", action="store_true", help="neither use nor keep utilities beside the ledger")
 
 
 def run(args: argparse.Namespace) -> None:
     """Observe, and say how many cells were measured."""
+    _refuse_contradictions(args)
+    from fedworth.arrays import stream
     from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
+    from fedworth.storage import refuse_existing
     from fedworth.utility.cache import utility_cache
-    from fedworth.utility.choices import device_named, oracle_named
+    from fedworth.utility.choices import device_named, engine_named, oracle_named
+    from fedworth.utility.matrix_file import save_utilities
     from fedworth.utility.observe import observe_and_count, participation
     from fedworth.utility.planning.budget import Budget
     from fedworth.utility.planning.choose import choose_plan
@@ -85,7 +87,11 @@ def run(args: argparse.Namespace) -> None:
 
     refuse_existing(args.out, "a file of utilities")
     rule, asked = _rule(args), plan_settings(args, with_fedsv=not args.no_fedsv)
-    budget, engine, device = Budget(args.budget, args.seconds), _engine(args), device_named(args.device)
+    budget, engine, device = (
+        Budget(args.budget, args.seconds),
+        engine_named(args.engine, args.address),
+        device_named(args.device),
+    )
     ledger = open_ledger(args.ledger).without(args.without)
 
     def plan_of(settings: "PlanSettings") -> "Plan":
@@ -122,15 +128,16 @@ def run(args: argparse.Namespace) -> None:
     _show(args, observed, ending, _routes(oracle))
 
 
-def _engine(args: argparse.Namespace) -> "Engine":
-    """Where the oracle works; Ray's workers have a thread and a processor each."""
-    from fedworth.utility.choices import engine_named
-
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    """Options that do not go together: Ray's workers have a thread and a processor each, rules build on the cache."""
     if args.engine == "ray" and args.threads is not None:
         raise UsageError(f"--threads {args.threads} is for --engine local; a Ray worker has one, leave it out")
     if args.engine == "ray" and args.device != "cpu":
         raise UsageError(f"--device {args.device} is for --engine local; Ray's workers evaluate on the CPU")
-    return engine_named(args.engine, args.address)
+    if args.permutations is None and (args.until_error is not None or args.until_ranked):
+        raise UsageError("--until-error and --until-ranked: expected --permutations M beside them, the most to measure")
+    if args.no_cache and (args.until_error is not None or args.until_ranked):
+        raise UsageError("--until-error and --until-ranked build on the cache; leave out --no-cache")
 
 
 def _routes(oracle: "Oracle") -> str | None:
@@ -147,13 +154,7 @@ def _rule(args: argparse.Namespace) -> "StoppingRule | None":
 
     rules = [] if args.until_error is None else [precise_relative(args.until_error)]
     rules += [ranked()] if args.until_ranked else []
-    if not rules:
-        return None
-    if args.permutations is None:
-        raise UsageError("--until-error and --until-ranked: expected --permutations M beside them, the most to measure")
-    if args.no_cache:
-        raise UsageError("--until-error and --until-ranked build on the cache; leave out --no-cache")
-    return all_of(*rules)
+    return all_of(*rules) if rules else None
 
 
 def _until(

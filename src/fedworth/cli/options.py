@@ -2,17 +2,17 @@
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from fedworth.arrays import stream
-from fedworth.completion.complete import FactorSettings
-from fedworth.completion.crossvalidation import choose_factors
 from fedworth.errors import UsageError
-from fedworth.names import CHOICES, DEFAULT_COMPLETION
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.planning.choose import PlanSettings
-from fedworth.utility.planning.plan import DEFAULT_SAMPLER
+from fedworth.names import CHOICES, DEFAULT_COMPLETION, checked_name
+
+if TYPE_CHECKING:
+    from fedworth.completion.complete import FactorSettings
+    from fedworth.utility.matrix import UtilityMatrix
+    from fedworth.utility.planning.choose import PlanSettings
 
 MOST_DIGITS = 18
 """Digits of a whole number on the command line: what a machine integer holds."""
@@ -38,11 +38,20 @@ def command(
     return parser
 
 
+def name(kind: str) -> Callable[[str], str]:
+    """How an option reads a name of this kind; a slip is refused before anything else is looked at."""
+    return partial(checked_name, kind)
+
+
 def add_completion_options(parser: argparse.ArgumentParser) -> None:
     """How to complete by factors: rank, penalty, kind."""
     group = parser.add_argument_group("completion by factors")
     group.add_argument(
-        "--rank", default="5", metavar="R|auto", help="rank of the factors, or auto: cross-validation (default 5)"
+        "--rank",
+        type=rank_or_auto,
+        default="5",
+        metavar="R|auto",
+        help="rank of the factors, or auto: cross-validation (default 5)",
     )
     penalty = group.add_mutually_exclusive_group()
     penalty.add_argument("--penalty", type=float, metavar="λ", help="penalty, absolute")
@@ -53,17 +62,20 @@ def add_completion_options(parser: argparse.ArgumentParser) -> None:
         help="penalty as a fraction of the smallest that zeroes all (default 0.01)",
     )
     group.add_argument(
-        "--penalty-kind", default="counts", metavar="KIND", help="counts (default) or uniform, as the paper prints it"
+        "--penalty-kind",
+        type=name("penalty kind"),
+        default="counts",
+        metavar="KIND",
+        help="counts (default) or uniform, as the paper prints it",
     )
-    group.add_argument(
-        "--max-sweeps", type=int, default=FactorSettings().max_sweeps, metavar="N", help="most sweeps of the solver"
-    )
+    group.add_argument("--max-sweeps", type=int, metavar="N", help="most sweeps of the solver")
 
 
 def add_kind_option(parser: argparse.ArgumentParser) -> None:
     """What ComFedSV rests on."""
     parser.add_argument(
         "--completion",
+        type=name("completion"),
         default=DEFAULT_COMPLETION,
         metavar="KIND",
         help=f"what ComFedSV rests on: {', '.join(CHOICES['completion'])} (default {DEFAULT_COMPLETION}); "
@@ -71,14 +83,17 @@ def add_kind_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def factor_settings(args: argparse.Namespace) -> FactorSettings:
+def factor_settings(args: argparse.Namespace) -> "FactorSettings":
     """The completion asked for; with `--rank auto` the rank is yet to be chosen."""
+    from fedworth.completion.complete import FactorSettings
+
+    max_sweeps = FactorSettings().max_sweeps if args.max_sweeps is None else args.max_sweeps
     relative = 0.01 if args.relative_penalty is None else args.relative_penalty
     if is_auto(args):
         if args.penalty is not None or args.relative_penalty is not None:
             raise UsageError("--rank auto chooses the penalty too; leave out --penalty and --relative-penalty")
-        return FactorSettings(penalty_kind=args.penalty_kind, max_sweeps=args.max_sweeps)
-    return FactorSettings(rank_of(args.rank), args.penalty, relative, args.penalty_kind, args.max_sweeps)
+        return FactorSettings(penalty_kind=args.penalty_kind, max_sweeps=max_sweeps)
+    return FactorSettings(rank_of(args.rank), args.penalty, relative, args.penalty_kind, max_sweeps)
 
 
 def is_auto(args: argparse.Namespace) -> bool:
@@ -86,8 +101,11 @@ def is_auto(args: argparse.Namespace) -> bool:
     return bool(args.rank == "auto")
 
 
-def chosen_settings(args: argparse.Namespace, matrix: UtilityMatrix) -> tuple[FactorSettings, tuple[str, ...]]:
+def chosen_settings(args: argparse.Namespace, matrix: "UtilityMatrix") -> "tuple[FactorSettings, tuple[str, ...]]":
     """The completion asked for, chosen by cross-validation where so asked, and a note that says how."""
+    from fedworth.arrays import stream
+    from fedworth.completion.crossvalidation import choose_factors
+
     settings = factor_settings(args)
     if not is_auto(args):
         return settings, ()
@@ -96,6 +114,13 @@ def chosen_settings(args: argparse.Namespace, matrix: UtilityMatrix) -> tuple[Fa
     return choice.settings, (
         f"cross-validation chose {found}: held-out error {choice.error:.3f} on {choice.n_hidden} cells",
     )
+
+
+def rank_or_auto(text: str) -> str:
+    """A rank from the command line, as text: it may be auto."""
+    if text != "auto":
+        rank_of(text)
+    return text
 
 
 def rank_of(text: str) -> int:
@@ -117,6 +142,16 @@ def add_as_average_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_unseen_option(parser: argparse.ArgumentParser) -> None:
+    """What becomes of coalitions that no round has shown."""
+    parser.add_argument(
+        "--unseen",
+        type=name("treatment of unseen coalitions"),
+        default="refuse",
+        help="coalitions never seen: refuse (default), or count as zero",
+    )
+
+
 def add_seed_option(parser: argparse.ArgumentParser) -> None:
     """The seed of whatever is drawn."""
     parser.add_argument("--seed", type=int, default=0, help="seed of whatever is drawn (default 0)")
@@ -126,26 +161,29 @@ def add_permutations_option(parser: argparse.ArgumentParser) -> None:
     """Exact, or Monte Carlo over permutations."""
     parser.add_argument(
         "--permutations",
+        type=permutations_of,
         metavar="M|auto",
         help="Monte Carlo over M permutations; auto: N⌈ln N⌉ (default: exact, all coalitions)",
     )
     parser.add_argument(
         "--sampler",
-        help=f"Monte Carlo of FedSV and the heard round: stratified or permutations (default {DEFAULT_SAMPLER})",
+        type=name("sampler"),
+        help="Monte Carlo of FedSV and the heard round: stratified (default) or permutations",
     )
 
 
-def plan_settings(args: argparse.Namespace, *, with_fedsv: bool = True) -> PlanSettings:
+def plan_settings(args: argparse.Namespace, *, with_fedsv: bool = True) -> "PlanSettings":
     """The plan asked for."""
+    from fedworth.utility.planning.choose import PlanSettings
+    from fedworth.utility.planning.plan import DEFAULT_SAMPLER
+
     if args.permutations is None and (args.sampler or not with_fedsv):
         raise UsageError("--sampler and --no-fedsv: expected --permutations beside them")
-    return PlanSettings(permutations_of(args.permutations), args.sampler or DEFAULT_SAMPLER, with_fedsv)
+    return PlanSettings(args.permutations, args.sampler or DEFAULT_SAMPLER, with_fedsv)
 
 
-def permutations_of(text: str | None) -> int | Literal["auto"] | None:
-    """How many permutations were asked for; None: an exact plan."""
-    if text is None:
-        return None
+def permutations_of(text: str) -> int | Literal["auto"]:
+    """How many permutations were asked for."""
     if text == "auto":
         return "auto"
     return whole_number(text, "--permutations", least=2, otherwise=", or auto")

@@ -2,13 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedworth.cli.options import command
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
-from fedworth.report.files import read_report, read_rewards, write_report
-from fedworth.report.report import Report
-from fedworth.report.tables import headlines, tables
+
+if TYPE_CHECKING:
+    from fedworth.report.report import Report
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -27,14 +28,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Read a run's report, write its files, show it."""
+    from fedworth.report.files import read_report, read_rewards, write_report
+
     report = read_report(args.run / "report.json")
     rewards = read_rewards(args.run) if args.rewards else None
     paths = write_report(report, args.out or args.run, page_settings(args), rewards=rewards)
     show_report(report, paths, as_json=args.json)
 
 
-def show_report(report: Report, paths: list[Path], *, as_json: bool) -> None:
+def show_report(report: "Report", paths: list[Path], *, as_json: bool) -> None:
     """A report on the screen, and where its files are."""
+    from fedworth.report.tables import headlines, tables
+
     if as_json:
         show_json({**report.document(), "files": [str(path) for path in paths]})
         return

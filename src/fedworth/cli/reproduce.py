@@ -7,7 +7,6 @@ from fedworth.cli.options import add_data_option, command
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table
 from fedworth.errors import UsageError
 from fedworth.names import checked_name
-from fedworth.report.tables import Table
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -48,6 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Run the studies, and show what they found."""
+    from fedworth.report.tables import Table
     from fedworth.studies.reproduce import Request, reproduce, requests_for
     from fedworth.studies.trials.settings import seeds_from
     from fedworth.studies.trials.trial import Bench

@@ -4,16 +4,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-
-from fedworth.ledger.finding import Finding
-from fedworth.report.tables import Table, findings_lines
-from fedworth.storage import Progress, silent
+if TYPE_CHECKING:
+    from fedworth.ledger.finding import Finding
+    from fedworth.report.tables import Table
+    from fedworth.storage import Progress
 
 
 def show_json(document: Any) -> None:
@@ -21,8 +17,10 @@ def show_json(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
 
 
-def show_table(table: Table) -> None:
+def show_table(table: "Table") -> None:
     """A table on standard output, aligned; names are shown as they are, never as markup."""
+    from rich.cells import cell_len
+
     rows = [table.headings, *table.rows]
     cells = [[_on_one_line(cell) for cell in row] for row in rows]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(table.headings))]
@@ -40,8 +38,10 @@ def show_lines(lines: Iterable[str]) -> None:
         print(line)
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
+def show_findings(findings: "Sequence[Finding]") -> None:
     """Findings on standard output, under their heading."""
+    from fedworth.report.tables import findings_lines
+
     show_lines(_on_one_line(line) for line in findings_lines(findings))
 
 
@@ -52,11 +52,17 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
+def progress_bars() -> Iterator["Progress"]:
     """Progress bars on standard error while someone watches; silence when piped."""
+    from fedworth.storage import silent
+
     if not sys.stderr.isatty():
         yield silent
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}

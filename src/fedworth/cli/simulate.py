@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import add_data_option, command, numbers
+from fedworth.cli.options import add_data_option, command, name, numbers
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.errors import UsageError
 
@@ -31,14 +31,20 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     add_data_option(parser)
     data.add_argument(
-        "--dataset", default="digits", help="synthetic, synthetic-iid, digits (default), mnist, fashion-mnist, cifar10"
+        "--dataset",
+        type=name("data set"),
+        default="digits",
+        help="synthetic, synthetic-iid, digits (default), mnist, fashion-mnist, cifar10",
     )
     data.add_argument("--alpha", type=float, default=1.0, help="α of synthetic data (default 1)")
     data.add_argument("--beta", type=float, default=1.0, help="β of synthetic data (default 1)")
     data.add_argument("--train-limit", type=int, metavar="N", help="at most N training samples in all")
     data.add_argument("--test-limit", type=int, metavar="N", help="at most N test samples")
     data.add_argument(
-        "--partition", default="two-class", help="iid, two-class (default), natural (synthetic data's own)"
+        "--partition",
+        type=name("partition"),
+        default="two-class",
+        help="iid, two-class (default), natural (synthetic data's own)",
     )
     data.add_argument("--clients", type=int, default=10, metavar="N", help="how many clients (default 10)")
     data.add_argument(
@@ -57,12 +63,14 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
         "--flips", metavar="SHARES", help="share of flipped labels of each client, or step:S for S·i of client i"
     )
     model = parser.add_argument_group("model and training")
-    model.add_argument("--model", default="logistic", help="logistic (default), mlp, cnn, vgg16, vgg16-bn")
+    model.add_argument(
+        "--model", type=name("model"), default="logistic", help="logistic (default), mlp, cnn, vgg16, vgg16-bn"
+    )
     model.add_argument(
         "--hidden", metavar="WIDTHS", help="widths of hidden layers, e.g. 200,200 (default 200, for mlp)"
     )
     model.add_argument("--width-divisor", type=int, default=1, metavar="D", help="divide the widths of vgg16 by D")
-    model.add_argument("--dtype", default="float32", help="float32 (default) or float64")
+    model.add_argument("--dtype", type=name("dtype"), default="float32", help="float32 (default) or float64")
     model.add_argument("--rounds", type=int, default=10, metavar="T", help="how many rounds (default 10)")
     model.add_argument("--participants", type=int, default=3, metavar="K", help="how many clients a round (default 3)")
     model.add_argument("--not-everyone-heard", action="store_true", help="do not hear everyone in the first round")
@@ -72,12 +80,17 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--batch-size", type=int, metavar="B", help="samples a step (default: all)")
     model.add_argument("--rate", type=float, default=0.5, metavar="η", help="learning rate (default 0.5)")
     model.add_argument(
-        "--schedule", default="constant", help="constant (default), decay, proposition-2, proposition-2-li"
+        "--schedule",
+        type=name("learning-rate schedule"),
+        default="constant",
+        help="constant (default), decay, proposition-2, proposition-2-li",
     )
     model.add_argument("--decay", type=float, default=0.0, metavar="D", help="η/(1 + D·t) with schedule decay")
     model.add_argument("--convexity", type=float, default=0.0, metavar="μ", help="for proposition-2 schedules")
     model.add_argument("--smoothness", type=float, default=0.0, metavar="L₂", help="for proposition-2 schedules")
-    model.add_argument("--aggregation", default="uniform", help="uniform (default) or samples")
+    model.add_argument(
+        "--aggregation", type=name("aggregation"), default="uniform", help="uniform (default) or samples"
+    )
     model.add_argument(
         "--no-truth", action="store_true", help="do not train absent clients: the truth will not be known"
     )

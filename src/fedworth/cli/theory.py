@@ -2,31 +2,17 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fedworth.cli.options import command
 from fedworth.cli.show import show_json, show_table
-from fedworth.completion.completion_file import load_completion
 from fedworth.errors import UsageError
-from fedworth.report.tables import Table
-from fedworth.theory.fairness import completeness, fairness_bounds, fairness_report
-from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
-from fedworth.theory.rank_bounds import (
-    path_length,
-    rank_bound_lipschitz,
-    rank_bound_strongly_convex,
-    rank_lower,
-    rank_upper_cover,
-    rank_upper_svd,
-)
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.matrix import UtilityMatrix, needed_columns
-from fedworth.utility.matrix_file import load_utilities
-from fedworth.valuation.fedsv import seen_row
-from fedworth.valuation.value import value
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedworth.utility.matrix import UtilityMatrix
 
 EXAMPLE = "fedworth theory observation-1 --clients 10 --participants 3 --rounds 10"
 
@@ -91,6 +77,8 @@ def _add_fairness(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def observation(args: argparse.Namespace) -> None:
     """Print P(|s_i − s_j| ≥ sδ) for every s."""
+    from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
+
     setting = (args.clients, args.participants, args.rounds)
     rows = [
         {"s": s, "bound": unfairness_bound(*setting, s), "chance": unfairness_chance(*setting, s, args.sigma)}
@@ -103,6 +91,8 @@ def observation(args: argparse.Namespace) -> None:
 
 def rank_bound(args: argparse.Namespace) -> None:
     """Print Proposition 1 for a recorded run, or Proposition 2."""
+    from fedworth.theory.rank_bounds import rank_bound_lipschitz, rank_bound_strongly_convex
+
     constants = {"lipschitz": args.lipschitz, "smoothness": args.smoothness, "epsilon": args.epsilon}
     if args.convexity is not None:
         if args.rounds is None or args.clients is None:
@@ -120,17 +110,28 @@ def rank_bound(args: argparse.Namespace) -> None:
 
 def numeric_rank(args: argparse.Namespace) -> None:
     """Print numeric bounds on the ε-rank."""
+    from fedworth.theory.rank_bounds import rank_lower, rank_upper_cover, rank_upper_svd
+    from fedworth.utility.matrix_file import load_utilities
+
     cells = _full(load_utilities(args.truth, is_truth=True))
     row = {
         "lower": rank_lower(cells, args.epsilon),
         "upper_svd": rank_upper_svd(cells, args.epsilon),
         "upper_cover": rank_upper_cover(cells, args.epsilon),
     }
-    _show("Numeric ε-rank", {"epsilon": args.epsilon, "largest_utility": float(np.abs(cells).max())}, [row], args)
+    _show("Numeric ε-rank", {"epsilon": args.epsilon, "largest_utility": float(abs(cells).max())}, [row], args)
 
 
 def fairness(args: argparse.Namespace) -> None:
     """Print δ, the corrected bounds of Theorem 1, and the largest error of a value."""
+    import numpy as np
+
+    from fedworth.completion.completion_file import load_completion
+    from fedworth.theory.fairness import completeness, fairness_bounds
+    from fedworth.utility.matrix import needed_columns
+    from fedworth.utility.matrix_file import load_utilities
+    from fedworth.valuation.value import value
+
     matrix, completion = load_utilities(args.truth, is_truth=True), load_completion(args.completion)
     columns = needed_columns(matrix)
     columns = columns[columns.any(axis=1)]
@@ -148,8 +149,14 @@ def fairness(args: argparse.Namespace) -> None:
     _show("Theorem 1", {"delta": delta}, [row], args)
 
 
-def _gaps(matrix: UtilityMatrix, values: NDArray[np.float64]) -> dict[str, float]:
+def _gaps(matrix: "UtilityMatrix", values: "NDArray[np.float64]") -> dict[str, float]:
     """How far apart the values of equal clients are, and how far from 0 those of null clients; where all is known."""
+    import numpy as np
+
+    from fedworth.theory.fairness import fairness_report
+    from fedworth.utility.coalitions import coalitions_of
+    from fedworth.valuation.fedsv import seen_row
+
     if matrix.permutations is not None or not matrix.heard.all():
         return {}
     everyone = coalitions_of(np.arange(matrix.n_clients), matrix.n_clients)
@@ -158,8 +165,13 @@ def _gaps(matrix: UtilityMatrix, values: NDArray[np.float64]) -> dict[str, float
     return {"symmetry_gap": found.symmetry_gap, "zero_element_gap": found.zero_element_gap}
 
 
-def _full(matrix: UtilityMatrix) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _full(matrix: "UtilityMatrix") -> "NDArray[np.float64]":
     """(n_rounds, n_coalitions): all cells that values rest on, every one known; the empty coalition left out."""
+    import numpy as np
+
+    from fedworth.utility.matrix import needed_columns
+    from fedworth.valuation.fedsv import seen_row
+
     columns = needed_columns(matrix)
     columns = columns[columns.any(axis=1)]
     return np.stack([seen_row(matrix, t, columns) for t in range(matrix.n_rounds)])
@@ -167,8 +179,11 @@ def _full(matrix: UtilityMatrix) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _measured(folder: Path) -> dict[str, Any]:
     """What Proposition 1 asks of a run: how far the global model moved, and the learning rates."""
+    import numpy as np
+
     from fedworth.federation.simulation.simulate import simulation_of
     from fedworth.ledger.ledger import open_ledger
+    from fedworth.theory.rank_bounds import path_length
 
     ledger = open_ledger(folder)
     rates = simulation_of(ledger).learning_rate()
@@ -186,6 +201,8 @@ def _show(statement: str, given: dict[str, Any], rows: list[dict[str, Any]], arg
     if args.json:
         show_json({"statement": statement, **given, "rows": rows})
         return
+    from fedworth.report.tables import Table
+
     said = ", ".join(f"{key.replace('_', ' ')} {item:g}" for key, item in given.items())
     cells = tuple(tuple(f"{item:.6g}" for item in row.values()) for row in rows)
     show_table(Table(f"{statement}: {said}", tuple(key.replace("_", " ") for key in rows[0]), cells))

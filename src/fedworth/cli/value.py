@@ -3,17 +3,17 @@
 import argparse
 from pathlib import Path
 
-from fedworth.cli.options import add_completion_options, add_seed_option, chosen_settings, command
+from fedworth.cli.options import (
+    add_completion_options,
+    add_seed_option,
+    add_unseen_option,
+    chosen_settings,
+    command,
+    name,
+)
 from fedworth.cli.show import show_json, show_lines, show_table, warn
-from fedworth.completion.complete import FactorSettings
-from fedworth.completion.completion_file import load_completion
 from fedworth.errors import UsageError
-from fedworth.names import CHOICES, checked_name
-from fedworth.report.report import Report
-from fedworth.report.tables import values_table
-from fedworth.utility.matrix_file import load_utilities
-from fedworth.valuation.valuation import BASES
-from fedworth.valuation.value import COMPLETED, value
+from fedworth.names import CHOICES
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,14 +26,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         run,
     )
     parser.add_argument("utilities", type=Path, help="utilities from observe, or your own (.npz)")
-    parser.add_argument("--method", default="comfedsv", help=f"{', '.join(CHOICES['method'])} (default comfedsv)")
+    methods = f"{', '.join(CHOICES['method'])} (default comfedsv)"
+    parser.add_argument("--method", type=name("method"), default="comfedsv", help=methods)
     parser.add_argument(
         "--completion",
         default="factors",
         metavar="FILE",
         help="what ComFedSV rests on: a completion from complete, or factors, made now (default)",
     )
-    parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
+    add_unseen_option(parser)
     parser.add_argument("--strict", action="store_true", help="refuse if a client was never heard")
     add_completion_options(parser)
     add_seed_option(parser)
@@ -41,7 +42,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Value, and show it."""
-    checked_name("method", args.method)
+    from fedworth.completion.complete import FactorSettings
+    from fedworth.completion.completion_file import load_completion
+    from fedworth.report.report import Report
+    from fedworth.report.tables import values_table
+    from fedworth.utility.matrix_file import load_utilities
+    from fedworth.valuation.valuation import BASES
+    from fedworth.valuation.value import COMPLETED, value
+
     matrix = load_utilities(args.utilities, is_truth=args.method == "truth")
     completion, settings = None, FactorSettings()
     notes: tuple[str, ...] = ()

@@ -8,8 +8,10 @@ from fedworth.cli.options import (
     add_completion_options,
     add_kind_option,
     add_permutations_option,
+    add_unseen_option,
     factor_settings,
     is_auto,
+    name,
     plan_settings,
 )
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 def add_valuing_options(parser: argparse.ArgumentParser) -> None:
     """How coalitions are measured, completed and valued."""
     add_measuring_options(parser)
-    parser.add_argument("--unseen", default="refuse", help="coalitions never seen: refuse (default), or count as zero")
+    add_unseen_option(parser)
     parser.add_argument("--strict", action="store_true", help="stop at the first method that must be refused")
     add_kind_option(parser)
     add_completion_options(parser)
@@ -28,9 +30,11 @@ def add_valuing_options(parser: argparse.ArgumentParser) -> None:
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """How coalitions are measured, and which."""
-    parser.add_argument("--weighting", help="uniform, samples, fixed (default: as fits the federation)")
+    parser.add_argument(
+        "--weighting", type=name("weighting"), help="uniform, samples, fixed (default: as fits the federation)"
+    )
     parser.add_argument("--measure", default="loss", help="loss (default), accuracy, or another measure of the task")
-    parser.add_argument("--oracle", default="fast", help="fast (default), or loop: plain and slow")
+    parser.add_argument("--oracle", type=name("oracle"), default="fast", help="fast (default), or loop: plain and slow")
     add_as_average_option(parser)
     add_permutations_option(parser)
     parser.add_argument(

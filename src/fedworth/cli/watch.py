@@ -40,11 +40,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Watch until the ledger is closed."""
+    if is_auto(args):
+        raise UsageError("--rank auto would choose anew after each round; give watch a rank")
     from fedworth.federation.task_file import task_for
     from fedworth.pipeline.watch import claim_for, update
 
-    if is_auto(args):
-        raise UsageError("--rank auto would choose anew after each round; give watch a rank")
     settings = valuing_settings(args)
     folder = args.out or args.ledger.with_name(args.ledger.name + ".watch")
     task, n_checked = None, 0

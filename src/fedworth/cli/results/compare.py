@@ -2,16 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedworth.cli.options import add_data_option, add_seed_option, command
-from fedworth.cli.results.measures import compare_on_ledger
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import show_json, show_lines, show_table
 from fedworth.cli.valuing import add_measuring_options
-from fedworth.report.comparison import Comparison, compare_reports, comparison_csv, comparison_table
-from fedworth.report.files import read_report
-from fedworth.report.page import comparison_html
-from fedworth.storage import make_folder, write_json, write_whole
+
+if TYPE_CHECKING:
+    from fedworth.report.comparison import Comparison
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,8 +40,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Compare, write, show."""
     if args.methods is not None:
+        from fedworth.cli.results.measures import compare_on_ledger
+
         compare_on_ledger(args)
         return
+    from fedworth.report.comparison import compare_reports, comparison_table
+    from fedworth.report.files import read_report
+
     reports = [read_report(folder / "report.json") for folder in args.runs]
     made = compare_reports(reports, [str(folder) for folder in args.runs], methods=args.method)
     paths = [] if args.out is None else _write(made, args)
@@ -59,7 +63,11 @@ def run(args: argparse.Namespace) -> None:
     show_lines([f"written: {path}" for path in paths])
 
 
-def _write(made: Comparison, args: argparse.Namespace) -> list[Path]:
+def _write(made: "Comparison", args: argparse.Namespace) -> list[Path]:
+    from fedworth.report.comparison import comparison_csv
+    from fedworth.report.page import comparison_html
+    from fedworth.storage import make_folder, write_json, write_whole
+
     make_folder(args.out)
     paths = [args.out / f"compare.{ending}" for ending in ("html", "json", "csv")]
     write_whole(paths[0], comparison_html(made, page_settings(args)).encode())

@@ -1,8 +1,10 @@
 """Options that say how a page calls things."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from fedworth.report.page import PageSettings
+if TYPE_CHECKING:
+    from fedworth.report.page import PageSettings
 
 
 def add_page_options(parser: argparse.ArgumentParser, *, with_rewards: bool = True) -> None:
@@ -23,6 +25,8 @@ def add_page_options(parser: argparse.ArgumentParser, *, with_rewards: bool = Tr
         )
 
 
-def page_settings(args: argparse.Namespace, *, command: str = "") -> PageSettings:
+def page_settings(args: argparse.Namespace, *, command: str = "") -> "PageSettings":
     """The settings that the options ask for."""
+    from fedworth.report.page import PageSettings
+
     return PageSettings(args.title, args.noun[0], args.noun[1], args.date, command)

@@ -4,17 +4,17 @@ import argparse
 import csv
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedworth.cli.options import command
+from fedworth.cli.options import command, name
 from fedworth.cli.show import show_json, show_lines, show_table, warn
 from fedworth.errors import UsageError
-from fedworth.names import checked_name
-from fedworth.report.files import REWARDS, read_report
-from fedworth.report.report import Report
-from fedworth.report.rewards import SENTENCES, Rewards, RewardSettings, rewards
-from fedworth.report.tables import Table, harmless
-from fedworth.storage import make_folder, write_json, write_whole
-from fedworth.valuation.valuation import Valuation
+from fedworth.names import CHOICES, checked_name
+
+if TYPE_CHECKING:
+    from fedworth.report.report import Report
+    from fedworth.report.rewards import Rewards
+    from fedworth.valuation.valuation import Valuation
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -29,7 +29,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("run", type=Path, help="the folder of a run, or of a report")
     parser.add_argument("--pool", required=True, metavar="AMOUNT", help="what is to be split, at most two decimals")
     parser.add_argument(
-        "--rule", default="positive", help=f"{', '.join(SENTENCES)} (default positive); see docs/rewards.md"
+        "--rule",
+        type=name("rule"),
+        default="positive",
+        help=f"{', '.join(CHOICES['rule'])} (default positive); see docs/rewards.md",
     )
     parser.add_argument("--floor", type=float, default=0.2, metavar="PART", help="floor: for taking part (default 0.2)")
     parser.add_argument(
@@ -42,6 +45,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Split, write, show."""
+    from fedworth.report.files import read_report
+    from fedworth.report.rewards import RewardSettings, rewards
+    from fedworth.report.tables import Table
+
     report = read_report(args.run / "report.json")
     settings = RewardSettings(args.rule, args.floor, args.temperature)
     made = rewards(_valuation(report, args.method), args.pool, settings, unit=args.unit)
@@ -55,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     warn(made.notes)
 
 
-def _valuation(report: Report, method: str | None) -> Valuation:
+def _valuation(report: "Report", method: str | None) -> "Valuation":
     found = report.chosen if method is None else report.valuation(checked_name("method", method))
     if found is None:
         known = ", ".join(made.method for made in report.valuations)
@@ -63,7 +70,11 @@ def _valuation(report: Report, method: str | None) -> Valuation:
     return found
 
 
-def _write(made: Rewards, folder: Path) -> list[Path]:
+def _write(made: "Rewards", folder: Path) -> list[Path]:
+    from fedworth.report.files import REWARDS
+    from fedworth.report.tables import harmless
+    from fedworth.storage import make_folder, write_json, write_whole
+
     make_folder(folder)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

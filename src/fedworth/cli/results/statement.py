@@ -7,7 +7,6 @@ from fedworth.cli.options import command
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import show_json, show_lines
 from fedworth.errors import UsageError
-from fedworth.report.files import read_report, read_rewards, write_statement
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -30,6 +29,8 @@ def run(args: argparse.Namespace) -> None:
     """Write the statements, and say where they are."""
     if (args.client is None) != args.all:
         raise UsageError("name one client, or all of them with --all")
+    from fedworth.report.files import read_report, read_rewards, write_statement
+
     report = read_report(args.run / "report.json")
     rewards = read_rewards(args.run) if args.rewards else None
     folder, settings = args.out or args.run / "statements", page_settings(args)

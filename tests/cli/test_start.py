@@ -1,0 +1,57 @@
+"""Options are parsed before anything heavy is imported: help, the version and a mistyped option answer at once.
+
+Names of modules are bounded, not seconds: what is not imported takes no time on any machine.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys
+before = set(sys.modules)
+from fedworth.cli.main import main
+try:
+    code = main(json.loads(sys.argv[1]))
+except SystemExit as stop:
+    code = stop.code
+print(json.dumps([code, sorted(set(sys.modules) - before)]), file=sys.stderr)
+"""
+
+
+def loaded(*arguments: str) -> tuple[int, set[str]]:
+    """The exit code of a command line in a process of its own, and the modules that it loaded."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    return code, set(modules)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["run", "--help"], 0),
+        (["theory", "fairness", "--help"], 0),
+        (["runn"], 2),
+        (["run", "--rounds", "many", "--out", "x"], 2),
+        (["run", "--oracle", "fsat", "--out", "x"], 2),
+        (["value", "x.npz", "--rank", "0"], 2),
+        (["observe", "ledger", "--out", "x", "--until-ranked"], 2),
+        (["watch", "ledger", "--rank", "auto"], 2),
+    ],
+)
+def test_what_needs_no_numbers_loads_no_library(arguments, code):
+    found, modules = loaded(*arguments)
+    assert found == code
+    foreign = {name.split(".")[0] for name in modules} - sys.stdlib_module_names
+    assert foreign == {"fedworth"}
+    ours = {name for name in modules if name.split(".")[0] == "fedworth"}
+    assert {name for name in ours if not name.startswith("fedworth.cli")} == {
+        "fedworth",
+        "fedworth.errors",
+        "fedworth.names",
+    }
