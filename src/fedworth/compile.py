@@ -10,7 +10,7 @@ functions of other files too. Here it is kept for as long as every file with a k
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,17 +27,25 @@ ir: Any = llvmlite.ir
 host: Any = llvmlite.binding
 types: Any = numba.types
 cgutils: Any = numba.core.cgutils
+njit: Any = numba.njit
 caching: Any = numba.core.caching
 
 
 def compiled(function: Function) -> Function:
     """Compile a function at its first call, and keep the machine code for the next process."""
-    dispatcher: Any = numba.njit(function, nogil=True, error_model="numpy")
+    dispatcher: Any = njit(function, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+    dispatcher.get_call_template = partial(_template, dispatcher)
     with suppress(RuntimeError):
         # numba may find no folder it may write to, neither beside the source nor in the user's cache:
         # every process then compiles for itself.
         dispatcher._cache = _kernel_cache(function)
     return cast(Function, dispatcher)
+
+
+def _template(dispatcher: Any, args: Any, kws: Any) -> Any:
+    """What a compiled function calls: numba would compile it anew for every number that is written into a call."""
+    plain = tuple(types.unliteral(arg) for arg in args), {name: types.unliteral(arg) for name, arg in kws.items()}
+    return type(dispatcher).get_call_template(dispatcher, *plain)
 
 
 def _kernel_cache(function: Callable[..., Any]) -> Any:
