@@ -148,7 +148,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("fedworth")
+        return globals().setdefault("__version__", version("fedworth"))
     if name in _DOORS:
         return import_module(f"fedworth.{name}")
     if name not in _HOMES:

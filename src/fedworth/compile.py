@@ -3,6 +3,9 @@
 The one place that knows numba and LLVM by name. Their own types are half there and half not, so what the kernels need
 of them is handed on as `Any`, and everything else can be typed strictly.
 
+To compile is slow in proportion to how many functions there are and how much of numpy they name, far more than to
+what they compute. So kernels get the arrays they fill, and name nothing of numpy but numbers where that can be.
+
 Numba keeps machine code for as long as the file that defines a function stays as it is, but machine code contains the
 functions of other files too. Here it is kept for as long as every file with a kernel in it stays as it is.
 """
@@ -39,6 +42,13 @@ def compiled(function: Function) -> Function:
         # numba may find no folder it may write to, neither beside the source nor in the user's cache:
         # every process then compiles for itself.
         dispatcher._cache = _kernel_cache(function)
+    return cast(Function, dispatcher)
+
+
+def compiled_within(function: Function) -> Function:
+    """The same for a function that only compiled ones call: no way in from Python is made, which takes its time too."""
+    dispatcher: Any = njit(function, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    dispatcher.get_call_template = partial(_template, dispatcher)
     return cast(Function, dispatcher)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 EQUAL = 1e-9
 """Values closer than this, relative to the largest, are equal."""
@@ -25,4 +24,9 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
     ours, theirs = (ranks_of(side) for side in both[:, ~np.isnan(both).any(axis=0)])
     if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(theirs) == 0:
         return None
-    return float(stats.spearmanr(ours, theirs).statistic)
+    return float(np.corrcoef(_averaged(ours), _averaged(theirs))[0, 1])
+
+
+def _averaged(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n,): equal ones all get the mean of the places that they take together."""
+    return np.asarray((ranks < ranks[:, None]).sum(axis=1) + ((ranks == ranks[:, None]).sum(axis=1) + 1) / 2)

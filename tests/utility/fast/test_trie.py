@@ -94,7 +94,7 @@ def test_totals_are_the_weights_of_the_members(members):
     weights = np.linspace(1.0, 2.0, members.shape[1])
     trie = coalition_trie(members)
     occupied = trie.coalition_steps != ROOT
-    totals = trie.totals(weights)[trie.coalition_steps[occupied]]
+    totals = trie.totals(weights)[0][trie.coalition_steps[occupied]]
     np.testing.assert_allclose(totals, (members @ weights)[occupied])
 
 

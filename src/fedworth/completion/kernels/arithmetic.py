@@ -1,10 +1,10 @@
 """Products and sums of rows, in a fixed order and one thread: the same numbers give the same bytes."""
 
-from fedworth.compile import compiled
+from fedworth.compile import compiled_within
 from fedworth.completion.kernels.layout import Factors, Floats
 
 
-@compiled
+@compiled_within
 def product(one: Factors, i: int, other: Factors, j: int) -> float:
     """Row i of one times row j of the other."""
     total = 0.0
@@ -13,7 +13,7 @@ def product(one: Factors, i: int, other: Factors, j: int) -> float:
     return total
 
 
-@compiled
+@compiled_within
 def dot(one: Floats, i: int, other: Floats, j: int) -> float:
     """The same for long rows: in four sums, which a processor can add side by side."""
     a = b = c = d = 0.0
@@ -29,20 +29,20 @@ def dot(one: Floats, i: int, other: Floats, j: int) -> float:
     return (a + b) + (c + d)
 
 
-@compiled
+@compiled_within
 def add(target: Floats, i: int, times: float, source: Floats, j: int) -> None:
     for k in range(target.shape[1]):
         target[i, k] += times * source[j, k]
 
 
-@compiled
+@compiled_within
 def scale_add(room: Floats, i: int, times: float, j: int) -> None:
     """Row i becomes row j plus so many times itself."""
     for k in range(room.shape[1]):
         room[i, k] = room[j, k] + times * room[i, k]
 
 
-@compiled
+@compiled_within
 def total(numbers: Floats) -> float:
     """Their sum, with what each addition rounds off carried along (Kahan): objectives are compared to 13 digits."""
     total = lost = 0.0

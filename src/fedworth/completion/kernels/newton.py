@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedworth.compile import compiled
+from fedworth.compile import compiled, compiled_within
 from fedworth.completion.kernels.arithmetic import add, dot, product, scale_add
 from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Grams, Point, Systems
 from fedworth.completion.kernels.systems import factorised, grams, solve_block, solve_rows
@@ -42,14 +42,14 @@ def newton_step(
     return _as(room, found, at.W).copy()
 
 
-@compiled
+@compiled_within
 def _as(room: Floats, row: int, like: Factors) -> Factors:
     """A row of room in the shape of factors."""
     factors: Factors = room[row].reshape(like.shape)
     return factors
 
 
-@compiled
+@compiled_within
 def _curve(
     transposed: Cells, at: Point, row_grams: Grams, systems: Systems, damping: float, D: Factors, curved: Factors
 ) -> None:

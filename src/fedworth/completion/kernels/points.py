@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedworth.compile import compiled
+from fedworth.compile import compiled, compiled_within
 from fedworth.completion.kernels.arithmetic import product, total
 from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Grams, Point, Systems
 from fedworth.completion.kernels.systems import factorise, fill, load, solve_block, squares_of, sum_squares
@@ -18,7 +18,7 @@ def ridge(cells: Cells, H: Factors, penalty: float) -> Factors:
     return W
 
 
-@compiled
+@compiled_within
 def _ridge_block(
     cells: Cells,
     first: int,

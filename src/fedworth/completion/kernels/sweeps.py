@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedworth.compile import compiled
+from fedworth.compile import compiled, compiled_within
 from fedworth.completion.kernels.arithmetic import add, dot
 from fedworth.completion.kernels.layout import Cells, Factors, Floats, Point
 from fedworth.completion.kernels.points import point, ridge
@@ -32,7 +32,7 @@ def sweeps(
     return at, max_sweeps
 
 
-@compiled
+@compiled_within
 def _remember(points: Floats, steps: Floats, n_past: int, W: Factors, plain: Factors) -> int:
     """Add a point and its step to the past ones, oldest first, in place of the oldest if there is no more room."""
     if n_past == len(points):

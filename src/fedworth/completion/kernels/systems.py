@@ -6,7 +6,7 @@ says otherwise it is set to it.
 
 import numpy as np
 
-from fedworth.compile import compiled
+from fedworth.compile import compiled, compiled_within
 from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Grams, Systems
 
 
@@ -19,7 +19,7 @@ def grams(cells: Cells, H: Factors, penalty: float) -> Grams:
     return sums
 
 
-@compiled
+@compiled_within
 def squares_of(H: Factors) -> Grams:
     """h hᵀ of each."""
     rank = H.shape[1]
@@ -31,7 +31,7 @@ def squares_of(H: Factors) -> Grams:
     return squares
 
 
-@compiled
+@compiled_within
 def sum_squares(cells: Cells, t: int, squares: Grams, charge: float, gram: Grams, row: int) -> None:
     """One row's Gram matrix; with 1 on the diagonal for a row with no charge, so that its factors are 0."""
     size = gram.shape[1]
@@ -45,7 +45,7 @@ def sum_squares(cells: Cells, t: int, squares: Grams, charge: float, gram: Grams
         gram[row, k] += charge if charge > 0 else 1.0
 
 
-@compiled
+@compiled_within
 def factorised(matrices: Grams, weights: Floats, penalty: float) -> Systems:
     """All of them, factorised."""
     n, size = matrices.shape
@@ -59,14 +59,14 @@ def factorised(matrices: Grams, weights: Floats, penalty: float) -> Systems:
     return systems
 
 
-@compiled
+@compiled_within
 def load(matrices: Grams, row: int, charge: float, systems: Systems, block: int, lane: int) -> None:
     for k in range(matrices.shape[1]):
         systems[block, k, lane] = matrices[row, k]
     systems[block, matrices.shape[1], lane] = charge
 
 
-@compiled
+@compiled_within
 def fill(systems: Systems, block: int, n: int, rank: int) -> None:
     """The identity in the lanes that have no row."""
     for lane in range(n, LANES):
@@ -76,7 +76,7 @@ def fill(systems: Systems, block: int, n: int, rank: int) -> None:
             systems[block, k * rank + k, lane] = 1.0
 
 
-@compiled
+@compiled_within
 def factorise(systems: Systems, block: int, rank: int) -> None:
     """L below the diagonal and D⁻¹ on it, in place of L D Lᵀ."""
     for k in range(rank):
@@ -97,7 +97,7 @@ def factorise(systems: Systems, block: int, rank: int) -> None:
             systems[block, here + k, lane] = 1 / pivot
 
 
-@compiled
+@compiled_within
 def solve_block(systems: Systems, block: int, vectors: Factors, first: int, n: int, room: Floats) -> None:
     """(L D Lᵀ)⁻¹ v in place of each of n vectors, with the factorised systems of one block."""
     rank = vectors.shape[1]
@@ -121,7 +121,7 @@ def solve_block(systems: Systems, block: int, vectors: Factors, first: int, n: i
             vectors[first + lane, k] = room[k, lane]
 
 
-@compiled
+@compiled_within
 def solve_rows(systems: Systems, vectors: Factors) -> None:
     room = np.empty((vectors.shape[1], LANES))
     for first in range(0, len(vectors), LANES):

@@ -9,22 +9,25 @@ Images have the shape (n, channels, height, width) and features from 0 to 1. A l
 drawn at random; the samples kept stay in their order.
 """
 
+import gzip
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from sklearn.datasets import load_digits
+from numpy.typing import NDArray
 
 from fedworth.arrays import Indices
-from fedworth.errors import UsageError
+from fedworth.errors import DataError, UsageError
 from fedworth.federation.data.dataset import Dataset, Samples
 from fedworth.federation.data.download import data_files
 from fedworth.federation.data.formats import Pixels, read_cifar, read_idx_pair
 from fedworth.federation.data.synthetic import synthetic, synthetic_iid
 from fedworth.names import DatasetName, checked_name
 
+DIGITS = Path("datasets/data/digits.csv.gz")
 N_DIGITS_TEST = 400
 N_CLASSES = 10
 ALPHA, BETA = 1.0, 1.0
@@ -83,12 +86,24 @@ def _synthetic_iid(request: DatasetRequest) -> Dataset:
 
 
 def _digits(request: DatasetRequest) -> Dataset:
-    pixels, classes = load_digits(return_X_y=True)  # (1797, 64) from 0 to 16, (1797,)
-    features = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-    samples = Samples(features, classes.astype(np.int64))
+    rows = _shipped_digits()
+    features = (rows[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    samples = Samples(features, rows[:, -1])
     shuffled = request.rng.permutation(len(samples))
     test, train = samples.take(shuffled[:N_DIGITS_TEST]), samples.take(shuffled[N_DIGITS_TEST:])
     return _limited(Dataset("digits", train, test, N_CLASSES), request)
+
+
+def _shipped_digits() -> NDArray[np.int64]:
+    """(1797, 65): pixels from 0 to 16, then the class; from the file that scikit-learn ships.
+
+    Its own `load_digits` reads the same, after it has imported all of scikit-learn: as long as the whole simulation.
+    """
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise DataError("data set 'digits': scikit-learn, which ships it, is not installed; pip install scikit-learn")
+    with gzip.open(Path(package.origin).parent / DIGITS, "rt") as file:
+        return np.loadtxt(file, delimiter=",", dtype=np.int64)
 
 
 def _mnist(request: DatasetRequest) -> Dataset:

@@ -87,7 +87,7 @@ def averages(trie: Trie, n_clients: int, client_weights: NDArray[np.float64], *,
     weights = np.array(client_weights, np.float64)
     if weights.shape != (n_clients,) or not (np.isfinite(weights).all() and (weights > 0).all()):
         raise UtilityError(f"client_weights are {weights}, expected {n_clients} positive numbers")
-    totals, sizes = trie.totals(weights), trie.sizes()
+    totals, sizes = trie.totals(weights)
     headrooms = _stepped(np.ceil(np.log2(sizes + 2)).astype(np.int64), *HEADROOM)  # (n_steps,)
     if from_global:
         return Averages(trie, weights, np.ones(trie.n_steps), LOWEST_EXPONENT, totals <= 1 + 1e-9, headrooms, {})
@@ -137,13 +137,21 @@ def _stepped(exponents: Exponents, least: int, step: int) -> Exponents:
     return np.asarray(least + step * np.maximum(0, -((least - exponents) // step)), np.int64)
 
 
-@compiled
 def running_maxima(
     clients: NDArray[np.int32], parents: NDArray[np.int32], of_clients: NDArray[Number]
 ) -> NDArray[Number]:
     """(n_steps,): the largest number of a step's members."""
     found = np.empty(len(clients), of_clients.dtype)
+    _find_maxima(clients, parents, of_clients, found)
+    return found
+
+
+@compiled
+def _find_maxima(
+    clients: NDArray[np.int32], parents: NDArray[np.int32], of_clients: NDArray[Number], found: NDArray[Number]
+) -> None:
     for step in range(len(clients)):
         own = of_clients[clients[step]]
-        found[step] = max(found[parents[step]], own) if parents[step] >= 0 else own
-    return found
+        if parents[step] >= 0 and found[parents[step]] > own:
+            own = found[parents[step]]
+        found[step] = own

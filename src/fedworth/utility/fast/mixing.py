@@ -113,11 +113,11 @@ def combined(coefficients: NDArray[np.float64], origin: torch.Tensor, difference
 
 def _summed(rows: torch.Tensor, start: torch.Tensor, differences: torch.Tensor) -> torch.Tensor:
     """start + Σ_k c_k differences_k for each row c, (n_rows, n_numbers); every row starts at a full cache line."""
-    if start.device.type == "cpu" and start.dtype in (torch.float32, torch.float64):
+    if start.device.type == "cpu" and start.dtype == torch.float32:
         n_numbers = -(-len(start) // LINE) * LINE
-        total = torch.empty(len(rows), n_numbers, dtype=start.dtype)[:, : len(start)]
+        total = torch.empty(len(rows), n_numbers, dtype=start.dtype)
         add_differences(rows.numpy(), start.contiguous().numpy(), differences.contiguous().numpy(), total.numpy())
-        return total
+        return total[:, : len(start)]
     total = start.repeat(len(rows), 1)
     for row, sums in zip(rows, total, strict=True):
         for k in torch.nonzero(row).ravel().tolist():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.compile import compiled
+from fedworth.compile import compiled, compiled_within
 from fedworth.utility.fast.kernels.lanes import LANES, TILE
 
 MOST_TILES = 8
@@ -68,25 +68,37 @@ def tiled_labels(labels: NDArray[np.int64], first: int, n_tiles: int) -> Labels:
     return block
 
 
-@compiled
 def extremes_of(tiles: Floats) -> Floats:
     """(n_models, 2): the lowest and the highest number of each model, NaN if one is not finite."""
     found = np.empty((len(tiles), 2), np.float32)
-    for model in range(len(tiles)):
-        find_extremes(tiles[model], tiles.shape[2], found[model])
+    _find_all_extremes(tiles, np.empty((3, LANES), np.float32), found)
     return found
 
 
 @compiled
-def find_extremes(tiles: Floats, n_rows: int, found: Floats) -> None:
-    """The lowest and the highest number of the first rows of one model's tiles; lanes side by side, for vectors."""
-    lowest, highest, nothing = tiles[0, 0, :LANES].copy(), tiles[0, 0, :LANES].copy(), np.zeros(LANES, np.float32)
-    for tile in range(tiles.shape[0]):
+def _find_all_extremes(tiles: Floats, lanes: Floats, found: Floats) -> None:
+    for model in range(len(tiles)):
+        find_extremes(tiles, model, tiles.shape[2], lanes, found)
+
+
+@compiled_within
+def find_extremes(tiles: Floats, model: int, n_rows: int, lanes: Floats, found: Floats) -> None:
+    """The lowest and the highest number of the first rows of a model's tiles; lanes side by side, for vectors."""
+    for lane in range(LANES):
+        lanes[0, lane] = tiles[model, 0, 0, lane]
+        lanes[1, lane] = tiles[model, 0, 0, lane]
+        lanes[2, lane] = np.float32(0.0)
+    for tile in range(tiles.shape[1]):
         for row in range(n_rows):
-            for first in range(0, tiles.shape[2], LANES):
+            for first in range(0, tiles.shape[3], LANES):
                 for lane in range(LANES):
-                    number = tiles[tile, row, first + lane]
-                    lowest[lane] = number if number < lowest[lane] else lowest[lane]
-                    highest[lane] = number if number > highest[lane] else highest[lane]
-                    nothing[lane] += number * np.float32(0.0)  # NaN for all that is not finite
-    found[0], found[1] = lowest.min() + nothing.sum(), highest.max() + nothing.sum()
+                    number = tiles[model, tile, row, first + lane]
+                    lanes[0, lane] = number if number < lanes[0, lane] else lanes[0, lane]
+                    lanes[1, lane] = number if number > lanes[1, lane] else lanes[1, lane]
+                    lanes[2, lane] += number * np.float32(0.0)  # NaN for all that is not finite
+    lowest, highest, nothing = lanes[0, 0], lanes[1, 0], lanes[2, 0]
+    for lane in range(1, LANES):
+        lowest = lanes[0, lane] if lanes[0, lane] < lowest else lowest
+        highest = lanes[1, lane] if lanes[1, lane] > highest else highest
+        nothing += lanes[2, lane]
+    found[model, 0], found[model, 1] = lowest + nothing, highest + nothing

@@ -17,17 +17,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UtilityError
-from fedworth.utility.fast.trie_walks import (
-    counted,
-    depth_first,
-    grow,
-    leads_to,
-    listed,
-    on_the_way,
-    ordered_totals,
-    running_sizes,
-    running_totals,
-)
+from fedworth.utility.fast.trie_walks import add_up, add_up_in_order, depth_first, grow, listed, mark_way
 
 ROOT = -1
 """Stands for the empty coalition, where a step number is expected."""
@@ -57,18 +47,18 @@ class Trie:
     def asks_for_empty(self) -> bool:
         return bool((self.coalition_steps == ROOT).any())
 
-    def totals(self, client_weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The weight of each step's coalition: Σ_{k∈S} a_k, added up from the first client to the last.
+    def totals(self, client_weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], Indices]:
+        """The weight of each step's coalition, Σ_{k∈S} a_k, and how many clients are in it: both (n_steps,).
 
-        Whole numbers are added up as the trie comes, since their sums are exact in any order.
+        Weights are added up from the first client to the last; whole numbers as the trie comes, since their sums are
+        exact in any order.
         """
-        is_whole = bool((client_weights % 1 == 0).all()) and client_weights.sum() < 2**53
-        walk = running_totals if is_whole else ordered_totals
-        return walk(self.clients, self.parents, client_weights)
-
-    def sizes(self) -> Indices:
-        """(n_steps,): how many clients are in each step's coalition."""
-        return running_sizes(self.parents)
+        totals, sizes = np.empty(self.n_steps), np.empty(self.n_steps, np.int64)
+        add_up(self.clients, self.parents, client_weights, totals, sizes)
+        if not (bool((client_weights % 1 == 0).all()) and client_weights.sum() < 2**53):
+            is_member = np.empty(len(client_weights), np.bool_)
+            add_up_in_order(self.clients, self.parents, client_weights, is_member, totals)
+        return totals, sizes
 
     def members(self) -> Indices:
         """The clients who join somewhere, in order."""
@@ -79,7 +69,9 @@ class Trie:
 
         Steps are left out, and none changes its place or its slots: what a step needs is on its own way.
         """
-        kept = np.flatnonzero(on_the_way(self.parents, wanted))
+        needed = wanted.copy()
+        mark_way(self.parents, needed)
+        kept = np.flatnonzero(needed)
         new = np.cumsum(np.isin(np.arange(self.n_steps), kept)) - 1
         parents = self.parents[kept]
         renumbered = np.where(parents == ROOT, ROOT, new[parents]).astype(np.int32)
@@ -97,7 +89,7 @@ def coalition_trie(memberships: Memberships) -> Trie:
     if memberships.ndim != 2:
         raise UtilityError(f"memberships have shape {memberships.shape}, expected (n_coalitions, n_clients)")
     n_coalitions, n_clients = memberships.shape
-    sizes, frequencies = counted(memberships)  # (n_coalitions,), (n_clients,)
+    sizes, frequencies = (np.count_nonzero(memberships, axis=axis) for axis in (1, 0))  # (n_coalitions,), (n_clients,)
     by_frequency = np.argsort(-frequencies, kind="stable")  # (n_clients,)
     by_size = np.argsort(sizes, kind="stable")  # (n_coalitions,)
     members = listed(memberships, by_size, by_frequency, int(sizes.sum()))  # (Σ|S|,)
@@ -114,7 +106,9 @@ def _arranged(parents: NDArray[np.int32], clients: NDArray[np.int32], nodes: Ind
 
     A path may turn into a coalition known by another way, and leave behind nodes that lead nowhere; they are dropped.
     """
-    needed = leads_to(parents, nodes)
+    needed = np.zeros(len(parents), np.bool_)
+    needed[0], needed[nodes] = True, True
+    mark_way(parents, needed)
     renumbered = np.cumsum(needed) - 1
     parents, clients, nodes = renumbered[parents[needed]].astype(np.int32), clients[needed], renumbered[nodes]
     order, slots, continued = depth_first(parents)

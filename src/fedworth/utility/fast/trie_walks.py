@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships
-from fedworth.compile import compiled
+from fedworth.compile import compiled, compiled_within
 
 
 def client_keys(n_clients: int) -> NDArray[np.uint64]:
@@ -21,31 +21,20 @@ def client_keys(n_clients: int) -> NDArray[np.uint64]:
     return np.random.default_rng(2022).integers(0, 2**64, (n_clients, 2), dtype=np.uint64)
 
 
-@compiled
-def counted(memberships: Memberships) -> tuple[Indices, Indices]:
-    """How many clients each coalition has (n_coalitions,), and how many coalitions each client is in (n_clients,)."""
-    n_coalitions, n_clients = memberships.shape
-    sizes, frequencies = np.zeros(n_coalitions, np.int64), np.zeros(n_clients, np.int64)
-    for row in range(n_coalitions):
-        size = np.int64(0)
-        for client in range(n_clients):
-            is_member = np.int64(memberships[row, client])
-            size += is_member
-            frequencies[client] += is_member
-        sizes[row] = size
-    return sizes, frequencies
-
-
-@compiled
 def listed(memberships: Memberships, rows: Indices, clients: Indices, n_members: int) -> Indices:
     """(n_members,): the members of the coalitions in the order of `rows`, those of each in the order of `clients`."""
     members = np.empty(n_members + 1, np.int64)
+    _list(memberships, rows, clients, members)
+    return members[:n_members]
+
+
+@compiled
+def _list(memberships: Memberships, rows: Indices, clients: Indices, members: Indices) -> None:
     n_listed = np.int64(0)
     for row in rows:
         for client in clients:
             members[n_listed] = client  # overwritten by the next if it is no member: faster than asking first
             n_listed += np.int64(memberships[row, client])
-    return members[:n_members]
 
 
 def grow(members: Indices, ends: Indices, n_clients: int) -> tuple[NDArray[np.int32], NDArray[np.int32], Indices]:
@@ -58,7 +47,7 @@ def grow(members: Indices, ends: Indices, n_clients: int) -> tuple[NDArray[np.in
     return parents[:n_nodes].copy(), clients[:n_nodes].copy(), reached
 
 
-@compiled
+@compiled_within
 def _place(table: NDArray[np.int32], keys: NDArray[np.uint64], low: Any, high: Any) -> Any:
     """Where in the open-addressed table a key stands, or would stand; places hold node + 1, or 0 if empty."""
     mask = np.uint64(len(table) - 1)
@@ -68,21 +57,28 @@ def _place(table: NDArray[np.int32], keys: NDArray[np.uint64], low: Any, high: A
     return place
 
 
-@compiled
-def _nearest(table: NDArray[np.int32], keys: NDArray[np.uint64], path: Indices, client_keys: NDArray[np.uint64]) -> int:
-    """A known node one client short of the path's end, that client moved last; −1 if there is none."""
+@compiled_within
+def _nearest(
+    table: NDArray[np.int32],
+    keys: NDArray[np.uint64],
+    members: Indices,
+    start: int,
+    end: int,
+    client_keys: NDArray[np.uint64],
+) -> Any:
+    """A known node one client short of the path of members from start to end, that client moved last; −1 if none."""
     low, high = np.uint64(0), np.uint64(0)
-    for client in path:
-        low ^= client_keys[client, 0]
-        high ^= client_keys[client, 1]
-    last = len(path) - 1
-    for m in range(last, -1, -1):
-        client = path[m]
-        node = table[_place(table, keys, low ^ client_keys[client, 0], high ^ client_keys[client, 1])] - 1
+    for m in range(start, end):
+        low ^= client_keys[members[m], 0]
+        high ^= client_keys[members[m], 1]
+    for m in range(end - 1, start - 1, -1):
+        client = members[m]
+        node = np.int64(table[_place(table, keys, low ^ client_keys[client, 0], high ^ client_keys[client, 1])]) - 1
         if node >= 0:
-            path[m], path[last] = path[last], client
-            return int(node)
-    return -1
+            members[m] = members[end - 1]
+            members[end - 1] = client
+            return node
+    return np.int64(-1)
 
 
 @compiled
@@ -107,7 +103,7 @@ def _walk_paths(
     for end in ends:
         node, first = 0, start
         if end > start:
-            near = _nearest(table, keys, members[start:end], client_keys)
+            near = _nearest(table, keys, members, start, end, client_keys)
             if near >= 0:
                 node, first = near, end - 1
         for m in range(first, end):
@@ -129,39 +125,50 @@ def _walk_paths(
     return n_nodes
 
 
-@compiled
-def depth_first(
-    parents: NDArray[np.int32],
-) -> tuple[Indices, NDArray[np.int32], NDArray[np.bool_]]:
-    """Nodes in depth-first order, the slot of each node's sum, and whether any node continues it.
-
-    need(node) = max(need of its neediest child, 1 + need of the second), at least 1; 0 for a leaf. The neediest
-    child goes last and takes over the slot, the others use the next one.
-    """
+def depth_first(parents: NDArray[np.int32]) -> tuple[Indices, NDArray[np.int32], NDArray[np.bool_]]:
+    """Nodes in depth-first order, the slot of each node's sum, and whether any node continues it."""
     n_nodes = len(parents)
-    need = np.zeros(n_nodes, np.int32)
-    neediest = np.full(n_nodes, -1, np.int64)
-    first_child = np.full(n_nodes, -1, np.int64)
-    next_sibling = np.full(n_nodes, -1, np.int64)
-    for node in range(n_nodes - 1, 0, -1):  # children come after their parents
+    slots, need = np.zeros((2, n_nodes), np.int32)
+    neediest, first_child, next_sibling = np.full((3, n_nodes), -1, np.int64)
+    order, waiting = np.zeros((2, n_nodes), np.int64)
+    _find_needs(parents, need, neediest, first_child, next_sibling)
+    _order(neediest, first_child, next_sibling, slots, order, waiting)
+    return order, slots, neediest >= 0
+
+
+@compiled
+def _find_needs(
+    parents: NDArray[np.int32], need: NDArray[np.int32], neediest: Indices, first_child: Indices, next_sibling: Indices
+) -> None:
+    """need(node) = max(need of its neediest child, 1 + need of the second), at least 1; 0 for a leaf."""
+    for node in range(len(parents) - 1, 0, -1):  # children come after their parents
         parent = parents[node]
         next_sibling[node] = first_child[parent]
         first_child[parent] = node
-        heaviest = neediest[parent]
+        heaviest, needed, own = neediest[parent], need[parent], need[node]
         if heaviest < 0:
             neediest[parent] = node
-            need[parent] = max(1, need[node])
-        elif need[node] > need[heaviest]:
+            second = np.int32(1)
+        elif own > need[heaviest]:
             neediest[parent] = node
-            need[parent] = max(need[node], 1 + need[heaviest], need[parent])
+            second = np.int32(1 + need[heaviest])
         else:
-            need[parent] = max(need[parent], 1 + need[node])
-    slots = np.zeros(n_nodes, np.int32)
-    order = np.empty(n_nodes, np.int64)
-    waiting = np.empty(n_nodes, np.int64)
-    n_waiting = 1
-    waiting[0] = 0
-    n_visited = 0
+            own, second = np.int32(1 + own), needed
+        larger = own if own > second else second
+        need[parent] = larger if larger > needed else needed
+
+
+@compiled
+def _order(
+    neediest: Indices,
+    first_child: Indices,
+    next_sibling: Indices,
+    slots: NDArray[np.int32],
+    order: Indices,
+    waiting: Indices,
+) -> None:
+    """The neediest child goes last and takes over the slot, the others use the next one."""
+    n_waiting, n_visited = 1, 0
     while n_waiting > 0:
         n_waiting -= 1
         node = waiting[n_waiting]
@@ -179,68 +186,51 @@ def depth_first(
                 slots[child] = slots[node] + 1
                 n_waiting += 1
             child = next_sibling[child]
-    return order, slots, neediest >= 0
 
 
 @compiled
-def leads_to(parents: NDArray[np.int32], nodes: Indices) -> NDArray[np.bool_]:
-    """(n_nodes,): whether a node is wanted, or on the way to one that is; the root always."""
-    needed = np.zeros(len(parents), np.bool_)
-    needed[0] = True
-    needed[nodes] = True
-    for node in range(len(parents) - 1, 0, -1):  # children come after their parents
-        needed[parents[node]] |= needed[node]
-    return needed
+def mark_way(parents: NDArray[np.int32], needed: NDArray[np.bool_]) -> None:
+    """Mark whatever is on the way to what is marked; a parent comes before its children, none is below 0."""
+    for node in range(len(parents) - 1, -1, -1):
+        if needed[node] and parents[node] >= 0:
+            needed[parents[node]] = True
 
 
 @compiled
-def running_totals(
-    clients: NDArray[np.int32], parents: NDArray[np.int32], client_weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The weight of each step's coalition, added up as clients join."""
-    totals = np.empty(len(clients), np.float64)
+def add_up(
+    clients: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    client_weights: NDArray[np.float64],
+    totals: NDArray[np.float64],
+    sizes: Indices,
+) -> None:
+    """The weight and the size of each step's coalition, added up as clients join."""
     for step in range(len(clients)):
-        before = totals[parents[step]] if parents[step] >= 0 else 0.0
-        totals[step] = before + client_weights[clients[step]]
-    return totals
+        totals[step] = client_weights[clients[step]]
+        sizes[step] = 1
+        if parents[step] >= 0:
+            totals[step] = totals[parents[step]] + totals[step]
+            sizes[step] += sizes[parents[step]]
 
 
 @compiled
-def ordered_totals(
-    clients: NDArray[np.int32], parents: NDArray[np.int32], client_weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The same, each summed by itself from the first client to the last: slower, and independent of the trie."""
-    totals = np.empty(len(clients), np.float64)
-    is_member = np.zeros(len(client_weights), np.bool_)
+def add_up_in_order(
+    clients: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    client_weights: NDArray[np.float64],
+    is_member: NDArray[np.bool_],
+    totals: NDArray[np.float64],
+) -> None:
+    """The weights, each summed by itself from the first client to the last: slower, and independent of the trie."""
     for step in range(len(clients)):
-        is_member[:] = False
-        at = step
+        for client in range(len(client_weights)):
+            is_member[client] = False
+        at = np.int64(step)
         while at >= 0:
             is_member[clients[at]] = True
-            at = parents[at]
+            at = np.int64(parents[at])
         total = 0.0
         for client in range(len(client_weights)):
             if is_member[client]:
                 total += client_weights[client]
         totals[step] = total
-    return totals
-
-
-@compiled
-def running_sizes(parents: NDArray[np.int32]) -> Indices:
-    """(n_steps,): how many clients have joined after each step."""
-    sizes = np.ones(len(parents), np.int64)
-    for step in range(len(parents)):
-        if parents[step] >= 0:
-            sizes[step] = sizes[parents[step]] + 1
-    return sizes
-
-
-@compiled
-def on_the_way(parents: NDArray[np.int32], wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(n_steps,): whether a step is wanted, or on the way to one that is."""
-    needed = wanted.copy()
-    for step in range(len(parents) - 1, -1, -1):
-        if needed[step] and parents[step] >= 0:
-            needed[parents[step]] = True
-    return needed

@@ -21,13 +21,16 @@ with i minus that over those without. For g, with B_i = Σ_j x_i x_j q_ij and B 
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.interpolate import CubicSpline
 
 from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.utility.games.round_game import RAYS, RoundGame
+
+if TYPE_CHECKING:
+    from scipy.interpolate import CubicSpline
 
 BENDS = (0.125, 0.5)
 """Where pair terms are taken."""
@@ -120,6 +123,8 @@ def measure_surrogate(game: RoundGame, everyone: float, lone: Utilities) -> Surr
     """The surrogate of a round, given U(all) and the lone clients' utilities; `3 n` evaluations, one backward pass and
     the logits of 2 n + 1 models."""
     heights = np.stack([np.full(game.n, everyone), *game.rays()[::-1], lone]) - everyone  # (5, n)
+    from scipy.interpolate import CubicSpline  # half a second, for those who draw
+
     spline = CubicSpline([0.0, *RAYS[::-1], 1.0], heights, bc_type=((1, game.slopes()), "not-a-knot"))
     shares = game.shares
     rays = np.stack([_evaluated(spline, row) for row in shares])  # (n + 1, n)
@@ -128,7 +133,7 @@ def measure_surrogate(game: RoundGame, everyone: float, lone: Utilities) -> Surr
     return Surrogate(everyone, rays, shares, (first, second))
 
 
-def _evaluated(spline: CubicSpline, shares: Floats) -> Floats:
+def _evaluated(spline: "CubicSpline", shares: Floats) -> Floats:
     """(n,): the i-th spline at the i-th share."""
     if np.ptp(shares) == 0:
         return np.asarray(spline(shares[0]))

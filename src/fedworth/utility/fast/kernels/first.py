@@ -9,7 +9,7 @@ who else is measured. Samples come as tiles, packed once for all rounds, and lea
 import numpy as np
 
 from fedworth.compile import compiled
-from fedworth.utility.fast.kernels.lanes import TILE
+from fedworth.utility.fast.kernels.lanes import LANES, TILE
 from fedworth.utility.fast.kernels.products import WIDEST, run_panel
 from fedworth.utility.fast.tiles import Floats, find_extremes
 
@@ -22,24 +22,33 @@ def first_layers(tiles: Floats, packed: Floats, n_outputs: int) -> tuple[Floats,
     """
     outputs = np.empty((len(packed), len(tiles), n_outputs + n_outputs % 2, TILE), np.float32)
     extremes = np.empty((len(packed), 2), np.float32)
-    _first_layers(tiles, packed, n_outputs, outputs, extremes)
+    lanes, flat = np.empty((3, LANES), np.float32), (tiles.ravel(), packed.ravel(), outputs.ravel())
+    _first_layers(tiles.shape[1], n_outputs, *flat, outputs, lanes, extremes)
     return np.ascontiguousarray(outputs[:, :, :n_outputs]), extremes
 
 
 @compiled
-def _first_layers(tiles: Floats, packed: Floats, n_wanted: int, outputs: Floats, extremes: Floats) -> None:
+def _first_layers(
+    n_inputs: int,
+    n_wanted: int,
+    inputs: Floats,
+    weights: Floats,
+    results: Floats,
+    outputs: Floats,
+    lanes: Floats,
+    extremes: Floats,
+) -> None:
+    """`results` are the outputs, flat as inputs and weights are; `lanes` is room to work in."""
     n_models, n_tiles, n_outputs, width = outputs.shape
-    n_inputs = tiles.shape[1]
-    inputs, weights, results = tiles.reshape(tiles.size), packed.reshape(packed.size), outputs.reshape(outputs.size)
     one, lowest = np.float32(1.0), np.float32(-np.inf)
     for model in range(n_models):
-        at = model * packed.shape[1]
+        at = model * (len(weights) // n_models)
         biases = at + n_inputs * n_outputs
         for out in range(0, n_outputs, WIDEST):
-            panel = min(WIDEST, n_outputs - out)
+            panel = WIDEST if n_outputs - out > WIDEST else n_outputs - out
             for tile in range(n_tiles):
                 x_at = tile * n_inputs * width
                 y_at = ((model * n_tiles + tile) * n_outputs + out) * width
                 run_panel(panel, (inputs, x_at, weights, at, biases + out, results, y_at, n_inputs, one, one, lowest))
             at += panel * n_inputs
-        find_extremes(outputs[model], n_wanted, extremes[model])
+        find_extremes(outputs, model, n_wanted, lanes, extremes)

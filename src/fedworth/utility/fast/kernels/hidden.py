@@ -22,7 +22,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.compile import compiled
+from fedworth.compile import compiled, compiled_within
 from fedworth.utility.fast.averages import Averages, groups
 from fedworth.utility.fast.kernels.lanes import LANES, TILE
 from fedworth.utility.fast.kernels.layers import Integers, PackedLayers, pack_tiles, pack_weights
@@ -88,7 +88,7 @@ def _largest(extremes: Floats) -> NDArray[np.float64]:
     return np.asarray(np.maximum(extremes[:, 1], -extremes[:, 0]), np.float64)
 
 
-@compiled
+@compiled_within
 def _run_layers(xs: Floats, ys: Floats, weights: Floats, at: int, widths: NDArray[np.int64], scales: Floats) -> Floats:
     """A tile's logits from its first activations in `xs`; they end up in one of `xs` and `ys`, which take turns."""
     gain = scales[0]

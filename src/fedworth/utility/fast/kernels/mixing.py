@@ -4,8 +4,6 @@ A product of matrices would be as fast, but a BLAS rounds differently for other 
 every number is one sum in the order of the clients, whatever else is mixed with it.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,20 +15,23 @@ PIECE = 1024
 
 @compiled
 def add_differences(
-    coefficients: NDArray[np.floating[Any]],
-    start: NDArray[np.floating[Any]],
-    differences: NDArray[np.floating[Any]],
-    totals: NDArray[np.floating[Any]],
+    coefficients: NDArray[np.float32],
+    start: NDArray[np.float32],
+    differences: NDArray[np.float32],
+    totals: NDArray[np.float32],
 ) -> None:
-    """totals[s] = start + Σ_k coefficients[s, k] · differences[k]; clients with coefficient 0 are left out."""
-    for first in range(0, len(start), PIECE):
-        last = min(first + PIECE, len(start))
+    """totals[s] = start + Σ_k coefficients[s, k] · differences[k]; clients with coefficient 0 are left out.
+
+    Totals may have more columns than there are numbers.
+    """
+    n_numbers = len(start)
+    for first in range(0, n_numbers, PIECE):
+        last = first + PIECE if first + PIECE < n_numbers else n_numbers
         for s in range(len(coefficients)):
-            total = totals[s, first:last]
-            total[:] = start[first:last]
+            for i in range(first, last):
+                totals[s, i] = start[i]
             for k in range(coefficients.shape[1]):
                 coefficient = coefficients[s, k]
                 if coefficient != 0:
-                    difference = differences[k, first:last]
-                    for i in range(last - first):
-                        total[i] += coefficient * difference[i]
+                    for i in range(first, last):
+                        totals[s, i] += coefficient * differences[k, i]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.compile import compiled, intrinsic, types
+from fedworth.compile import compiled_within, intrinsic, types
 from fedworth.utility.fast.kernels.lanes import (
     DOUBLES,
     I32,
@@ -93,7 +93,7 @@ _product_10, _joining_product_10 = _product(10, joins=False), _product(10, joins
 _product_12, _joining_product_12 = _product(12, joins=False), _product(12, joins=True)
 
 
-@compiled
+@compiled_within
 def run_panel(width: int, operands: Any) -> None:
     """outputs = max(floor, gain · W x + share · b). Operands: x, x_at, weights, weights_at, biases_at, outputs,
     outputs_at, n_inputs, gain, share, floor."""
@@ -111,7 +111,7 @@ def run_panel(width: int, operands: Any) -> None:
         _product_2(operands)
 
 
-@compiled
+@compiled_within
 def join_and_run_panel(width: int, operands: Any) -> None:
     """The same with x = relu(source + client). Operands: sums, source_at, target_at, keeps, packed, client_at in the
     place of x, x_at."""

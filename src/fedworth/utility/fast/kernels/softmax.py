@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.compile import compiled, intrinsic
+from fedworth.compile import compiled, compiled_within, intrinsic
 from fedworth.utility.fast.averages import Averages, groups, running_maxima
 from fedworth.utility.fast.kernels.lanes import DOUBLES, I64, INTS, LANES, LOG2E, LOSS_PARTS, Lanes, LogSum
 from fedworth.utility.fast.kernels.products import add
@@ -97,14 +97,29 @@ def softmax_sums(block: Block, averages: Averages) -> NDArray[np.float64]:
     if (ranges > LARGEST_MARGIN).any():
         careful |= running_maxima(trie.clients, trie.parents, ranges) > LARGEST_MARGIN
     found = np.zeros(trie.n_steps)
+    padding = np.where(block.labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
     for group in groups(averages, [(relative, float(start_range))]):
         steps = group.trie
         measure_margins(
-            block.tiles, block.start, block.labels, averages.client_weights, group.members, int(group.exponents[0]),
-            steps.clients, steps.sources, steps.targets, steps.wanted, steps.n_slots, group.places,
-            averages.shares, careful, found,
+            block.tiles, block.start, block.labels, padding, averages.client_weights, group.members,
+            int(group.exponents[0]), steps.clients, steps.sources, steps.targets, steps.wanted, steps.n_slots,
+            group.places, averages.shares, careful, _room(block.tiles, steps.n_slots), found,
         )  # fmt: skip
     return found
+
+
+def _room(tiles: Floats, n_slots: int) -> tuple[NDArray[np.float64], Integers, Integers, Floats]:
+    """Where margins are made and summed: in float64, in units of each client, the slots' sums and a place for sums
+    that nobody continues, and one vector's margins."""
+    n_clients, n_tiles, n_classes, width = tiles.shape
+    n_others = n_classes - 1
+    size = n_tiles * n_others * width
+    return (
+        np.empty((3, max(size, LANES))),
+        np.empty((n_clients, size), np.int32),
+        np.empty(n_slots * size + LANES, np.int32),
+        np.empty(max(n_others, 1) * LANES, np.float32),
+    )
 
 
 def _widths(extremes: Floats) -> NDArray[np.float64]:
@@ -112,25 +127,26 @@ def _widths(extremes: Floats) -> NDArray[np.float64]:
     return np.asarray(extremes[:, 1].astype(np.float64) - extremes[:, 0])
 
 
-@compiled
-def _margins(model: Floats, labels: Labels, margins: NDArray[np.float64]) -> None:
+@compiled_within
+def _margins(
+    models: Floats, model: int, labels: Labels, own: NDArray[np.float64], margins: NDArray[np.float64]
+) -> None:
     """A model's margins, (n_vectors, n_classes − 1, LANES): class after class, the label's left out."""
-    n_tiles, n_classes, width = model.shape
+    n_tiles, n_classes, width = models.shape[1:]
     n_others = n_classes - 1
     for vector in range(n_tiles * width // LANES):
-        tile, lane = model[vector * LANES // width], vector * LANES % width
-        here = labels[vector * LANES : (vector + 1) * LANES]
-        own = np.empty(LANES)
+        tile, lane, sample = vector * LANES // width, vector * LANES % width, vector * LANES
         for i in range(LANES):
-            own[i] = tile[max(here[i], 0), lane + i]
+            label = labels[sample + i]
+            own[i] = models[model, tile, label if label > 0 else 0, lane + i]
         for c in range(n_others):
             at = (vector * n_others + c) * LANES
             for i in range(LANES):
-                other = tile[c, lane + i] if c < here[i] else tile[c + 1, lane + i]
+                other = models[model, tile, c if c < labels[sample + i] else c + 1, lane + i]
                 margins[at + i] = np.float64(other) - own[i]
 
 
-@compiled
+@compiled_within
 def _pack_margins(
     members: NDArray[np.int64],
     exponent: int,
@@ -138,21 +154,25 @@ def _pack_margins(
     tiles: Floats,
     start: Floats,
     labels: Labels,
-) -> tuple[Integers, Integers]:
+    work: NDArray[np.float64],
+    packed: Integers,
+    sums: Integers,
+) -> None:
     """The weighted margins of some clients, in whole units, and those that sums start from; others' are left open."""
-    n_clients, n_tiles, n_classes, width = tiles.shape
-    size = n_tiles * (n_classes - 1) * width
-    packed, packed_start = np.empty((n_clients, size), np.int32), np.zeros(size, np.int32)
-    margins, origin = np.empty(size), np.zeros(size)
+    size = packed.shape[1]
+    own, margins, origin = work[2], work[0], work[1]
+    for at in range(size):
+        origin[at] = 0.0
     for k in range(len(start)):
-        _margins(start[k], labels, origin)
-        packed_start[:] = np.rint(origin * math.ldexp(1.0, -exponent)).astype(np.int32)
+        _margins(start, k, labels, own, origin)
+    unit = math.ldexp(1.0, -exponent)
+    for at in range(size):
+        sums[at] = np.int32(np.rint(origin[at] * unit))
     for k in members:
-        _margins(tiles[k], labels, margins)
+        _margins(tiles, k, labels, own, margins)
         factor = math.ldexp(client_weights[k], -exponent)
         for at in range(size):
             packed[k, at] = np.int32(np.rint((margins[at] - origin[at]) * factor))
-    return packed, packed_start
 
 
 @compiled
@@ -160,6 +180,7 @@ def measure_margins(
     tiles: Floats,
     start: Floats,
     labels: Labels,
+    padding: Floats,
     client_weights: NDArray[np.float64],
     members: NDArray[np.int64],
     exponent: int,
@@ -171,19 +192,17 @@ def measure_margins(
     places: NDArray[np.int64],
     shares: NDArray[np.float64],
     careful: NDArray[np.bool_],
+    room: tuple[NDArray[np.float64], Integers, Integers, Floats],
     found: NDArray[np.float64],
 ) -> None:
     """Σ loss over the block's samples after each wanted step: into `found`, which has a place for every step of the
-    whole trie, as `shares` and `careful` have.
+    whole trie, as `shares` and `careful` have. `room` is room to work in.
 
     One call for all of a block's work: threads that come back to the interpreter wait for each other there."""
-    packed, packed_start = _pack_margins(members, exponent, client_weights, tiles, start, labels)
-    padding = np.where(labels < 0, np.float32(-PADDING), np.float32(0.0))  # (n_tiles · TILE,)
+    work, packed, sums, scratch = room
+    _pack_margins(members, exponent, client_weights, tiles, start, labels, work, packed, sums)
     size, n_vectors = packed.shape[1], len(padding) // LANES
     n_others = size // (n_vectors * LANES)
-    sums = np.empty(n_slots * size + LANES, np.int32)  # the slots, and a place for sums nobody continues
-    scratch = np.empty(max(n_others, 1) * LANES, np.float32)
-    sums[:size] = packed_start
     for step in range(len(clients)):
         keeps = np.int64(targets[step] >= 0)
         source = np.int64(sources[step]) * size
