@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from fedworth.ledger.writer import LedgerWriter as LedgerWriter
     from fedworth.ledger.writer import create_ledger as create_ledger
     from fedworth.ledger.writer import resume_ledger as resume_ledger
+    from fedworth.pipeline.checking import check_values as check_values
+    from fedworth.pipeline.interactions import interactions_of as interactions_of
+    from fedworth.pipeline.interactions import shapiq_game as shapiq_game
+    from fedworth.pipeline.measures import compare_measures as compare_measures
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
     from fedworth.pipeline.stages import ValuingSettings as ValuingSettings
@@ -100,14 +104,17 @@ _HOMES = {
     "Valuation": "valuation.valuation",
     "ValuingSettings": "pipeline.stages",
     "Worth": "valuation.worth",
+    "check_values": "pipeline.checking",
     "choose_factors": "completion.crossvalidation",
     "choose_plan": "utility.planning.choose",
+    "compare_measures": "pipeline.measures",
     "compare_reports": "report.comparison",
     "comparison_html": "report.page",
     "complete": "completion.complete",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",
     "import_folder": "ledger.importing",
+    "interactions_of": "pipeline.interactions",
     "load_completion": "completion.completion_file",
     "load_task": "federation.task_file",
     "load_utilities": "utility.matrix_file",
@@ -128,6 +135,7 @@ _HOMES = {
     "run": "pipeline.run",
     "save_completion": "completion.completion_file",
     "save_utilities": "utility.matrix_file",
+    "shapiq_game": "pipeline.interactions",
     "simulate": "federation.simulation.simulate",
     "statement_html": "report.page",
     "stratified_subset": "utility.subset",

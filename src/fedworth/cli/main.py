@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
-from fedworth.cli.results import check, compare, rewards, statement
+from fedworth.cli.results import check, compare, interactions, rewards, statement
 from fedworth.errors import FedworthError
 
 COMMANDS = (
@@ -24,6 +24,7 @@ COMMANDS = (
     rewards,
     compare,
     check,
+    interactions,
     run,
     theory,
     watch,
