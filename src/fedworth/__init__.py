@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from fedworth.completion.coverage import coverage as coverage
     from fedworth.completion.crossvalidation import choose_factors as choose_factors
     from fedworth.errors import FedworthError as FedworthError
+    from fedworth.federation.coefficients import task_from_estimator as task_from_estimator
     from fedworth.federation.live.recorder import record_into as record_into
+    from fedworth.federation.own_utility import task_from_utility as task_from_utility
     from fedworth.federation.simulation.settings import SimulationSettings as SimulationSettings
     from fedworth.federation.simulation.simulate import simulate as simulate
     from fedworth.federation.simulation.simulate import task_of as task_of
@@ -139,7 +141,9 @@ _HOMES = {
     "simulate": "federation.simulation.simulate",
     "statement_html": "report.page",
     "stratified_subset": "utility.subset",
+    "task_from_estimator": "federation.coefficients",
     "task_from_loader": "federation.task",
+    "task_from_utility": "federation.own_utility",
     "task_of": "federation.simulation.simulate",
     "utility_cache": "utility.cache",
     "value": "valuation.value",

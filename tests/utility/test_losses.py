@@ -138,6 +138,20 @@ def test_logits_that_happen_to_look_like_probabilities_are_not_taken_for_them():
     assert LoopOracle(task).utilities(round_of(module), WANTED).any()
 
 
+def test_outputs_that_no_parameter_moves_are_not_taken_for_probabilities():
+    class Held(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.zeros(6, 1))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    task = task_with("binary")
+    task = Task(Held(), task.inputs, task.labels, loss="binary")
+    assert not LoopOracle(task).utilities(round_of(task.module, size=0.0), WANTED).any()
+
+
 def test_log_probabilities_are_logits():
     task = task_with("cross-entropy")
     ended = Task(nn.Sequential(task.module, nn.LogSoftmax(dim=1)), task.inputs, task.labels)

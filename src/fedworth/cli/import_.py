@@ -12,7 +12,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "import",
-        "Make a ledger of a folder of state dicts in safetensors, a subfolder a round.",
+        "Make a ledger of a folder of models (safetensors, .pt, .npz), a subfolder a round.",
         "fedworth import models --out my.ledger",
         run,
     )

@@ -30,8 +30,12 @@ def refuse_probabilities(task: Task, model: Model) -> None:
     """Refuse a module whose outputs are probabilities where the loss takes logits."""
     if task.judged_by.takes_probabilities:
         return
-    kind = _kind_of(task, model)
-    if kind is None or any(_kind_of(task, _far_from(task, model, seed)) != kind for seed in range(2)):
+    outputs = _outputs(task, model)
+    kind = _kind_of(task, outputs)
+    if kind is None:
+        return
+    others = [_outputs(task, _far_from(task, model, seed)) for seed in range(2)]
+    if any(torch.equal(other, outputs) or _kind_of(task, other) != kind for other in others):
         return
     name = task.judged_by.criterion.name
     raise ModelError(
@@ -40,9 +44,12 @@ def refuse_probabilities(task: Task, model: Model) -> None:
     )
 
 
-def _kind_of(task: Task, model: Model) -> _Kind | None:
+def _outputs(task: Task, model: Model) -> torch.Tensor:
     with torch.inference_mode():
-        outputs = task.outputs(model, slice(0, N_SAMPLES)).to(torch.float64)
+        return task.outputs(model, slice(0, N_SAMPLES)).to(torch.float64)
+
+
+def _kind_of(task: Task, outputs: torch.Tensor) -> _Kind | None:
     if not bool(((outputs >= 0) & (outputs <= 1)).all()):
         return None
     dimension = task.judged_by.over_classes

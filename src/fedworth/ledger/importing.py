@@ -1,9 +1,10 @@
-"""Import. In: a folder of state dicts in safetensors. Out: a ledger.
+"""Import. In: a folder of models. Out: a ledger.
 
     models/
       000/global.safetensors         the model that was sent in the first round
       000/clinic-a.safetensors       what clinic-a sent back; the file's name is the client's
-      000/clinic-b.safetensors
+      000/clinic-b.pt                a state dict that torch.save wrote; only tensors are read of it
+      000/clinic-c.npz               arrays by name, as np.savez wrote them
       001/…                          the rounds, in the order of their names; numbers are sorted as numbers
       final.safetensors              the model after the last round, if there is one
       samples.json                   {"clinic-a": 120, …}: sample counts; not needed with --aggregation uniform
@@ -16,17 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from fedworth.errors import DataError, FedworthError, LedgerError
 from fedworth.ledger.ledger import Ledger, open_ledger
-from fedworth.ledger.model import Model
+from fedworth.ledger.model_formats import SUFFIXES, read_model, refuse_other_formats
 from fedworth.ledger.writer import LedgerWriter, create_ledger
 from fedworth.names import Aggregation
 from fedworth.storage import Place, Progress, read_json, silent
 
-GLOBAL, FINAL, SAMPLES, SUFFIX = "global", "final", "samples.json", ".safetensors"
+GLOBAL, FINAL, SAMPLES = "global", "final", "samples.json"
 
 
 def import_folder(
@@ -41,8 +39,9 @@ def import_folder(
         for number, place in enumerate(rounds):
             progress("importing rounds", number, len(rounds))
             _import_round(writer, place, counts)
-        if (folder / (FINAL + SUFFIX)).is_file():
-            writer.close(_read(folder / (FINAL + SUFFIX)))
+        final = _models(folder).get(FINAL)
+        if final is not None:
+            writer.close(read_model(final))
     finally:
         writer.release()
     progress("importing rounds", len(rounds), len(rounds))
@@ -50,11 +49,13 @@ def import_folder(
 
 
 def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]) -> None:
-    files = {path.stem: path for path in sorted(place.glob(f"*{SUFFIX}"), key=_in_order)}
+    files = _models(place)
     start = files.pop(GLOBAL, None)
     if start is None:
-        raise DataError(f"{place}: no {GLOBAL}{SUFFIX} in it, so what the clients started from is not known")
-    writer.start_round(_read(start), asked=list(files))
+        refuse_other_formats(place)
+        raise DataError(f"{place}: no {GLOBAL}{SUFFIXES[0]} in it, so what the clients started from is not known")
+    refuse_other_formats(place)
+    writer.start_round(read_model(start), asked=list(files))
     try:
         for name, path in files.items():
             _import_answer(writer, name, path, counts)
@@ -65,7 +66,7 @@ def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]
 
 def _import_answer(writer: LedgerWriter, name: str, path: Path, counts: Mapping[str, float]) -> None:
     try:
-        model = _read(path)
+        model = read_model(path)
     except DataError as error:
         writer.client_quarantined(name, str(error))
         return
@@ -75,12 +76,14 @@ def _import_answer(writer: LedgerWriter, name: str, path: Path, counts: Mapping[
     writer.client_model(name, model, counts.get(name, 1))
 
 
-def _read(path: Path) -> Model:
-    try:
-        model: Model = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"{path}: not readable as safetensors ({error})") from error
-    return model
+def _models(place: Path) -> dict[str, Path]:
+    """The models in a folder by their names, in order."""
+    files: dict[str, Path] = {}
+    for path in sorted((path for path in place.iterdir() if path.suffix in SUFFIXES), key=_in_order):
+        if path.stem in files:
+            raise DataError(f"{place}: {files[path.stem].name} and {path.name} are both there; keep one of them")
+        files[path.stem] = path
+    return files
 
 
 def _round_folders(folder: Path) -> list[Path]:

@@ -150,6 +150,7 @@ def _completion(
         n_held_out=len(points),
         n_evaluations=n_evaluations + errors.n_evaluations,
         everyone_heard=bool(predicted.answers.participants[:, heard].all(axis=1).any()),
+        compared_by=predicted.likeness.compared_by,
     )
 
 

@@ -42,6 +42,7 @@ class ModelCompletion:
     n_held_out: int
     n_evaluations: int
     everyone_heard: bool
+    compared_by: str = "test logits"  # what says how alike two clients are
     trail: Trail | None = None
 
     def __post_init__(self) -> None:
@@ -107,6 +108,7 @@ class ModelCompletion:
             "n_evaluations": self.n_evaluations,
             "lone_noise": self.lone_noise,
             "everyone_heard": self.everyone_heard,
+            "compared_by": self.compared_by,
         }
 
     def _columns(self, coalitions: Memberships) -> Indices:

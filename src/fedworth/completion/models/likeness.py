@@ -18,11 +18,14 @@ import torch
 from fedworth.arrays import Floats
 from fedworth.completion.models.answers import Answers
 from fedworth.completion.models.update_process import Likeness, update_process
+from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fitting import fitted_model
 
 WIDTH = 0.6
+UPDATES = "updates"
+N_SKETCHED = 1 << 14
 MOST_SAMPLES = 1000
 """Test samples that are looked at; more say nothing new of how alike two models are."""
 
@@ -30,7 +33,7 @@ MOST_SAMPLES = 1000
 def likeness_of(answers: Answers, task: Task) -> Likeness:
     """How alike the clients and the rounds of a federation are."""
     probe = _Probe(task)
-    before = np.stack([probe.logits(round_.global_model) for round_ in answers.rounds])  # (n_rounds, n_logits)
+    before = np.stack([probe.of(round_.global_model) for round_ in answers.rounds])  # (n_rounds, n_numbers)
     of_rounds = _alike(squared_distances(before), 1.0)
     heard, n_clients = answers.heard, answers.participants.shape[1]
     everyone = np.flatnonzero(answers.participants[:, heard].all(axis=1))
@@ -40,26 +43,49 @@ def likeness_of(answers: Answers, task: Task) -> Likeness:
         apart = _predicted(answers, probe, before, of_rounds)
     of_clients = np.eye(n_clients)
     of_clients[np.ix_(heard, heard)] = _alike(np.asarray(apart), WIDTH)
-    return Likeness(of_clients, of_rounds)
+    return Likeness(of_clients, of_rounds, compared_by(task))
 
 
 class _Probe:
-    """The task's module and some of its test samples, evenly taken."""
+    """What a model says of some of the test samples, evenly taken; or what it is, if its utility says no more."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._some = task, slice(None, None, -(-len(task.labels) // MOST_SAMPLES))
 
-    def logits(self, model: Model) -> Floats:
-        """(n_logits,): the logits of the samples, centred over the classes."""
+    def of(self, model: Model) -> Floats:
+        """(n_numbers,): the outputs of the samples, centred over the classes where there are some."""
+        if compared_by(self._task) == UPDATES:
+            return _sketch(model)
         with torch.inference_mode():
             found = self._task.outputs(fitted_model(model, self._task), self._some).to(torch.float64)
-        return np.asarray((found - found.mean(dim=1, keepdim=True)).cpu().numpy().ravel())
+        over = self._task.judged_by.over_classes
+        if over is not None and found.shape[over] > 1:
+            found = found - found.mean(dim=over, keepdim=True)
+        return np.asarray(found.cpu().numpy().ravel())
+
+
+def compared_by(task: Task) -> str:
+    """What says how alike two clients are."""
+    if isinstance(task.module, UtilityModule):
+        return UPDATES
+    return "test logits" if task.judged_by.over_classes is not None else "test outputs"
+
+
+def _sketch(model: Model) -> Floats:
+    """(N_SKETCHED,): sums of a model's numbers under random signs, whose squared distances are the models' own on the
+    average; few numbers are taken as they are."""
+    flat = np.concatenate([t.detach().reshape(-1).double().numpy() for t in model.values() if t.is_floating_point()])
+    if len(flat) <= N_SKETCHED:
+        return flat
+    signs = np.random.default_rng(0).integers(0, 2, len(flat), dtype=np.int8) * 2.0 - 1.0
+    padded = np.pad(flat * signs, (0, -len(flat) % N_SKETCHED))
+    return np.asarray(padded.reshape(-1, N_SKETCHED).sum(axis=0))
 
 
 def _in_round(answers: Answers, probe: _Probe, round_index: int, before: Floats) -> Floats:
     """Squared distances of the heard clients' answers in a round that heard everyone, in units of their median."""
     models = answers.rounds[round_index].client_models
-    apart = squared_distances(np.stack([probe.logits(models[k]) - before for k in answers.heard.tolist()]))
+    apart = squared_distances(np.stack([probe.of(models[k]) - before for k in answers.heard.tolist()]))
     return np.asarray(apart / (_median(apart) or 1.0))
 
 
@@ -68,7 +94,7 @@ def _predicted(answers: Answers, probe: _Probe, before: Floats, of_rounds: Float
     heard, (rounds, clients) = answers.heard, answers.places
     equal = Likeness(_alike(1.0 - np.eye(answers.participants.shape[1]), WIDTH), of_rounds)
     process, points = update_process(equal, rounds, clients)
-    changes = np.stack([probe.logits(answers.model(a)) - before[rounds[a]] for a in points.tolist()])
+    changes = np.stack([probe.of(answers.model(a)) - before[rounds[a]] for a in points.tolist()])
     gram, apart = changes @ changes.T, np.zeros((len(heard), len(heard)))
     for round_index in range(len(before)):
         weights, _ = process.coefficients(heard, round_index)

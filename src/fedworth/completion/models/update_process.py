@@ -33,6 +33,7 @@ class Likeness:
 
     of_clients: Floats  # C, (n_clients, n_clients)
     of_rounds: Floats  # E, (n_rounds, n_rounds)
+    compared_by: str = "test logits"  # what it was told by
 
     @cached_property
     def same_kind(self) -> NDArray[np.bool_]:

@@ -40,6 +40,11 @@ class Criterion:
         found = float(self.of(outputs, labels).sum(dtype=torch.float64))
         return found if self.is_better_higher else -found
 
+    def quality(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Higher is better, of these samples taken for the whole, and fit to be differentiated."""
+        total = self.of(outputs, labels).sum() / self.n_counted(labels)
+        return total if self.is_better_higher else -total
+
 
 Complaint = Callable[[torch.Tensor], str]
 """What is wrong with labels, and what was expected; nothing if they are as they should be."""

@@ -44,7 +44,7 @@ def own_criterion(function: OwnFunction, *, is_better_higher: bool) -> Criterion
     return Criterion(name_of(function), of, is_better_higher, is_whole=True, is_smooth=False)
 
 
-def name_of(function: OwnFunction) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """What a function is called."""
     return str(getattr(function, "__name__", type(function).__name__))
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import torch
 
 from fedworth.errors import FedworthError
+from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import one_torch_thread
@@ -42,6 +43,7 @@ LOOP_BATCH, LOOP_IMAGES = 512, 64
 
 
 SEVERAL_INPUTS = "its inputs are several tensors"
+OWN_UTILITY = "its utility is a function of your own"
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Routes:
         if self._exported is None:
             if not isinstance(self.task.inputs, torch.Tensor):
                 return SEVERAL_INPUTS
+            if isinstance(self.module, UtilityModule):
+                return OWN_UTILITY
             try:
                 self._exported = export(self.module, self.task.inputs)
             except NotExportable as error:
@@ -158,6 +162,8 @@ class Routes:
         """Why only the plain loop will do, or nothing."""
         if not isinstance(self.task.inputs, torch.Tensor):
             return SEVERAL_INPUTS
+        if isinstance(self.module, UtilityModule):
+            return OWN_UTILITY
         if any(t.is_floating_point() and t.dtype not in (torch.float32, torch.float64) for t in origin.values()):
             return "half precision rounds each model differently"
         refuse_unfit(self.task, origin)

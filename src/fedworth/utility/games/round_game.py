@@ -1,7 +1,7 @@
 """One round as a game: which members play, what a coalition of them measures, and what its models look like nearby.
 
 In: an oracle, a round's models, the members and what each counts. Out: utilities of coalitions; and around the mean of
-all members, w = m + x (w_i − m), utilities, logits and the slope, which is what a surrogate of the game is made of.
+all members, w = m + x (w_i − m), utilities, outputs and the slope, which is what a surrogate of the game is made of.
 
 A point of the ray from the mean towards client i is the average of the client and of the mean, counted 1/x − 1 times.
 So the oracle measures it as any coalition, with the mean as one more client of the round.
@@ -13,23 +13,23 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch.func import functional_call
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
+from fedworth.errors import UsageError
+from fedworth.federation.losses.criterion import Criterion
 from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Weighting
 from fedworth.utility.fitting import fitted
-from fedworth.utility.oracle import TaskOracle, mix
+from fedworth.utility.oracle import TaskOracle, batch_size, mix
 from fedworth.utility.weighting import Mixtures, mixtures
 
 RAYS = (0.5, 0.25, 0.125)
 """Where rays are measured, beside their ends."""
 
 MOST_SAMPLES = 512
-"""Test samples that logits are taken of: they shape the surrogate, not what is estimated."""
+"""Test samples that outputs are taken of: they shape the surrogate, not what is estimated."""
 
 
 @dataclass(frozen=True)
@@ -98,44 +98,58 @@ class RoundGame:
         found = self.oracle.utilities(round_, Mixtures(rows.reshape(len(RAYS) * n, -1), weights, from_global=False))
         return found.reshape(len(RAYS), n)
 
-    def slopes(self) -> Floats:
-        """(n,): how steeply each ray rises at the mean, −∇ℓ(m)·(w_i − m), by one backward pass."""
-        return self._slopes(self._around)
+    @property
+    def criterion(self) -> Criterion:
+        """What the oracle measures."""
+        return self._task.criterion(self.oracle.measure)
+
+    def slopes(self) -> Floats | None:
+        """(n,): how steeply each ray rises at the mean, −∇ℓ(m)·(w_i − m), by one backward pass; None if what is
+        measured has no slope, as accuracy."""
+        return self._slopes(self._around, self.criterion) if self.criterion.is_smooth else None
 
     def first_slopes(self) -> Floats:
-        """(n,): how steeply the utility rises from the global model towards each member, −∇ℓ(w^t)·(w_i − w^t)."""
-        return self._slopes(self._fitted)
+        """(n,): how steeply the loss falls from the global model towards each member, −∇ℓ(w^t)·(w_i − w^t)."""
+        loss = self._task.judged_by.criterion
+        if not loss.is_smooth:
+            raise UsageError(f"loss {loss.name!r} has no slope that could be taken; choose a method that needs none")
+        return self._slopes(self._fitted, loss)
 
-    def _slopes(self, round_: Round) -> Floats:
+    def _slopes(self, round_: Round, criterion: Criterion) -> Floats:
         varying = {k: t for k, t in round_.global_model.items() if t.is_floating_point()}
         leaves = {k: t.detach().to(self._device).clone().requires_grad_() for k, t in varying.items()}
         with fitting_threads(self._task.module), torch.enable_grad():
-            logits = self._forward({**round_.global_model, **leaves}, self._task.inputs)
-            loss = F.cross_entropy(logits, self._task.labels)
-            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            outputs = self._task.outputs({**round_.global_model, **leaves})
+            rising = criterion.quality(outputs, self._task.labels)
+            found = torch.autograd.grad(rising, list(leaves.values()), allow_unused=True)
         gradient = {k: g.cpu() for k, g in zip(leaves, found, strict=True) if g is not None}
-        return -np.array([_product(gradient, round_.client_models[k], varying) for k in self.members.tolist()])
+        return np.array([_product(gradient, round_.client_models[k], varying) for k in self.members.tolist()])
 
-    def logits(self, x: float) -> Iterator[torch.Tensor]:
-        """For the mean, then for each member's ray at x: the logits of some test samples, (n_samples, n_classes)."""
-        around, inputs = self._around, self._task.inputs[self._some]
+    def outputs(self, x: float) -> Iterator[torch.Tensor]:
+        """For the mean, then for each member's ray at x: the outputs of some test samples, (n_samples, n_classes)."""
+        around = self._around
+        yield self._of_some(around.global_model)
+        for k in self.members.tolist():
+            yield self._of_some(_between(around.global_model, around.client_models[k], x))
+
+    def _of_some(self, model: Model) -> torch.Tensor:
         with fitting_threads(self._task.module), torch.inference_mode():
-            yield self._forward(around.global_model, inputs)
-            for k in self.members.tolist():
-                yield self._forward(_between(around.global_model, around.client_models[k], x), inputs)
+            return self._task.outputs(model, self._some)
 
     @property
+    def labels(self) -> torch.Tensor:
+        """The labels of the samples that outputs are taken of."""
+        return self._task.labels[self._some]
+
+    @cached_property
     def _some(self) -> slice:
-        """Test samples spread over the whole test set, MOST_SAMPLES at most."""
-        return slice(None, None, -(-len(self._task.labels) // MOST_SAMPLES))
+        """Test samples spread over the whole test set, MOST_SAMPLES at most, fewer if they have many outputs."""
+        most = min(MOST_SAMPLES, batch_size(self._task, self._around.global_model))
+        return slice(None, None, -(-len(self._task.labels) // most))
 
     @property
     def _device(self) -> torch.device:
         return self._task.device
-
-    def _forward(self, model: Model, inputs: torch.Tensor) -> torch.Tensor:
-        tensors = {name: tensor.to(self._device) for name, tensor in model.items()}
-        return torch.as_tensor(functional_call(self._task.module.eval(), tensors, (inputs,), tie_weights=False))
 
 
 def _product(gradient: Model, model: Model, origin: Model) -> float:

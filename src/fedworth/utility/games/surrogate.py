@@ -8,10 +8,12 @@ With m the mean of all n members' models, δ_i = w_i − m, x_i(s) = 1/s (`Round
     q_ij = −mean over samples of ζ_iᵀ(diag p − p pᵀ) ζ_j,       p = softmax(logits(m))
     ζ_i = (logits(m + x δ_i) − logits(m)) / x
 
-q is the second derivative of the cross-entropy in the logits. P_a takes ζ at x = 1/8, P_b at x = 1/2. Rays are measured
-at x = 1 (the lone client), 1/2, 1/4 and 1/8, with a cubic spline between, whose slope at 0 is that of the loss. The
-coefficients k are (1, 0, …, 0) unless fitted. The last two terms are the same for all coalitions of a size, so they
-change no value; they take up what the others miss on the average over a size.
+q is the second derivative of the cross-entropy in the logits; of another loss, its own in the outputs; and 0 where it
+has none, as of accuracy or of a utility of one's own: the surrogate then knows the rays alone, and draws do the rest.
+P_a takes ζ at x = 1/8, P_b at x = 1/2. Rays are measured at x = 1 (the lone client), 1/2, 1/4 and 1/8, with a cubic
+spline between, whose slope at 0 is that of the loss if it has one. The coefficients k are (1, 0, …, 0) unless fitted.
+The last two terms are the same for all coalitions of a size, so they change no value; they take up what the others miss
+on the average over a size.
 
 The Shapley value of any game is v_i = (U(all) + Σ_{s<n} A_{s,i}) / n, A_{s,i} the mean of U over coalitions of size s
 with i minus that over those without. For g, with B_i = Σ_j x_i x_j q_ij and B = Σ_i B_i / 2,
@@ -21,12 +23,13 @@ with i minus that over those without. For g, with B_i = Σ_j x_i x_j q_ij and B 
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fedworth.arrays import Floats, Memberships, Utilities
+from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.utility.games.round_game import RAYS, RoundGame
 
 if TYPE_CHECKING:
@@ -125,7 +128,9 @@ def measure_surrogate(game: RoundGame, everyone: float, lone: Utilities) -> Surr
     heights = np.stack([np.full(game.n, everyone), *game.rays()[::-1], lone]) - everyone  # (5, n)
     from scipy.interpolate import CubicSpline  # half a second, for those who draw
 
-    spline = CubicSpline([0.0, *RAYS[::-1], 1.0], heights, bc_type=((1, game.slopes()), "not-a-knot"))
+    slopes = game.slopes()
+    start: Any = "not-a-knot" if slopes is None else (1, slopes)
+    spline = CubicSpline([0.0, *RAYS[::-1], 1.0], heights, bc_type=(start, "not-a-knot"))
     shares = game.shares
     rays = np.stack([_evaluated(spline, row) for row in shares])  # (n + 1, n)
     rays[1] = lone - everyone
@@ -141,14 +146,35 @@ def _evaluated(spline: "CubicSpline", shares: Floats) -> Floats:
 
 
 def _bend(game: RoundGame, x: float) -> Floats:
-    """q, (n, n). ζᵀ(diag p − ppᵀ)ζ' = Σ_c p_c (ζ_c − p·ζ)(ζ'_c − p·ζ'), so each ray becomes one row."""
-    logits = game.logits(x)
+    """q, (n, n), its diagonal 0."""
+    if not game.criterion.is_smooth:
+        return np.zeros((game.n, game.n))
+    bend = _bend_of_logits(game, x) if game.criterion is CROSS_ENTROPY else _bend_of_outputs(game, x)
+    np.fill_diagonal(bend, 0.0)
+    return bend
+
+
+def _bend_of_outputs(game: RoundGame, x: float) -> Floats:
+    """ζᵀ H ζ' with H the second derivative of the quality in the outputs, one product H ζ a ray."""
+    outputs = game.outputs(x)
+    mean = next(outputs).double().clone()
+    zeta = torch.stack([(found.double() - mean) / x for found in outputs])  # (n, *outputs)
+    with torch.enable_grad():
+        at = mean.requires_grad_()
+        (slope,) = torch.autograd.grad(game.criterion.quality(at, game.labels), at, create_graph=True)
+        if not slope.requires_grad:  # nothing bends a straight line
+            return np.zeros((game.n, game.n))
+        bent = torch.stack([torch.autograd.grad(slope, at, ray, retain_graph=True)[0] for ray in zeta])
+    return np.asarray((bent.flatten(1) @ zeta.flatten(1).T).cpu().numpy())
+
+
+def _bend_of_logits(game: RoundGame, x: float) -> Floats:
+    """ζᵀ(diag p − ppᵀ)ζ' = Σ_c p_c (ζ_c − p·ζ)(ζ'_c − p·ζ'), so each ray becomes one row."""
+    logits = game.outputs(x)
     mean = next(logits).double()
     p = torch.softmax(mean, dim=1)
     rows = torch.empty((game.n, mean.numel()), dtype=torch.float32)
     for row, found in zip(rows, logits, strict=True):
         zeta = (found.double() - mean) / x
         row[:] = (p.sqrt() * (zeta - (p * zeta).sum(dim=1, keepdim=True))).reshape(-1)
-    bend = -(rows @ rows.T).double().numpy() / len(mean)
-    np.fill_diagonal(bend, 0.0)
-    return np.asarray(bend)
+    return np.array(-(rows @ rows.T).double().numpy() / len(mean))
