@@ -11,8 +11,8 @@ TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py")
 FRAMEWORKS = ("flower_grid.py", "flower_strategy.py", "nvflare.py", "ray_engine.py")
 """Their methods are called by the framework, not by us."""
 
-CALLED_BY_OTHERS = {"entry", "__version__"}
-"""The script of pyproject.toml, and what is asked of a package."""
+CALLED_BY_OTHERS = {"entry", "__version__", "forward"}
+"""The script of pyproject.toml, what is asked of a package, and what torch calls of a module."""
 
 COMING = {
     "utility/games/sampled.py": ["sampled_values"],

@@ -9,7 +9,8 @@
       final.safetensors              the model after the last round, if there is one
       samples.json                   {"clinic-a": 120, …}: sample counts; not needed with --aggregation uniform
 
-An answer that cannot be averaged is quarantined, as in a live recording. A round needs its global model.
+Nothing but numbers is read of any file. An answer that cannot be averaged is quarantined, as in a live recording. A
+round needs its global model.
 """
 
 import re
@@ -17,14 +18,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedworth.errors import DataError, FedworthError, LedgerError
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedworth.errors import ArtefactError, DataError, FedworthError, LedgerError
 from fedworth.ledger.ledger import Ledger, open_ledger
-from fedworth.ledger.model_formats import SUFFIXES, read_model, refuse_other_formats
+from fedworth.ledger.model import Model
 from fedworth.ledger.writer import LedgerWriter, create_ledger
 from fedworth.names import Aggregation
-from fedworth.storage import Place, Progress, read_json, silent
+from fedworth.storage import Place, Progress, read_json, read_npz, silent
 
 GLOBAL, FINAL, SAMPLES = "global", "final", "samples.json"
+SUFFIXES = (".safetensors", ".pt", ".pth", ".npz")
+NESTED = ("state_dict", "model_state_dict")
+"""Where trainers keep a model's state dict beside the optimizer's."""
+
+TREE_FILES = (".ubj", ".bst", ".xgb", ".model", ".cbm", ".lgb", ".json")
+LISTS_MODELS = ", ".join(SUFFIXES)
 
 
 def import_folder(
@@ -41,7 +53,7 @@ def import_folder(
             _import_round(writer, place, counts)
         final = _models(folder).get(FINAL)
         if final is not None:
-            writer.close(read_model(final))
+            writer.close(_read(final))
     finally:
         writer.release()
     progress("importing rounds", len(rounds), len(rounds))
@@ -52,10 +64,10 @@ def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]
     files = _models(place)
     start = files.pop(GLOBAL, None)
     if start is None:
-        refuse_other_formats(place)
+        _refuse_other_formats(place)
         raise DataError(f"{place}: no {GLOBAL}{SUFFIXES[0]} in it, so what the clients started from is not known")
-    refuse_other_formats(place)
-    writer.start_round(read_model(start), asked=list(files))
+    _refuse_other_formats(place)
+    writer.start_round(_read(start), asked=list(files))
     try:
         for name, path in files.items():
             _import_answer(writer, name, path, counts)
@@ -66,7 +78,7 @@ def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]
 
 def _import_answer(writer: LedgerWriter, name: str, path: Path, counts: Mapping[str, float]) -> None:
     try:
-        model = read_model(path)
+        model = _read(path)
     except DataError as error:
         writer.client_quarantined(name, str(error))
         return
@@ -114,3 +126,54 @@ def _sample_counts(folder: Path, aggregation: Aggregation) -> dict[str, Any]:
 def _in_order(path: Path) -> list[tuple[int, str]]:
     """round-2 before round-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _read(path: Path) -> Model:
+    """The model in a file, by the file's suffix."""
+    read = {".safetensors": _from_safetensors, ".npz": _from_npz}.get(path.suffix, _from_torch)
+    return read(path)
+
+
+def _refuse_other_formats(place: Path) -> None:
+    """Refuse a folder with files that are no models: a client left out without a word would be worth nothing."""
+    for path in sorted(place.iterdir()):
+        if path.is_dir() or path.suffix in SUFFIXES or path.name.startswith("."):
+            continue
+        if path.suffix in TREE_FILES:
+            raise DataError(
+                f"{path}: expected a model of {LISTS_MODELS}; if it holds trees (XGBoost, LightGBM), they cannot be "
+                "valued: a coalition's model is the mean of its members' models, and the mean of two trees is no tree"
+            )
+        raise DataError(f"{path}: expected a model of {LISTS_MODELS}; convert it, or move it elsewhere")
+
+
+def _from_safetensors(path: Path) -> Model:
+    try:
+        model: Model = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{path}: not readable as safetensors ({error})") from error
+    return model
+
+
+def _from_torch(path: Path) -> Model:
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch trips over in a file that it did not write
+        reason = str(error).strip().partition("\n")[0][:120]
+        raise DataError(
+            f"{path}: not readable as tensors alone ({reason}); save the state dict: torch.save(module.state_dict(), …)"
+        ) from error
+    for name in NESTED:
+        found = found[name] if isinstance(found, dict) and isinstance(found.get(name), dict) else found
+    if not isinstance(found, dict) or not all(isinstance(t, torch.Tensor) for t in found.values()):
+        raise DataError(f"{path}: holds a {type(found).__name__}, expected a state dict: tensors by name")
+    return {str(name): tensor.detach().contiguous() for name, tensor in found.items()}
+
+
+def _from_npz(path: Path) -> Model:
+    """`arr_0`, `arr_1`, … of unnamed arrays become 0, 1, …, as lists of arrays are named everywhere."""
+    try:
+        found = {name.removeprefix("arr_"): np.array(array) for name, array in read_npz(path).items()}
+        return {name: torch.from_numpy(array) for name, array in found.items()}
+    except (ArtefactError, TypeError) as error:
+        raise DataError(f"{path}: not readable as arrays of numbers ({error})") from error

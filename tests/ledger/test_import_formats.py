@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedworth.errors import DataError
-from fedworth.ledger.importing import import_folder
-from fedworth.ledger.model_formats import read_model
+from fedworth.ledger.importing import _read, import_folder
 
 MODEL = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.zeros(2, dtype=torch.float64)}
 
@@ -39,12 +38,12 @@ def test_a_round_may_hold_files_of_several_kinds(round_folder, tmp_path):
 @pytest.mark.parametrize("wrapped", ["state_dict", "model_state_dict"])
 def test_a_checkpoint_is_read_for_its_state_dict(tmp_path, wrapped):
     torch.save({"epoch": 3, wrapped: MODEL, "optimizer": {"lr": 0.1}}, tmp_path / "a.pth")
-    assert same(read_model(tmp_path / "a.pth"), MODEL)
+    assert same(_read(tmp_path / "a.pth"), MODEL)
 
 
 def test_arrays_without_names_are_numbered(tmp_path):
     np.savez(tmp_path / "a.npz", np.ones(2), np.zeros(3))
-    assert list(read_model(tmp_path / "a.npz")) == ["0", "1"]
+    assert list(_read(tmp_path / "a.npz")) == ["0", "1"]
 
 
 def test_nothing_but_numbers_is_read(tmp_path):
@@ -54,14 +53,14 @@ def test_nothing_but_numbers_is_read(tmp_path):
     np.savez(tmp_path / "texts.npz", a=np.array(["x"]))
     (tmp_path / "garbage.pt").write_bytes(b"garbage")
     with pytest.raises(DataError, match=r"module.pt: not readable as tensors alone .* torch.save\(module.state_dict"):
-        read_model(tmp_path / "module.pt")
+        _read(tmp_path / "module.pt")
     with pytest.raises(DataError, match=r"list.pt: holds a list, expected a state dict"):
-        read_model(tmp_path / "list.pt")
+        _read(tmp_path / "list.pt")
     for name in ("objects.npz", "texts.npz"):
         with pytest.raises(DataError, match="not readable as arrays of numbers"):
-            read_model(tmp_path / name)
+            _read(tmp_path / name)
     with pytest.raises(DataError, match=r"garbage.pt: not readable as tensors alone"):
-        read_model(tmp_path / "garbage.pt")
+        _read(tmp_path / "garbage.pt")
 
 
 @pytest.mark.parametrize("name", ["c.ubj", "c.json"])
