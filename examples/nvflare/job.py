@@ -12,8 +12,9 @@ from nvflare.fuel.utils.constants import FrameworkType
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.script_runner import ScriptRunner
 from task import build
+from weighing import WeighingFedAvg
 
-from fedworth.nvflare import EveryoneHeardFedAvg, RoundRecorder
+import fedworth.nvflare
 
 N_SITES = 3
 
@@ -23,12 +24,15 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path, required=True)
     parser.add_argument("--diff", action="store_true", help="sites send what they changed instead of their model")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--weigh", action="store_true", help="weigh sites by what they have been worth so far")
     args = parser.parse_args()
     here = Path(__file__).parent
     start = {name: tensor.tolist() for name, tensor in build().state_dict().items()}
     job = FedJob(name="digits", min_clients=N_SITES)
-    job.to_server(EveryoneHeardFedAvg(num_clients=2, num_rounds=args.rounds, persistor_id="", model=start))
-    job.to_server(RoundRecorder(str(args.ledger.absolute())), id="fedworth")
+    make = WeighingFedAvg if args.weigh else fedworth.nvflare.EveryoneHeardFedAvg
+    job.to_server(make(num_clients=2, num_rounds=args.rounds, persistor_id="", model=start))
+    job.to_server(str(here / "task.py"))
+    fedworth.nvflare.record(job, ledger=args.ledger)
     runner = ScriptRunner(
         script=str(here / "client.py"),
         script_args=f"--n-sites {N_SITES}" + (" --diff" if args.diff else ""),

@@ -1,7 +1,10 @@
 """Watching a federation that still trains: a new round costs its own cells, and the end is what anyone computes."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedworth
+from fedworth.cli import watch as cli_watch
 from fedworth.cli.main import main
 from fedworth.completion.complete import complete
 from fedworth.completion.completion_file import load_completion
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import ArtefactError
+from fedworth.federation.live.recorder import LiveRecorder, record_into
 from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import open_ledger
 from fedworth.pipeline.report_on import oracle_of
@@ -201,3 +207,48 @@ def test_verify_says_what_is_there_and_names_the_first_bad_round(tiny_ledger, tm
     path.write_bytes(path.read_bytes()[:-1])
     assert main(["verify", str(folder)]) == 4
     assert "round 1" in capsys.readouterr().err
+
+
+RECORDER = """
+import os, sys, torch
+from fedworth.federation.live.recorder import record_into
+recorder = record_into(sys.argv[1])
+model = {"w": torch.zeros(3)}
+recorder.start_round(model, asked=["a"])
+recorder.client_model("a", model, 1)
+recorder.end_round()
+os.kill(os.getpid(), 9)
+"""
+
+
+class Enough(Exception):
+    """Watched for long enough."""
+
+
+def test_the_command_says_that_the_recorder_was_killed_and_that_another_goes_on(tmp_path, monkeypatch, capsys):
+    environment = {**os.environ, "PYTHONPATH": str(Path(fedworth.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", RECORDER, str(tmp_path / "l")], check=False, env=environment)
+    kept: list[LiveRecorder] = []
+
+    def while_waiting(_seconds: float) -> None:
+        """First nobody, then a recorder that goes on, then one that has let go."""
+        if len(kept) == 2:
+            raise Enough
+        if kept:
+            kept.append(kept[0])
+            kept[0].release()
+        elif "nobody" in (said := capsys.readouterr().err):
+            told.append(said)
+            kept.append(record_into(tmp_path / "l", resume=True))
+
+    told: list[str] = []
+    monkeypatch.setattr(time, "sleep", while_waiting)
+    looks = cli_watch._growing(tmp_path / "l", 1.0, once=False)
+    assert next(looks).n_rounds == 1
+    with pytest.raises(Enough):
+        next(looks)
+    assert "not closed, and nobody is writing it: its recorder, process " in told[0]
+    assert "has ended; no round will come until one goes on with it" in told[0]
+    later = capsys.readouterr().err
+    assert "a recorder writes it again" in later
+    assert "its recorder has let go of it" in later

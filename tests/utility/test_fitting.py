@@ -57,6 +57,33 @@ def test_utilities_do_not_depend_on_the_dtypes_that_models_arrive_in(tmp_path, o
     assert found[0].any()
 
 
+def by_place(model):
+    """As a list of arrays is recorded."""
+    return {str(place): tensor for place, tensor in enumerate(model.values())}
+
+
+@pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])
+def test_tensors_that_are_named_by_their_place_are_those_of_the_modules_state(tmp_path, oracle):
+    found = []
+    for name, change in (("named", dict), ("placed", by_place)):
+        recorder, start = record_into(tmp_path / name, aggregation="uniform"), state_of(a_task().module)
+        recorder.start_round(change(start), asked=["a", "b"])
+        for k, client in enumerate("ab"):
+            recorder.client_model(client, change(moved(start, k + 1)), 1)
+        recorder.end_round()
+        ledger = open_ledger(tmp_path / name)
+        found.append(observe(ledger, oracle(a_task()), plan_exact(participation(ledger))).utilities)
+    assert (found[0] == found[1]).all()
+
+
+def test_more_arrays_than_the_module_has_tensors_are_refused(tmp_path):
+    recorder = record_into(tmp_path / "l", aggregation="uniform")
+    recorder.start_round({str(place): torch.zeros(2) for place in range(9)}, asked=["a"])
+    recorder.end_round()
+    with pytest.raises(ModelError, match="against the task's module"):
+        fitted(open_ledger(tmp_path / "l").open_round(0), a_task())
+
+
 def test_counters_come_back_as_whole_numbers(tmp_path):
     ledger = recorded(tmp_path / "l", change=drifted)
     like = state_of(a_task().module)

@@ -57,11 +57,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _growing(folder: Path, seconds: float, *, once: bool) -> Iterator["Ledger"]:
-    """The ledger each time that it has grown, until it is closed."""
+    """The ledger each time that it has grown, until it is closed; whether somebody still writes it is said."""
     from fedworth.ledger.ledger import open_ledger
+    from fedworth.ledger.lock import recorder_gone
     from fedworth.ledger.manifest import is_ledger
 
-    chain = None
+    chain, gone = None, None
     while True:
         ledger = open_ledger(folder) if once or is_ledger(folder) else None
         if ledger is not None and ledger.chain != chain and (ledger.n_rounds or once):
@@ -69,7 +70,16 @@ def _growing(folder: Path, seconds: float, *, once: bool) -> Iterator["Ledger"]:
             yield ledger
         if once or (ledger is not None and ledger.is_closed):
             return
+        if ledger is not None and recorder_gone(folder) != gone:
+            gone = recorder_gone(folder)
+            warn([f"{folder}: {_recorder_said(gone)}"])
         time.sleep(seconds)
+
+
+def _recorder_said(gone: str | None) -> str:
+    if gone is None:
+        return "a recorder writes it again"
+    return f"not closed, and nobody is writing it: {gone}; no round will come until one goes on with it (resume=True)"
 
 
 def _show(report: "Report", *, as_json: bool) -> None:

@@ -87,6 +87,40 @@ def take_lock(folder: Path) -> LedgerLock:
     return lock
 
 
+def recorder_gone(folder: Path) -> str | None:
+    """Why nobody is writing this ledger any more, in words; None while its recorder lives.
+
+    The lock is looked at only where its holder is not known to live: a recorder that starts must find it free.
+    """
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return "its recorder has let go of it"
+    except OSError:
+        return None
+    try:
+        text = os.pread(descriptor, MOST_TEXT, 0)
+        found = _document(text)
+        if found.get("host") == socket.gethostname() and _is_alive(found.get("pid")):
+            return None
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return f"its recorder, {_described(text)}, has ended"
+    except OSError:
+        return None  # somebody holds it
+    finally:
+        os.close(descriptor)
+
+
+def _is_alive(pid: Any) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, TypeError, ValueError, OverflowError):
+        return False
+    except OSError:
+        return True  # it is somebody else's
+    return True
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[LedgerLock]:
     """The ledger's lock, to be kept by the writer that is made meanwhile; if none is made, it is let go."""

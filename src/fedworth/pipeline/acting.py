@@ -5,15 +5,13 @@ far. What was measured is kept beside the ledger, so a round costs its own cells
 """
 
 import math
-from functools import lru_cache
 from pathlib import Path
 
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import open_ledger
-from fedworth.names import Measure, MethodName, OracleName
+from fedworth.names import MethodName
+from fedworth.pipeline.report_on import oracle_of
 from fedworth.pipeline.stages import ValuingSettings, measure
-from fedworth.utility.choices import oracle_named
-from fedworth.utility.oracle import TaskOracle
 from fedworth.valuation.value import value
 
 
@@ -23,14 +21,8 @@ def values_so_far(
     """What each client is worth by the rounds that are recorded; who cannot be valued yet is not in it."""
     settings = settings or ValuingSettings()
     ledger = open_ledger(folder)
-    oracle = _oracle(settings.oracle, task, settings.measure)
+    oracle = oracle_of(settings.oracle, task, settings.measure)
     matrix = measure(ledger, oracle, settings, n_checked=ledger.n_rounds)  # this very process wrote them
     valued = value(matrix, method, unseen=settings.unseen, strict=settings.strict)
     pairs = zip(valued.clients, valued.values.tolist(), strict=True)
     return {name: worth for name, worth in pairs if not math.isnan(worth)}
-
-
-@lru_cache(maxsize=1)
-def _oracle(name: OracleName, task: Task, measure: Measure) -> TaskOracle:
-    """The last task's oracle: what it has found out about the module serves the next rounds too."""
-    return oracle_named(name, task, measure)

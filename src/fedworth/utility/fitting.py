@@ -2,6 +2,7 @@
 
 Servers change dtypes as they average (a counter of batches, int64 in the module, comes back as float64), and clients
 may send others. What is evaluated is the task's module, so its dtypes hold; integers are rounded, as when averaging.
+Frameworks that exchange lists of arrays name them 0, 1, …: these stand for the module's state, in its order.
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,16 @@ def fitted(round_: Round, task: Task) -> Round:
 def fitted_model(model: Model, task: Task, like: Model | None = None) -> Model:
     """Tensors that fit already are passed on as they are, still memory-mapped."""
     like = task.state if like is None else like
-    own = model if task.exchanged is None else renamed(model, like)
+    own = _by_place(model, like) if task.exchanged is None else renamed(_by_place(model, like), like)
     return {name: _as(tensor, like[name].dtype) if name in like else tensor for name, tensor in own.items()}
+
+
+def _by_place(model: Model, like: Model) -> Model:
+    """Tensors that are named by their place alone, under the module's names; shapes are compared later."""
+    places = [str(place) for place in range(len(like))]
+    if set(model) != set(places) or set(model) == set(like):
+        return model
+    return {name: model[place] for name, place in zip(like, places, strict=True)}
 
 
 def _all(models: Mapping[int, Model], task: Task, like: Model) -> dict[int, Model]:

@@ -114,8 +114,8 @@ class LiveRecorder:
     def values(self, task: Task, **how: Any) -> dict[str, float]:
         """What each client is worth after the rounds so far; clients without a value are not in it.
 
-        `how`: method="fedsv" (default) or "comfedsv", settings=ValuingSettings(…). If they cannot be valued, nobody is
-        in it, and the log says why: no error reaches the training.
+        `how`: method="fedsv" (default) or "comfedsv-factors", settings=ValuingSettings(…). If they cannot be valued,
+        nobody is in it, and the log says why: no error reaches the training.
         """
         try:
             if self.valued_by is None:

@@ -272,10 +272,14 @@ def simulated(tmp_path, folder, *command):
     return ledger
 
 
-def test_three_sites_of_fedavg_leave_a_ledger_whose_mean_is_nvflares(tmp_path):
-    ledger = simulated(tmp_path, EXAMPLE, "--rounds", "2")
+def test_three_sites_of_fedavg_weighed_by_their_values_leave_a_ledger_whose_mean_is_nvflares(tmp_path):
+    """Nobody has a value before the first round: it is FedAvg as it is."""
+    ledger = simulated(tmp_path, EXAMPLE, "--rounds", "2", "--weigh")
     assert [len(entry.participants) for entry in ledger.entries] == [3, 2]
-    assert ledger.sample_counts() == {0: 216, 1: 432, 2: 648}
+    assert ledger.sample_counts(0) == {0: 216, 1: 432, 2: 648}
+    shares = [ledger.sample_counts(1)[k] / ledger.sample_counts(0)[k] for k in ledger.entries[1].participants]
+    assert all(0.01 <= share <= 1 for share in shares)
+    assert min(shares) < 1
 
 
 def test_a_recipe_whose_sites_send_differences_is_recorded_with_the_weights_it_gives(tmp_path):

@@ -1,0 +1,133 @@
+"""What acting on values does to accuracy: noisy-label federations, each trained by FedAvg and by strategies that act.
+
+    .venv-flower/bin/python tools/acting_on_values.py                 a table for docs/live-federations.md, some minutes
+
+Handwritten digits, 10 clients, a network with one hidden layer. Some clients have wrong labels: drawn anew, or all one
+too high. Values are measured on 250 samples of the server's, accuracy on 250 others. Every federation is recorded, and
+its ledger must pass the check that the recorded weights are those that the server used.
+"""
+
+import argparse
+import logging
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # read when flwr is imported
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "flower")]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.serverapp.strategy import FedAvg  # noqa: E402
+from handwriting.acting import Choosing, Dropping, Weighing  # noqa: E402
+from handwriting.task import digits  # noqa: E402
+from tests.federation.live.flower.in_process import InProcessGrid  # noqa: E402
+from torch import nn  # noqa: E402
+
+import fedworth.flower  # noqa: E402
+from fedworth import Task, open_ledger  # noqa: E402
+from fedworth.federation.rules.check import check_ledger  # noqa: E402
+from fedworth.federation.rules.rule import WeightedMean  # noqa: E402
+
+N_CLIENTS, N_VALUED, N_TEST, N_ROUNDS = 10, 250, 250, 15
+Noise = tuple[int, float, bool]
+NOISES: dict[str, Noise] = {  # how many clients, what share of their labels, drawn anew or (True) one too high
+    "none": (0, 0.0, False),
+    "3 of 10: all labels drawn anew": (3, 1.0, False),
+    "5 of 10: 80 % of labels drawn anew": (5, 0.8, False),
+    "4 of 10: all labels one too high": (4, 1.0, True),
+}
+STRATEGIES: dict[str, Callable[..., Any]] = {
+    "FedAvg": lambda _, **options: FedAvg(**options),
+    "weighing": Weighing,
+    "dropping": Dropping,
+    "choosing": Choosing,
+}
+Part = tuple[torch.Tensor, torch.Tensor]
+
+
+def build(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def parts(seed: int, n_noisy: int, share: float, is_shifted: bool) -> tuple[list[Part], Part, Part]:
+    """Each client's samples, those that values are measured on, and those for accuracy."""
+    inputs, labels = digits()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    inputs, labels = inputs[order], labels[order].clone()
+    first = N_VALUED + N_TEST
+    rng = torch.Generator().manual_seed(1000 + seed)
+    clients = []
+    for index, own in enumerate(torch.arange(first, len(labels)).chunk(N_CLIENTS)):
+        said = labels[own]
+        if index < n_noisy:
+            is_wrong = torch.rand(len(own), generator=rng) < share
+            drawn = torch.randint(10, said.shape, generator=rng)
+            said = torch.where(is_wrong, (said + 1) % 10 if is_shifted else drawn, said)
+        clients.append((inputs[own], said))
+    return clients, (inputs[:N_VALUED], labels[:N_VALUED]), (inputs[N_VALUED:first], labels[N_VALUED:first])
+
+
+def client_app(clients: list[Part], seed: int) -> ClientApp:
+    app = ClientApp(mods=[fedworth.flower.identity])
+
+    @app.train()  # type: ignore[untyped-decorator]
+    def train(message: Message, context: Any) -> Message:
+        inputs, labels = clients[context.node_config["partition-id"]]
+        model = build(seed)
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(10):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        metrics = MetricRecord({"num-examples": len(labels)})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def accuracy(name: str, seed: int, noise: Noise, folder: Path) -> float:
+    """The final model's accuracy on samples that nobody has seen."""
+    clients, valued, unseen = parts(seed, *noise)
+    strategy = STRATEGIES[name](Task(build(seed), *valued), fraction_evaluate=0.0)
+    random.seed(seed)
+    grid = InProcessGrid(client_app(clients, seed), N_CLIENTS)
+    recording = fedworth.flower.record(grid, ledger=folder, strategy=strategy, real_weights=True)
+    start = ArrayRecord(build(seed).state_dict())
+    arrays = strategy.start(grid=recording, initial_arrays=start, num_rounds=N_ROUNDS, timeout=60).arrays
+    recording.close(arrays)
+    check_ledger(open_ledger(folder), WeightedMean()).refuse_others()  # the recorded weights are those in use
+    model = build(seed)
+    model.load_state_dict(arrays.to_torch_state_dict())
+    with torch.inference_mode():
+        return float((model(unseen[0]).argmax(dim=1) == unseen[1]).double().mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(100, 105)))
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    print(f"| noisy clients | {' | '.join(STRATEGIES)} |")
+    print(f"| --- |{' ---: |' * len(STRATEGIES)}")
+    for label, noise in NOISES.items():
+        row = []
+        for name in STRATEGIES:
+            with tempfile.TemporaryDirectory() as place:
+                found = [accuracy(name, seed, noise, Path(place) / f"{seed}.ledger") for seed in args.seeds]
+            row.append(f"{np.mean(found):.3f} ± {np.std(found, ddof=1) / np.sqrt(len(found)):.3f}")
+        print(f"| {label} | {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
