@@ -26,12 +26,11 @@ from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.utility.coalitions import prefixes
 from fedworth.utility.fast import FastOracle
-from fedworth.utility.games import Estimate, RoundGame, sampled_values
+from fedworth.utility.games import Estimate, RoundGame, sampled_values, strata_values
 from fedworth.utility.observe import round_weights
 from fedworth.utility.planning.design import draw_design
 from fedworth.utility.squares import draw_permutations
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
-from fedworth.valuation.strata import strata_values
 
 MLP: dict[str, Any] = {
     "dataset": "mnist",

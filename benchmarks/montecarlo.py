@@ -28,6 +28,8 @@ from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.names import Measure, Weighting
 from fedworth.utility.coalitions import coalitions_of, prefixes
+from fedworth.utility.games.smooth import Kernel, smooth
+from fedworth.utility.games.strata import strata_values
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.design import default_budget, draw_design
@@ -35,8 +37,6 @@ from fedworth.utility.planning.plan import plan_exact
 from fedworth.utility.squares import default_permutations, draw_permutations
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values
-from fedworth.valuation.strata import strata_values
-from fedworth.valuation.surrogate import Kernel, smooth
 
 N = 10
 N_ROUNDS = 4

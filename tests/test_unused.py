@@ -15,7 +15,6 @@ CALLED_BY_OTHERS = {"entry", "__version__", "forward"}
 """The script of pyproject.toml, what is asked of a package, and what torch calls of a module."""
 
 COMING = {
-    "utility/games/sampled.py": ["sampled_values"],
 }
 """Being wired in, or being removed: nothing is added here."""
 

@@ -59,7 +59,8 @@ def test_watch_values_more_clients_than_can_be_enumerated(tmp_path, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["refusals"] == []
     assert all(len(v["values"]) == 24 for v in report["valuations"])
-    assert main(["watch", str(tmp_path / "l"), "--once", "--out", str(tmp_path / "exact")]) == 10
+    assert main(["watch", str(tmp_path / "l"), "--once", "--out", str(tmp_path / "games"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["refusals"] == []
 
 
 TASK = """

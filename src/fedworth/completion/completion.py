@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Memberships, Utilities
+from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.completion.als import Status
 from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import ArtefactError, UnseenError
@@ -20,6 +20,7 @@ from fedworth.names import PenaltyKind, checked_name
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
 from fedworth.utility.coalitions import locate, names
+from fedworth.utility.round_values import RoundValues
 
 
 class Completion(Protocol):
@@ -37,6 +38,10 @@ class Completion(Protocol):
     def is_whole(self) -> bool:
         """Whether every coalition of the heard clients has an estimate, so that no order of them need be drawn."""
 
+    @property
+    def by_rounds(self) -> RoundValues | None:
+        """The values of everyone's game in each round, where there are too many clients to list cells."""
+
     def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
         """Which of these coalitions have an estimate."""
 
@@ -51,6 +56,9 @@ class Completion(Protocol):
 
     def error_factors(self, coalitions: Memberships) -> Utilities | None:
         """(n_coalitions, n_factors): L, where L Lᵀ is the covariance of the errors of `totals`, if it is known."""
+
+    def value_covariance(self) -> Floats | None:
+        """(n_clients, n_clients): of the errors of values `by_rounds`, where these are known."""
 
     def doubts(self) -> tuple[str, ...]:
         """Clients whose estimates may be worse than their variances say, and why."""
@@ -111,6 +119,11 @@ class FactorCompletion:
         """No: a coalition that no round has shown has no estimate."""
         return False
 
+    @property
+    def by_rounds(self) -> None:
+        """Factors are of cells, however many clients there are."""
+        return
+
     def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
         """Which of these coalitions some round has shown."""
         return locate(coalitions, self.coalitions) >= 0
@@ -139,6 +152,10 @@ class FactorCompletion:
         made = self.totals(coalitions)
         columns = [np.sqrt(weight) * (H @ W.sum(axis=0) - made) for W, H, weight in self._others(coalitions)]
         return np.stack(columns, axis=1)
+
+    def value_covariance(self) -> None:
+        """Not by rounds."""
+        return
 
     def doubts(self) -> tuple[str, ...]:
         """Nobody in particular: a coalition larger than any round's participants is seen at most once, whoever is in

@@ -24,6 +24,7 @@ from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.federation.task import Task
 from fedworth.ledger.finding import FindingKind
 from fedworth.ledger.findings import findings
+from fedworth.ledger.heads import heads
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Measure, MethodName, OracleName
 from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, value_by
@@ -32,13 +33,11 @@ from fedworth.report.rounds import rounds_of_report
 from fedworth.storage import Progress, silent
 from fedworth.trail import Trail, fingerprint
 from fedworth.utility.choices import oracle_named
+from fedworth.utility.coalitions import MOST_ENUMERATED
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.oracle import LoopOracle
-
-MOST_ENUMERATED = 12
-"""Clients up to which everyone's coalitions are all measured."""
 
 BESIDE: tuple[MethodName, ...] = ("truth", "heard-round", "leave-one-out", "fedsv-later")
 
@@ -72,7 +71,7 @@ def report_on(
     work = _Work(ledger.without(settings.without), task, settings, folder, progress)
     utilities, truth = work.measured(with_truth, n_checked)
     completed: dict[MethodName, Callable[[], Completion]] = {"comfedsv": partial(work.by_factors, utilities)}
-    if settings.completion == "models" and utilities.heard.sum() <= MOST_ENUMERATED:
+    if settings.completion == "models":
         completed = {"comfedsv": partial(work.by_models, utilities), "comfedsv-factors": completed["comfedsv"]}
     beside = [method for method in BESIDE if method != "truth" or truth is not None]
     valuations, refusals = value_by([*completed, "fedsv", *beside], utilities, completed, settings, truth=truth)
@@ -82,12 +81,18 @@ def report_on(
         valuations=valuations,
         refusals=refusals,
         copies=copies,
-        coverage=coverage(utilities).document() if utilities.heard.any() else None,
+        coverage=coverage(utilities).document() if _is_listed(utilities) else None,
         notes=_notes(ledger, utilities, is_valued=bool(valuations)),
         findings=findings(ledger),
         looked_for=tuple(FindingKind),
         rounds=rounds_of_report(utilities, valuations, completed["comfedsv"], numbers=work.numbers),
     )
+
+
+def _is_listed(utilities: UtilityMatrix) -> bool:
+    """Whether there are columns that values rest on, and not too many to list."""
+    n_heard = int(utilities.heard.sum())
+    return n_heard > 0 and (n_heard <= MOST_ENUMERATED or utilities.permutations is not None)
 
 
 def _notes(ledger: Ledger, utilities: UtilityMatrix, *, is_valued: bool) -> tuple[str, ...]:
@@ -126,21 +131,34 @@ class _Work:
 
     def measured(self, with_truth: bool, n_checked: int) -> tuple[UtilityMatrix, UtilityMatrix | None]:
         """What the server could have seen, and the truth if it is wanted; the truth is measured once for both."""
-        path = self.folder / ("truth.npz" if with_truth else "utilities.npz")
+        truth = self._utilities("truth.npz", n_checked) if with_truth else None
+        path = self.folder / "utilities.npz"
+        if truth is None or truth.round_values is not None:  # of everyone: FedSV needs those of the participants
+            return self._utilities(path.name, n_checked), truth
+        seen = self._kept_utilities(path)
+        if seen is None:
+            seen = truth.seen_part()
+            save_utilities(seen, path)
+        return seen, truth
+
+    def _utilities(self, name: str, n_checked: int) -> UtilityMatrix:
+        """The utilities of this name, as they lie in the folder or measured now; games of earlier rounds are kept."""
+        path, with_truth = self.folder / name, name == "truth.npz"
         found = self._kept_utilities(path)
         if found is None:
-            progress = self.progress
+            before = load_utilities(path) if path.is_file() else None
+            earlier = before.round_values if before is not None and self._is_earlier(before.trail) else None
             found = measure(
-                self.ledger, self._oracle, self.settings, with_truth=with_truth, n_checked=n_checked, progress=progress
+                self.ledger,
+                self._oracle,
+                self.settings,
+                with_truth=with_truth,
+                n_checked=n_checked,
+                earlier=earlier,
+                progress=self.progress,
             )
             save_utilities(found, path)
-        if not with_truth:
-            return found, None
-        seen = self._kept_utilities(self.folder / "utilities.npz")
-        if seen is None:
-            seen = found.seen_part()
-            save_utilities(seen, self.folder / "utilities.npz")
-        return seen, found
+        return found
 
     def by_models(self, utilities: UtilityMatrix) -> Completion:
         """The completion by predicted models; rounds that were completed while the federation trained stay so."""
@@ -148,7 +166,8 @@ class _Work:
         kept = load_completion(path) if path.is_file() else None
         if kept is not None and kept.trail == _trail_of(utilities):
             return kept
-        earlier = kept if isinstance(kept, ModelCompletion) and not self.ledger.is_closed else None
+        is_grown = not self.ledger.is_closed and kept is not None and self._is_earlier(kept.trail)
+        earlier = kept if is_grown and isinstance(kept, ModelCompletion) else None
         made = complete_by_models(
             self.ledger,
             self._oracle,
@@ -181,6 +200,11 @@ class _Work:
         kept = load_utilities(path, is_truth=path.name == "truth.npz") if path.is_file() else None
         expected = Trail(self.ledger.chain, self.ledger.n_rounds, self.task.fingerprint)
         return kept if kept is not None and kept.trail == expected else None
+
+    def _is_earlier(self, trail: Trail | None) -> bool:
+        """Whether these numbers are of this ledger when it was shorter, and of this task."""
+        passed = {head.chain for head in heads(self.ledger.folder)}
+        return trail is not None and trail.head in passed and trail.task == self.task.fingerprint
 
 
 def _trail_of(utilities: UtilityMatrix) -> Trail | None:

@@ -32,6 +32,7 @@ from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import TaskOracle
 from fedworth.utility.planning.choose import PlanSettings, choose_plan
+from fedworth.utility.round_values import RoundValues
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 
@@ -75,6 +76,7 @@ def measure(
     *,
     with_truth: bool = False,
     n_checked: int = 0,
+    earlier: RoundValues | None = None,
     progress: Progress = silent,
 ) -> UtilityMatrix:
     """The utilities that the settings ask for; what was measured before is known. See `observe` for `n_checked`."""
@@ -88,6 +90,7 @@ def measure(
         cache=utility_cache(ledger, oracle),
         n_checked=n_checked,
         as_average=settings.as_average,
+        earlier=earlier,
         progress=progress,
     )
 

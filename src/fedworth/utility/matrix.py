@@ -15,6 +15,7 @@ from fedworth.errors import UtilityError
 from fedworth.trail import Trail
 from fedworth.utility.coalitions import are_distinct, are_within, coalitions_of, distinct, locate, names, prefixes
 from fedworth.utility.planning.design import check_design
+from fedworth.utility.round_values import RoundValues
 
 LARGEST = 1e100
 """Utilities up to this size can be squared and summed without leaving float64."""
@@ -42,6 +43,7 @@ class UtilityMatrix:
     round_designs: tuple[Memberships, ...] | None = None
     trail: Trail | None = None
     left_out: tuple[str, ...] = ()  # clients that were to count for nothing
+    round_values: RoundValues | None = None  # of each round's participants (the truth: of everyone), estimated
 
     def __post_init__(self) -> None:
         n_rounds, n_clients = self.participants.shape

@@ -11,6 +11,8 @@ Both are plain `.npz` without pickle, and `load_utilities` reads either:
                cell_rounds, cell_coalitions int (n_seen,) and utilities float64 (n_seen,);
                round_permutations_<t> int, for FedSV's Monte Carlo estimate, or
                round_designs_<t> bool (n_coalitions, n_clients), for its stratified one;
+               games_values, games_variances float64 (n_rounds, n_clients), games_covariance float64 (n_clients,
+               n_clients), games_evaluations int: each round's values, where they were estimated at once;
                trail str, optional: which ledger and task the utilities were measured on (see `fedworth.trail`);
                notes str, optional: what a reader of any value must know, as that a budget ran out
 """
@@ -24,6 +26,7 @@ from fedworth.errors import UtilityError
 from fedworth.storage import Place, read_npz, write_npz
 from fedworth.trail import trail_array, trail_in
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
+from fedworth.utility.round_values import round_values_arrays, round_values_in
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -48,7 +51,7 @@ def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
     for name, texts in (("notes", matrix.notes), ("left_out", matrix.left_out)):
         if texts:
             arrays[name] = np.array(texts, dtype=np.str_)
-    write_npz(path, {**arrays, **trail_array(matrix.trail)})
+    write_npz(path, {**arrays, **round_values_arrays(matrix.round_values), **trail_array(matrix.trail)})
 
 
 def load_utilities(path: Place, *, is_truth: bool = False) -> UtilityMatrix:
@@ -80,6 +83,7 @@ def _written(arrays: Arrays) -> UtilityMatrix:
         _round_designs(arrays),
         trail_in(arrays),
         tuple(str(name) for name in arrays.get("left_out", ())),
+        round_values_in(arrays),
     )
 
 

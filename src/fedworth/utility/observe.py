@@ -5,7 +5,7 @@ or the whole fails: a failed evaluation has no default. When a budget runs out, 
 and the matrix says so.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -22,6 +22,7 @@ from fedworth.utility.batches import Batch, Measured
 from fedworth.utility.cache import UtilityCache
 from fedworth.utility.cells import Pace, RoundCells, batches, planned_cells, round_weights
 from fedworth.utility.engines import Engine, LocalEngine
+from fedworth.utility.games import recorded_values
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.utility.oracle import Oracle
 from fedworth.utility.planning.budget import (
@@ -36,6 +37,7 @@ from fedworth.utility.planning.budget import (
 )
 from fedworth.utility.planning.choose import choose_plan
 from fedworth.utility.planning.plan import FEWEST, Plan
+from fedworth.utility.round_values import RoundValues
 from fedworth.utility.server import Server, server_of
 
 __all__ = ["Observed", "observe", "observe_and_count", "participation", "round_weights"]
@@ -67,6 +69,7 @@ class Observing(TypedDict, total=False):
     budget: Budget | None
     n_checked: int
     as_average: bool
+    earlier: RoundValues | None
     progress: Progress
 
 
@@ -90,14 +93,17 @@ def observe_and_count(
     budget: Budget | None = None,
     n_checked: int = 0,
     as_average: bool = False,
+    earlier: RoundValues | None = None,
     progress: Progress = silent,
 ) -> Observed:
     """As `observe`, with the number of utilities that had to be measured. A round of which all is known must still be
     whole, but the first `n_checked` are not looked at: the caller knows that they are. A ledger whose server did not
-    follow its rule is refused, unless it is to be valued `as_average`."""
+    follow its rule is refused, unless it is to be valued `as_average`. Of rounds in `earlier` the values are known."""
     _refuse_no_rounds(ledger)
     plan, weighting = plan or choose_plan(participation(ledger)), weighting or ledger.default_weighting
     _refuse_other_federation(ledger, plan)
+    if plan.by_games and budget is not None and (budget.evaluations, budget.seconds) != (None, None):
+        raise UsageError("so many clients' games are estimated as a whole; for a budget, ask for --permutations M too")
     server = server_of(ledger, oracle, weighting, as_average=as_average)
     names = [server.identity(ledger, t) for t in range(ledger.n_rounds)]
     cache = None if cache is None else cache.under(names, server.oracle)
@@ -106,8 +112,15 @@ def observe_and_count(
     run.recall(n_checked)
     n_missing = run.n_missing
     n_done, status = run.within(budget or Budget())
-    n_evaluations = n_missing - run.n_missing
-    return Observed(run.matrix(n_done, status), n_evaluations, status)
+    matrix, n_evaluations = run.matrix(n_done, status), n_missing - run.n_missing
+    if plan.by_games:
+        everyone = plan.is_truth
+        games = recorded_values(
+            ledger, server.oracle, weighting, of_everyone=everyone, earlier=earlier, progress=progress
+        )
+        n_evaluations += games.n_evaluations - (0 if earlier is None else earlier.n_evaluations)
+        matrix = replace(matrix, round_values=games)
+    return Observed(matrix, n_evaluations, status)
 
 
 @dataclass(frozen=True)

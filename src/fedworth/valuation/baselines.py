@@ -8,13 +8,15 @@ everyone; coalitions larger than the number of participants are seen there only,
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Utilities
 from fedworth.errors import ValuationError
 from fedworth.names import MethodName
 from fedworth.utility.coalitions import coalitions_of, prefixes
 from fedworth.utility.matrix import UtilityMatrix
-from fedworth.valuation.fedsv import seen_row, stratified_note, stratified_round
+from fedworth.utility.round_values import RoundValues
+from fedworth.valuation.fedsv import games_note, seen_row, stratified_note, stratified_round
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values
@@ -23,6 +25,9 @@ from fedworth.valuation.valuation import Valuation
 
 def truth(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
     """The values of the full matrix, every needed cell of which must be known."""
+
+    if matrix.round_values is not None:
+        return of_rounds(matrix, "truth", matrix.round_values, np.ones(matrix.n_rounds, dtype=bool), strict)
 
     def totals(coalitions: Memberships) -> Utilities:
         return np.asarray(np.sum([seen_row(matrix, t, coalitions) for t in range(matrix.n_rounds)], axis=0))
@@ -39,9 +44,21 @@ def heard_round(matrix: UtilityMatrix, *, strict: bool = False) -> Valuation:
             f"no round heard everyone: at most {most} of {int(matrix.heard.sum())} clients took part in one; "
             "let the first round hear all clients"
         )
+    if matrix.round_values is not None:
+        return of_rounds(matrix, "heard-round", matrix.round_values, np.arange(matrix.n_rounds) == everyone[0], strict)
     if matrix.round_designs is not None:
         return _stratified(matrix, int(everyone[0]), strict)
     return _of_game(matrix, "heard-round", lambda coalitions: seen_row(matrix, int(everyone[0]), coalitions), strict)
+
+
+def of_rounds(
+    matrix: UtilityMatrix, method: MethodName, made: RoundValues, rounds: NDArray[np.bool_], strict: bool
+) -> Valuation:
+    """The values of some rounds, estimated round by round."""
+    heard, warnings = heard_clients(matrix, strict=strict)
+    values = spread(made.values[rounds].sum(axis=0)[heard], heard, matrix.n_clients)
+    errors = spread(np.sqrt(made.variances[rounds].sum(axis=0))[heard], heard, matrix.n_clients)
+    return Valuation(method, matrix.clients, values, errors, None, (*warnings, games_note(made)))
 
 
 def _stratified(matrix: UtilityMatrix, round_index: int, strict: bool) -> Valuation:

@@ -7,6 +7,7 @@ Both are linear in the completed matrix, so the rounds are summed first and one 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from fedworth.names import MethodName, Unseen, checked_name
 from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
 from fedworth.utility.games import Estimate
 from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.round_values import RoundValues
+from fedworth.valuation.baselines import of_rounds
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
 from fedworth.valuation.shapley import shapley_values
@@ -43,6 +46,8 @@ def comfedsv(
     if completion.clients != matrix.clients or completion.n_rounds != matrix.n_rounds:
         raise ValuationError("the completion is of another federation than the utilities; complete these ones")
     heard, warnings = heard_clients(matrix, strict=strict)
+    if completion.by_rounds is not None:
+        return _by_rounds(matrix, completion, completion.by_rounds, method, strict)
     permutations = matrix.heard_permutations
     if permutations is None or completion.is_whole:
         coalitions = coalitions_of(heard, matrix.n_clients)
@@ -67,6 +72,18 @@ def comfedsv(
     drawn[np.ix_(heard, heard)] = permutation_covariance(totals.reshape(len(permutations), -1), permutations)
     known = _known(completion, coalitions, values, by_permutations, drawn)
     return Valuation(method, matrix.clients, values, errors, completion.summary(), warnings, known)
+
+
+def _by_rounds(
+    matrix: UtilityMatrix, completion: Completion, made: RoundValues, method: MethodName, strict: bool
+) -> Valuation:
+    """The sum over the rounds of everyone's values, with what predicting and drawing may have put them off."""
+    found = of_rounds(matrix, method, made, np.ones(matrix.n_rounds, dtype=bool), strict)
+    predicted = completion.value_covariance()
+    known = None
+    if predicted is not None:
+        known = uncertainty(found.values, predicted + made.covariance, doubts=completion.doubts())
+    return replace(found, completion=completion.summary(), uncertainty=known)
 
 
 def comfedsv_estimate(matrix: UtilityMatrix, completion: Completion) -> Estimate:

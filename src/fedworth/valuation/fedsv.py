@@ -12,12 +12,13 @@ from fedworth.arrays import Permutations, Utilities
 from fedworth.errors import ValuationError
 from fedworth.names import MethodName
 from fedworth.utility.coalitions import coalitions_of, names, prefixes
-from fedworth.utility.games import Estimate
+from fedworth.utility.games import Estimate, strata_values
 from fedworth.utility.matrix import UtilityMatrix
+from fedworth.utility.round_values import RoundValues
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values
-from fedworth.valuation.strata import strata_values
+from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
 
@@ -36,11 +37,14 @@ def fedsv(matrix: UtilityMatrix, *, without_heard: bool = False, strict: bool = 
         errors = np.sqrt(variances[rounds].sum(axis=0))[heard]
         errors = spread(errors, heard, matrix.n_clients)
     values = spread(earned[rounds].sum(axis=0)[heard], heard, matrix.n_clients)
-    return Valuation(method, matrix.clients, values, errors, None, warnings)
+    known = None if errors is None else uncertainty(values, np.diag(errors**2))
+    return Valuation(method, matrix.clients, values, errors, None, warnings, known)
 
 
 def rounds_of(matrix: UtilityMatrix) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """(n_rounds, n_clients): what each client earned in each round, 0 where absent; and its variance if estimated."""
+    if matrix.round_values is not None:
+        return matrix.round_values.values, matrix.round_values.variances
     earned = np.zeros((matrix.n_rounds, matrix.n_clients))
     if matrix.round_permutations is None and matrix.round_designs is None:
         _refuse_prefixes_alone(matrix)
@@ -106,7 +110,16 @@ def stratified_note(n_evaluations: str) -> str:
     return f"stratified Monte Carlo with a surrogate over {n_evaluations}"
 
 
+def games_note(made: RoundValues) -> str:
+    """Which estimator values round by round come from, and what they cost."""
+    return (
+        f"each round's values are estimated, from {made.n_evaluations / len(made.values):,.0f} evaluations on average"
+    )
+
+
 def _basis(matrix: UtilityMatrix) -> str:
+    if matrix.round_values is not None:
+        return games_note(matrix.round_values)
     if matrix.round_designs is not None:
         counts = [len(design) for design in matrix.round_designs]
         return stratified_note(f"{min(counts):,} to {max(counts):,} evaluations a round")

@@ -4,6 +4,8 @@
     an absent client alone     by the lone process
     any other coalition        measured, on the models that were heard and those predicted of the absent
 
+Of more than twelve clients not every cell is measured: each round's game of everyone is valued from few evaluations.
+
 The variance of an estimated cell is g_t² s_k² Σ_{i ∈ S absent} ρ_ti, with s_k the held-out error at the coalition's
 size k and ρ_ti the variance of i's predicted answer over that of the held-out ones.
 """
@@ -23,11 +25,16 @@ from fedworth.names import Weighting
 from fedworth.storage import Progress, silent
 from fedworth.trail import fingerprint
 from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.games import RoundGame, estimate_rounds
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import participation, round_weights
 from fedworth.utility.oracle import Oracle, TaskOracle
+from fedworth.utility.round_values import RoundValues
 from fedworth.utility.server import server_of
 from fedworth.utility.weighting import mixtures
+
+MOST_ENUMERATED = 12
+"""Clients up to which all of their coalitions are measured in every round."""
 
 
 def complete_by_models(
@@ -51,18 +58,24 @@ def complete_by_models(
     predicted = predict_absent(ledger, oracle.task)
     measuring = server_of(ledger, oracle, weighting, as_average=as_average).oracle
     lone = heard_alone(predicted, measuring, seen, weighting)
+    earlier = earlier if earlier is not None and np.array_equal(earlier.heard, predicted.heard) else None
+    errors = hold_outs(predicted, measuring, seen, lone, weighting=weighting)
+    trail = None if seen.trail is None else replace(seen.trail, utilities=fingerprint(seen))
+    if len(predicted.heard) > MOST_ENUMERATED:
+        before = None if earlier is None else earlier.by_rounds
+        by_rounds = everyones_values(predicted, measuring, lone, weighting, earlier=before, progress=progress)
+        nobody = np.zeros((0, len(ledger.clients)), dtype=bool)
+        made = _completion(predicted, nobody, np.zeros((seen.n_rounds, 0)), lone, errors, by_rounds.n_evaluations)
+        return replace(made, by_rounds=by_rounds, trail=trail)
     coalitions = coalitions_of(predicted.heard, len(ledger.clients))
     cells, n_evaluations = np.empty((seen.n_rounds, len(coalitions))), 0
-    n_kept = _n_kept(earlier, predicted)
     for round_index, row in enumerate(cells):
-        if earlier is not None and round_index < n_kept:
+        if earlier is not None and round_index < earlier.n_rounds:
             row[:] = earlier.cells[round_index]
             continue
         n_evaluations += _fill(row, predicted, measuring, seen, lone, coalitions, round_index, weighting)
         progress("completing rounds", round_index + 1, seen.n_rounds)
-    errors = hold_outs(predicted, measuring, seen, lone, weighting=weighting)
-    made = _completion(predicted, coalitions, cells, lone, errors, n_evaluations)
-    return replace(made, trail=None if seen.trail is None else replace(seen.trail, utilities=fingerprint(seen)))
+    return replace(_completion(predicted, coalitions, cells, lone, errors, n_evaluations), trail=trail)
 
 
 def _refuse_others(ledger: Ledger, seen: UtilityMatrix) -> None:
@@ -74,11 +87,23 @@ def _refuse_others(ledger: Ledger, seen: UtilityMatrix) -> None:
         raise CompletionError(f"{ledger.folder}: utilities of another ledger, or of this one when it had other rounds")
 
 
-def _n_kept(earlier: ModelCompletion | None, predicted: PredictedLedger) -> int:
-    """How many rounds of an earlier completion stay as they were."""
-    if earlier is None or not np.array_equal(earlier.heard, predicted.heard):
-        return 0
-    return min(earlier.n_rounds, len(predicted.answers.rounds))
+def everyones_values(
+    predicted: PredictedLedger,
+    oracle: Oracle,
+    lone: Lone,
+    weighting: Weighting,
+    *,
+    earlier: RoundValues | None = None,
+    progress: Progress = silent,
+) -> RoundValues:
+    """Each round's values of everyone, on models heard and predicted, estimated; lone clients by the lone process."""
+    n_rounds, n_clients = predicted.known.shape
+
+    def game_of(round_index: int) -> RoundGame:
+        weights = round_weights(predicted.ledger, round_index, weighting)
+        return RoundGame(oracle, predicted.open_round(round_index), predicted.heard, weights, weighting)
+
+    return estimate_rounds(game_of, n_rounds, n_clients, lone=lone.utilities, earlier=earlier, progress=progress)
 
 
 def heard_alone(predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix, weighting: Weighting) -> Lone:

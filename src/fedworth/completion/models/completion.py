@@ -17,6 +17,7 @@ from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
 from fedworth.utility.coalitions import locate, names
+from fedworth.utility.round_values import RoundValues, round_values_arrays, round_values_in
 
 KIND = "models"
 
@@ -43,10 +44,15 @@ class ModelCompletion:
     n_evaluations: int
     everyone_heard: bool
     compared_by: str = "test logits"  # what says how alike two clients are
+    by_rounds: RoundValues | None = None  # everyone's values in each round, if there are too many to list cells
     trail: Trail | None = None
 
     def __post_init__(self) -> None:
         expected = (self.cells.shape[0], len(self.coalitions))
+        if self.by_rounds is not None and len(self.by_rounds.values) != len(self.cells):
+            raise ArtefactError(
+                f"completion: values of {len(self.by_rounds.values)} rounds, expected {len(self.cells)}"
+            )
         if self.cells.shape != expected or self.cell_variances.shape != expected:
             raise ArtefactError(f"completion: cells of shape {self.cells.shape}, expected (n_rounds, n_coalitions)")
         if not (np.isfinite(self.cells).all() and np.isfinite(self.member_covariance).all()):
@@ -58,8 +64,8 @@ class ModelCompletion:
 
     @property
     def is_whole(self) -> bool:
-        """Every coalition of the heard clients has an estimate."""
-        return True
+        """Every coalition of the heard clients has an estimate, unless there are too many."""
+        return self.by_rounds is None
 
     def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
         """Which of these coalitions have an estimate: those of clients that were heard."""
@@ -83,6 +89,18 @@ class ModelCompletion:
         parts = coalitions[:, self.heard] @ (axes * np.sqrt(np.maximum(variances, 0)))
         sizes = coalitions.sum(axis=1)
         return np.asarray(np.concatenate([[0.0], self.size_shares])[sizes][:, None] * parts)
+
+    def value_covariance(self) -> Floats:
+        """(n_clients, n_clients): the covariance of the values' errors from predicting, NaN for who was never heard.
+
+        The game κ_|S| Σ_{i∈S} e_i has the Shapley value v_i = e_i/n + Σ_{j≠i} e_j (κ_n − 1/n)/(n − 1).
+        """
+        n = len(self.heard)
+        enters = np.full((n, n), (self.size_shares[-1] - 1 / n) / max(n - 1, 1))
+        np.fill_diagonal(enters, 1 / n)
+        everyone = np.full((len(self.clients), len(self.clients)), np.nan)
+        everyone[np.ix_(self.heard, self.heard)] = enters @ self.member_covariance @ enters.T
+        return everyone
 
     def doubts(self) -> tuple[str, ...]:
         """Clients heard once, and those whose predictions are far less certain than what was held out."""
@@ -114,6 +132,8 @@ class ModelCompletion:
     def _columns(self, coalitions: Memberships) -> Indices:
         columns = locate(coalitions, self.coalitions)
         unknown = np.flatnonzero(columns < 0)
+        if len(unknown) and self.by_rounds is not None:
+            raise UnseenError(f"{len(self.heard)} clients are too many to list coalitions; only their values are known")
         if len(unknown):
             first = names(coalitions[unknown[0]], self.clients)
             raise UnseenError(
@@ -127,16 +147,18 @@ def save_model_completion(completion: ModelCompletion, path: Place) -> None:
     """Write a completion, whole or not at all."""
     arrays = {name: np.asarray(getattr(completion, name)) for name in _NUMBERS}
     names = np.array(completion.clients, dtype=np.str_)
-    write_npz(path, {"kind": np.array(KIND), "clients": names, **arrays, **trail_array(completion.trail)})
+    more = {**round_values_arrays(completion.by_rounds), **trail_array(completion.trail)}
+    write_npz(path, {"kind": np.array(KIND), "clients": names, **arrays, **more})
 
 
 def model_completion_from(arrays: dict[str, NDArray[Any]]) -> ModelCompletion:
     """The completion in the arrays of a file."""
     made = {name: _own(arrays[name]) for name in _NUMBERS}
-    return ModelCompletion(tuple(str(name) for name in arrays["clients"]), **made, trail=trail_in(arrays))
+    names = tuple(str(name) for name in arrays["clients"])
+    return ModelCompletion(names, **made, by_rounds=round_values_in(arrays), trail=trail_in(arrays))
 
 
-_NUMBERS = tuple(field.name for field in fields(ModelCompletion) if field.name not in ("clients", "trail"))
+_NUMBERS = tuple(field.name for field in fields(ModelCompletion) if field.name not in ("clients", "by_rounds", "trail"))
 
 
 def _own(array: NDArray[Any]) -> Any:

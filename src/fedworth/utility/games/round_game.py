@@ -22,7 +22,8 @@ from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Weighting
 from fedworth.utility.fitting import fitted
-from fedworth.utility.oracle import TaskOracle, batch_size, mix
+from fedworth.utility.oracle import Oracle, TaskOracle, batch_size, mix
+from fedworth.utility.server import RuleOracle
 from fedworth.utility.weighting import Mixtures, mixtures
 
 RAYS = (0.5, 0.25, 0.125)
@@ -36,7 +37,7 @@ MOST_SAMPLES = 512
 class RoundGame:
     """A round among some members, whose coalitions are averages of their models."""
 
-    oracle: TaskOracle
+    oracle: Oracle
     round_: Round
     members: Indices  # (n,)
     weights: Floats  # (n_clients,), from `round_weights`
@@ -45,6 +46,13 @@ class RoundGame:
     @property
     def n(self) -> int:
         return len(self.members)
+
+    @property
+    def has_surrogate(self) -> bool:
+        """Whether rays and pairs describe it: coalitions are averages, and what is measured is smooth in the outputs."""
+        if self.weighting == "fixed" or isinstance(self.oracle, RuleOracle) or not isinstance(self.oracle, TaskOracle):
+            return False
+        return isinstance(self.oracle.task, Task) and self.criterion.is_smooth
 
     def __call__(self, coalitions: Memberships) -> Utilities:
         """The utilities of coalitions of the members, (n_coalitions, n)."""
@@ -65,6 +73,7 @@ class RoundGame:
 
     @property
     def _task(self) -> Task:
+        assert isinstance(self.oracle, TaskOracle)  # who asks has seen that there is a surrogate
         return self.oracle.task
 
     @cached_property
@@ -101,6 +110,7 @@ class RoundGame:
     @property
     def criterion(self) -> Criterion:
         """What the oracle measures."""
+        assert isinstance(self.oracle, TaskOracle)
         return self._task.criterion(self.oracle.measure)
 
     def slopes(self) -> Floats | None:

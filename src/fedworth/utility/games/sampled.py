@@ -58,7 +58,7 @@ def sampled_values(
     surrogate = flat_surrogate(everyone, alone) if is_exact else measure_surrogate(game, everyone, alone)
     n_evaluations = len(rows) + (0 if is_exact else n_fixed - n - 1)
     found = sampled(surrogate, draws, measured[n + 1 :], n_evaluations=n_evaluations)
-    return found if lone is None else _with_lone(found, lone - alone)
+    return found if lone is None else with_lone(found, lone - alone)
 
 
 def sampled(surrogate: Surrogate, draws: Draws, utilities: Utilities, *, n_evaluations: int) -> Estimate:
@@ -87,7 +87,7 @@ def _fit(surrogate: Surrogate, draws: Draws, utilities: Utilities, fold: int) ->
     return surrogate.fitted(draws.coalitions[some], utilities[some]) if some.sum() >= FEWEST_FITTED else PLAIN
 
 
-def _with_lone(found: Estimate, more: Utilities) -> Estimate:
+def with_lone(found: Estimate, more: Utilities) -> Estimate:
     """The estimate where lone clients are worth so much more: the layer of size 1 is linear in them."""
     n = len(more)
     contrasts = more - (more.sum() - more) / max(n - 1, 1)

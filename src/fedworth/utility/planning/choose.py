@@ -2,12 +2,13 @@
 
 In: who took part in each round, and what the user asked for. Out: a plan.
 
-    permutations=None      exact: all coalitions of each round's participants
+    permutations=None      exact: all coalitions of each round's participants; where a round has more than 20 of them,
+                           an estimate of each round's game, and N⌈ln N⌉ permutations for the paper's completion
     permutations=M         Monte Carlo: the prefixes of M permutations, and what FedSV's own estimate needs
     permutations="auto"    the same with N⌈ln N⌉ permutations
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,12 @@ from numpy.typing import NDArray
 from fedworth.arrays import stream
 from fedworth.errors import UsageError
 from fedworth.names import Sampler, checked_name
-from fedworth.utility.planning.plan import DEFAULT_SAMPLER, FEWEST, Plan, plan_exact, plan_prefixes
+from fedworth.utility.coalitions import MOST_ENUMERATED
+from fedworth.utility.planning.plan import DEFAULT_SAMPLER, FEWEST, Plan, plan_exact, plan_games, plan_prefixes
+from fedworth.utility.squares import default_permutations
+
+MOST_BYTES = 1 << 28
+"""What the prefixes of all permutations may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,12 @@ def choose_plan(
     """
     asked = settings or PlanSettings()
     if asked.permutations is None:
-        return plan_exact(participants, with_truth=with_truth)
+        largest = int(participants.any(axis=0).sum() if with_truth else participants.sum(axis=1).max(initial=0))
+        if largest <= MOST_ENUMERATED:
+            return plan_exact(participants, with_truth=with_truth)
+        count = 0 if with_truth else _affordable(int(participants.any(axis=0).sum()))
+        plan = plan_games(participants, n_permutations=count, rng=stream(seed, "permutations"))
+        return replace(plan, is_truth=with_truth)
     return plan_prefixes(
         participants,
         n_permutations=None if asked.permutations == "auto" else asked.permutations,
@@ -56,3 +67,9 @@ def choose_plan(
         most_of_a_round=asked.most_of_a_round,
         rng=stream(seed, "permutations"),
     )
+
+
+def _affordable(n_clients: int) -> int:
+    """N⌈ln N⌉ permutations, or none where their prefixes would not fit in memory; some can still be asked for."""
+    usual = default_permutations(n_clients)
+    return usual if usual * n_clients**2 <= MOST_BYTES else 0

@@ -33,6 +33,7 @@ class Plan:
     round_permutations: tuple[Permutations, ...] | None = None
     is_truth: bool = False
     round_designs: tuple[Memberships, ...] | None = None
+    by_games: bool = False  # whether each round's values are estimated at once, beside these cells
 
     @property
     def n_evaluations(self) -> int:
@@ -46,6 +47,19 @@ def plan_exact(participants: NDArray[np.bool_], *, with_truth: bool = False) -> 
     within = np.broadcast_to(participants.any(axis=0), participants.shape) if with_truth else participants
     cells = tuple(coalitions_of(np.flatnonzero(row), n_clients) for row in within)
     return Plan(cells, is_truth=with_truth)
+
+
+def plan_games(participants: NDArray[np.bool_], *, n_permutations: int, rng: np.random.Generator) -> Plan:
+    """What many clients need beside an estimate of each round's game: lone participants, all, all but one, and the
+    prefixes of permutations for the paper's completion, where there are any."""
+    n_clients, heard = participants.shape[1], np.flatnonzero(participants.any(axis=0))
+    permutations = draw_permutations(heard, n_permutations, rng=rng) if n_permutations else None
+    cells, singles = [], np.eye(n_clients, dtype=bool)
+    for row in participants:
+        wanted = [np.zeros((1, n_clients), dtype=bool), singles[row], row[None], all_but_one(row)]
+        wanted += [] if permutations is None else [prefixes_within(permutations, row)]
+        cells.append(distinct(np.concatenate(wanted))[0])
+    return Plan(tuple(cells), permutations, by_games=True)
 
 
 def plan_prefixes(

@@ -36,9 +36,9 @@ from threadpoolctl import ThreadpoolController
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import ValuationError
-from fedworth.utility.games import Estimate
+from fedworth.utility.games.estimate import Estimate
+from fedworth.utility.games.smooth import FittedSurrogate, Kernel, fit, smooth
 from fedworth.utility.planning.design import allocation, check_design, least_budget
-from fedworth.valuation.surrogate import FittedSurrogate, Kernel, fit, smooth
 
 MOST_TRAINED = 1024
 

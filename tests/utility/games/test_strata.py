@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from fedworth.cli.main import main
 from fedworth.errors import ValuationError
 from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.games import strata
+from fedworth.utility.games.smooth import fit, similarities, slopes, smooth
+from fedworth.utility.games.strata import strata_values
 from fedworth.utility.matrix import matrix_from_cells
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.design import default_budget, draw_design, least_budget
 from fedworth.utility.planning.plan import plan_exact, plan_prefixes
-from fedworth.valuation import strata
 from fedworth.valuation.shapley import shapley_values
-from fedworth.valuation.strata import strata_values
-from fedworth.valuation.surrogate import fit, similarities, slopes, smooth
 from fedworth.valuation.value import value
 
 seeds = st.integers(0, 2**32 - 1)

@@ -1,0 +1,107 @@
+"""Many clients: more than can be enumerated are valued by default, each value with its standard error."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedworth.cli.main import main
+from fedworth.completion.completion_file import load_completion
+from fedworth.completion.models import complete as models_complete
+from fedworth.completion.models import complete_by_models
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.pipeline.report_on import report_on
+from fedworth.pipeline.stages import ValuingSettings
+from fedworth.trail import fingerprint
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.matrix_file import load_utilities
+from fedworth.utility.observe import observe
+from fedworth.valuation.value import value
+
+MANY = SimulationSettings(
+    n_clients=24, copies=(), n_participants=6, n_rounds=3, partition="iid", train_limit=480, test_limit=60, seed=5
+)
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    return simulate(MANY, tmp_path_factory.mktemp("many") / "ledger")
+
+
+@pytest.fixture(scope="module")
+def reported(ledger, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return report_on(ledger, task_of(ledger), ValuingSettings(), folder, with_truth=True), folder
+
+
+def test_every_method_values_everyone_with_a_standard_error(reported):
+    report, _ = reported
+    assert report.refusals == ()
+    for method in ("comfedsv", "comfedsv-factors", "fedsv", "truth", "heard-round"):
+        found = report.valuation(method)
+        assert found is not None
+        assert np.isfinite(found.values).all()
+        assert found.standard_errors is not None
+        assert (found.standard_errors >= 0).all()
+    main_one = report.valuation("comfedsv")
+    assert main_one is not None
+    assert main_one.uncertainty is not None
+    assert main_one.standard_errors is not None
+    assert (main_one.uncertainty.deviations >= main_one.standard_errors).all()
+
+
+def test_values_share_out_what_everyone_together_achieves(reported):
+    """Each round's values sum to U_t(all), in FedSV to U_t(participants), whatever was drawn."""
+    _, folder = reported
+    utilities = load_utilities(folder / "utilities.npz")
+    assert utilities.round_values is not None
+    for t, row in enumerate(utilities.participants):
+        assert utilities.round_values.values[t].sum() == pytest.approx(utilities.row(t, row[None])[0], abs=1e-6)
+        assert (utilities.round_values.values[t, ~row] == 0).all()
+    completion = load_completion(folder / "completion.npz")
+    assert completion.by_rounds is not None
+    first = utilities.row(0, np.ones((1, 24), dtype=bool))[0]  # the first round heard everyone
+    assert completion.by_rounds.values[0].sum() == pytest.approx(first, abs=1e-6)
+
+
+def test_the_artefacts_survive_the_disk_and_the_commands_agree(ledger, reported, tmp_path, capsys):
+    report, folder = reported
+    paths = [str(tmp_path / name) for name in ("u.npz", "c.npz")]
+    assert main(["observe", str(ledger.folder), "--out", paths[0]]) == 0
+    assert fingerprint(load_utilities(paths[0])) == fingerprint(load_utilities(folder / "utilities.npz"))
+    assert main(["complete", paths[0], "--ledger", str(ledger.folder), "--out", paths[1]]) == 0
+    capsys.readouterr()
+    assert fingerprint(load_completion(paths[1])) == fingerprint(load_completion(folder / "completion.npz"))
+    for method, by in (("comfedsv", ["--completion", paths[1]]), ("fedsv", [])):
+        assert main(["value", paths[0], "--method", method, *by, "--json"]) == 0
+        found, expected = json.loads(capsys.readouterr().out), report.valuation(method)
+        assert expected is not None
+        assert found == json.loads(json.dumps(expected.document()))
+
+
+def test_estimated_games_agree_with_enumerated_ones(tmp_path, monkeypatch):
+    """The same federation both ways: the difference is within what the standard errors say."""
+    settings = replace(MANY, n_clients=9, n_participants=3, train_limit=270)
+    ledger = simulate(settings, tmp_path / "ledger")
+    oracle = FastOracle(task_of(ledger), n_threads=1)
+    seen = observe(ledger, oracle)
+    exact = value(seen, "comfedsv", completion=complete_by_models(ledger, oracle, seen))
+    monkeypatch.setattr(models_complete, "MOST_ENUMERATED", 5)
+    drawn = value(seen, "comfedsv", completion=complete_by_models(ledger, oracle, seen))
+    assert drawn.standard_errors is not None
+    assert exact.uncertainty is not None
+    assert drawn.uncertainty is not None
+    z = (drawn.values - exact.values) / drawn.standard_errors
+    assert np.abs(z).max() < 4  # nine values: beyond 4 standard errors less than once in a thousand runs
+    predicted = drawn.uncertainty.deviations**2 - drawn.standard_errors**2
+    np.testing.assert_allclose(predicted, exact.uncertainty.deviations**2, rtol=1e-6)
+
+
+def test_a_measure_without_logits_is_estimated_by_strata(ledger, tmp_path):
+    settings = ValuingSettings(measure="accuracy")
+    report = report_on(ledger, task_of(ledger), settings, tmp_path)
+    found = report.valuation("comfedsv")
+    assert found is not None
+    assert np.isfinite(found.values).all()
