@@ -54,7 +54,7 @@ def test_the_hold_outs_are_what_the_formulas_say(ledger, task):
     places = zip(predicted.process.rounds[points].tolist(), predicted.process.clients[points].tolist(), strict=True)
     errors, variances = zip(*(by_hand.held_out(t, i) for t, i in places), strict=True)
     relative = np.maximum(np.array(variances) / np.mean(variances), 0.1)
-    np.testing.assert_allclose(predicted.process.left_out_variances[points], variances, rtol=1e-9)
+    np.testing.assert_allclose(predicted.process.left_out_variances(points), variances, rtol=1e-9)
     np.testing.assert_allclose(made.errors, np.array(errors) / np.sqrt(relative)[:, None], rtol=1e-3, atol=1e-4)
     assert made.by_size[0] == pytest.approx(np.sqrt(np.mean(made.errors[:, 0] ** 2)))
 

@@ -21,10 +21,13 @@ from fedworth.arrays import Floats, Indices
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.utility.observe import participation
 
-KEPT_BYTES = 1 << 29
+KEPT_BYTES = 1 << 30
 """All updates together may take this much memory; larger ones are read again for every combination."""
 
 PIECE_BYTES = 1 << 26
+
+SHARED = 0.2
+"""Answers that count in more than this part of the models are multiplied for all models at once."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,15 @@ class Answers:
         origin = self.rounds[round_index].global_model
         used = np.flatnonzero(coefficients.any(axis=0))
         factors = coefficients[:, used].astype(np.float32)
+        many = (factors != 0).mean(axis=0) > SHARED  # counted in most of the models
+        own = [np.flatnonzero(row * ~many) for row in factors]
         made: list[Model] = [{} for _ in factors]
         for name, like in origin.items():
             moved = np.empty((len(factors), like.numel()), dtype=np.float32)
             for part, updates in self._pieces(name, used):
-                moved[:, part] = factors @ updates
+                moved[:, part] = factors[:, many] @ updates[many]
+                for row, factor, mine in zip(moved, factors, own, strict=True):
+                    row[part] += factor[mine] @ updates[mine]
             for model, update in zip(made, moved, strict=True):
                 model[name] = _moved(like, update)
         return made

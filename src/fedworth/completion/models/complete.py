@@ -186,4 +186,4 @@ def _relative_variances(predicted: PredictedLedger) -> Floats:
 
 
 def _mean_variance(predicted: PredictedLedger) -> float:
-    return float(predicted.process.left_out_variances[held_points(predicted)].mean())
+    return float(predicted.process.left_out_variances(held_points(predicted)).mean())

@@ -64,7 +64,7 @@ def hold_outs(
 ) -> HoldOuts:
     """Predict what was heard; `seen` are the utilities of coalitions of participants."""
     points = held_points(predicted)
-    variances = predicted.process.left_out_variances[points]
+    variances = predicted.process.left_out_variances(points)
     errors, n_evaluations = np.zeros((len(points), len(predicted.heard))), 0
     for round_index in np.unique(predicted.process.rounds[points]).tolist():
         here = np.flatnonzero(predicted.process.rounds[points] == round_index)

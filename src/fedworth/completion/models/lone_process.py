@@ -24,6 +24,10 @@ REACH = 200.0
 NOISES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 BANDWIDTH = 3.0
 LEAST_SCALE = 1e-4
+MOST_POINTS = 5000
+"""Beyond so many heard utilities a prediction rests on those of the nearest rounds."""
+
+MOST_NEAR = 2000
 
 
 @dataclass(frozen=True)
@@ -40,21 +44,64 @@ def lone_utilities(heard: Utilities, likeness: Likeness, rounds: Indices, client
     """Complete the lone utilities; `heard` (n_rounds, n_clients) has NaN where a client was absent, and the points
     are heard ones, no two of one kind in one round."""
     scale = scales(heard)
-    powers = [likeness.of_clients**p for p in range(len(ALWAYS))]
-    times = over_time(len(heard))
-    covariance = sum(
-        q[np.ix_(clients, clients)] * m[np.ix_(rounds, rounds)] for q, m in zip(powers, times, strict=True)
-    )
+    process = _Process([likeness.of_clients**p for p in range(len(ALWAYS))], over_time(len(heard)), rounds, clients)
     known = heard[rounds, clients] / scale[rounds]
-    noise, weights, residuals = _least_left_out(np.asarray(covariance), known, _later(heard)[rounds])
-    mean = np.zeros(heard.shape)
-    for power, time in zip(powers, times, strict=True):
-        mean += np.einsum("ta,a,ia->ti", time[:, rounds], weights, power[:, clients], optimize=True)
-    mean *= scale[:, None]
+    every = np.arange(len(known))
+    if len(known) <= MOST_POINTS:
+        noise, weights, residuals = _least_left_out(process.covariance(every), known, _later(heard)[rounds])
+        mean = process.mean(np.arange(len(heard)), every, weights)
+    else:
+        some = np.unique(np.linspace(0, len(known) - 1, MOST_NEAR).astype(np.int64))
+        noise = _least_left_out(process.covariance(some), known[some], _later(heard)[rounds[some]])[0]
+        mean, residuals = _by_nearest(process, known, noise, heard.shape)
+    mean = mean * scale[:, None]
     for client, kind in enumerate(likeness.kinds.tolist()):  # who answered as another did is worth as much alone
         alike = np.flatnonzero(likeness.kinds == kind)
         mean[:, client] = np.where(np.isnan(heard[:, alike]).all(axis=1), mean[:, client], _first(heard[:, alike]))
     return Lone(np.where(np.isnan(heard), mean, heard), (known - residuals) * scale[rounds], scale, noise)
+
+
+@dataclass(frozen=True)
+class _Process:
+    """The covariances of lone utilities, and what they predict."""
+
+    powers: list[Floats]  # C^p, (n_clients, n_clients)
+    times: list[Floats]  # (n_rounds, n_rounds)
+    rounds: Indices  # (n_points,)
+    clients: Indices  # (n_points,)
+
+    def covariance(self, points: Indices) -> Floats:
+        """Of these points among themselves, without noise."""
+        clients, rounds = self.clients[points], self.rounds[points]
+        pairs = zip(self.powers, self.times, strict=True)
+        return np.asarray(sum(q[np.ix_(clients, clients)] * m[np.ix_(rounds, rounds)] for q, m in pairs))
+
+    def mean(self, rounds: Indices, points: Indices, weights: Floats) -> Floats:
+        """(n_rounds, n_clients): everyone's prediction in these rounds from these points."""
+        made = np.zeros((len(rounds), len(self.powers[0])))
+        for power, time in zip(self.powers, self.times, strict=True):
+            near = time[np.ix_(rounds, self.rounds[points])]
+            made += np.einsum("ta,a,ia->ti", near, weights, power[:, self.clients[points]], optimize=True)
+        return made
+
+
+def _by_nearest(process: _Process, known: Floats, noise: float, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
+    """Everyone's prediction in every round, each from the points of the nearest rounds and of the one that heard most;
+    and how far each point is from its prediction without itself."""
+    mean, residuals = np.empty(shape), np.empty(len(known))
+    counts = np.bincount(process.rounds, minlength=shape[0])
+    for round_index in range(shape[0]):
+        apart = np.abs(np.arange(shape[0]) - round_index)
+        apart[int(np.argmax(counts))] = 0
+        order = np.argsort(apart, kind="stable")
+        taken = order[: max(2, int((np.cumsum(counts[order]) <= MOST_NEAR).sum()))]
+        points = np.flatnonzero(np.isin(process.rounds, taken))
+        inverse = np.linalg.inv(process.covariance(points) + noise * np.eye(len(points)))
+        weights = inverse @ known[points]
+        mean[round_index] = process.mean(np.array([round_index]), points, weights)[0]
+        here = process.rounds[points] == round_index
+        residuals[points[here]] = (weights / np.diag(inverse))[here]
+    return mean, residuals
 
 
 def over_time(n_rounds: int) -> list[Floats]:

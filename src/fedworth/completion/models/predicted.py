@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.answers import Answers, answers_of
+from fedworth.completion.models.cut_process import CutProcess
 from fedworth.completion.models.likeness import likeness_of
 from fedworth.completion.models.update_process import Likeness, UpdateProcess, update_process
 from fedworth.errors import CompletionError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, Round
+
+MOST_POINTS = 5000
+"""Beyond so many answers each prediction rests on some of them."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class PredictedLedger:
     ledger: Ledger
     answers: Answers
     likeness: Likeness
-    process: UpdateProcess
+    process: UpdateProcess | CutProcess
     points: Indices  # (n_points,): which answers the process rests on
 
     @property
@@ -46,7 +50,8 @@ class PredictedLedger:
         """(n_rounds, n_clients): the variance of each predicted answer; 0 where it is known, NaN if never heard."""
         found = np.full(self.known.shape, np.nan)
         for round_index, row in enumerate(found):
-            row[self.heard] = self.process.coefficients(self.heard, round_index)[1]
+            absent = self.heard[~self.answers.participants[round_index, self.heard]]
+            row[absent] = self.process.variances(absent, round_index)
         return np.where(self.known, 0.0, found)
 
     def open_round(self, round_index: int) -> Round:
@@ -83,5 +88,6 @@ def predict_absent(ledger: Ledger, task: Task) -> PredictedLedger:
     if len(answers.heard) == 0:
         raise CompletionError(f"{ledger.folder}: no round has heard anyone, so nobody's answers can be predicted")
     likeness = likeness_of(answers, task)
-    process, points = update_process(likeness, *answers.places)
+    whole, points = update_process(likeness, *answers.places)
+    process = whole if len(points) <= MOST_POINTS else CutProcess(whole)
     return PredictedLedger(ledger, answers, likeness, process, points)

@@ -72,16 +72,29 @@ class UpdateProcess:
         covariance = self.covariance(self.clients, self.rounds)
         return np.asarray(cho_solve(cho_factor(covariance), np.eye(len(covariance))))
 
-    @property
-    def left_out_variances(self) -> Floats:
-        """(n_points,): the variance of each point's prediction from all the others."""
-        return np.asarray(1 / np.diag(self.inverse))
+    def left_out_variances(self, points: Indices) -> Floats:
+        """(n,): the variance of each point's prediction from all the others."""
+        return np.asarray(1 / np.diag(self.inverse)[points])
 
     def covariance(self, clients: Indices, rounds: Indices) -> Floats:
         """k of these answers with the points, (n_answers, n_points)."""
-        of_round = self._within_round[np.ix_(clients, self.clients)] * (rounds[:, None] == self.rounds)
-        between = self._between_clients[np.ix_(clients, self.clients)]
-        return np.asarray(between * self._between_rounds[np.ix_(rounds, self.rounds)] + of_round)
+        return self.covariance_at(clients, rounds, np.arange(len(self.rounds)))
+
+    def covariance_at(self, clients: Indices, rounds: Indices, points: Indices) -> Floats:
+        """k of these answers with some points, (n_answers, n_some)."""
+        others, times = self.clients[points], self.rounds[points]
+        of_round = self._within_round[np.ix_(clients, others)] * (rounds[:, None] == times)
+        between = self._between_clients[np.ix_(clients, others)]
+        return np.asarray(between * self._between_rounds[np.ix_(rounds, times)] + of_round)
+
+    def between(self, some: Indices, others: Indices) -> Floats:
+        """K of some points with others."""
+        return self.covariance_at(self.clients[some], self.rounds[some], others)
+
+    def prior(self, client: int, round_index: int) -> float:
+        """k of an answer with itself."""
+        own = self._between_clients[client, client] * self._between_rounds[round_index, round_index]
+        return float(own + self._within_round[client, client])
 
     def coefficients(self, clients: Indices, round_index: int) -> tuple[Floats, Floats]:
         """(n, n_points), (n,): what each point counts in these clients' predictions, and the predictions' variances."""
@@ -90,6 +103,10 @@ class UpdateProcess:
         own = np.diag(self._between_clients) * self._between_rounds[round_index, round_index]
         prior = (own + np.diag(self._within_round))[clients]
         return np.asarray(weights), np.maximum(prior - (weights * near).sum(axis=1), 0)
+
+    def variances(self, clients: Indices, round_index: int) -> Floats:
+        """(n,): the variances of these clients' predictions."""
+        return self.coefficients(clients, round_index)[1]
 
     def left_out(self, point: int) -> Floats:
         """(n_points,): what each other point counts in the prediction of this one, itself 0."""
@@ -103,11 +120,16 @@ class UpdateProcess:
         Σ_ts g_ti g_sj k((i,t),(j,s)) − B K⁻¹ Bᵀ with B_ia = Σ_t g_ti k((i,t), a), so that no matrix of all cells is
         made; `weights` are g, (n_rounds, n_clients).
         """
+        prior, cross = self.summed(weights)
+        return np.asarray(prior - cross @ self.inverse @ cross.T)
+
+    def summed(self, weights: Floats) -> tuple[Floats, Floats]:
+        """(n_clients, n_clients), (n_clients, n_points): the sums' prior covariance, and that with the points."""
         over_rounds = self._between_rounds @ weights  # (n_rounds, n_clients)
         prior = self._between_clients * (weights.T @ over_rounds) + self._within_round * (weights.T @ weights)
         cross = self._between_clients[:, self.clients] * over_rounds[self.rounds].T
         cross += self._within_round[:, self.clients] * weights[self.rounds].T  # B, (n_clients, n_points)
-        return np.asarray(prior - cross @ self.inverse @ cross.T)
+        return prior, cross
 
 
 def update_process(likeness: Likeness, rounds: Indices, clients: Indices) -> tuple[UpdateProcess, Indices]:
