@@ -59,7 +59,7 @@ class Answers:
         origin = self.rounds[round_index].global_model
         used = np.flatnonzero(coefficients.any(axis=0))
         factors = coefficients[:, used].astype(np.float32)
-        many = (factors != 0).mean(axis=0) > SHARED  # counted in most of the models
+        many = (factors != 0).sum(axis=0) > SHARED * len(factors)  # counted in most of the models
         own = [np.flatnonzero(row * ~many) for row in factors]
         made: list[Model] = [{} for _ in factors]
         for name, like in origin.items():
