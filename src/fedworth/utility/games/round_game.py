@@ -49,7 +49,7 @@ class RoundGame:
 
     @property
     def has_surrogate(self) -> bool:
-        """Whether rays and pairs describe it: coalitions are averages, and what is measured is smooth in the outputs."""
+        """Whether rays and pairs describe it: coalitions are averages, and what is measured is smooth."""
         if self.weighting == "fixed" or isinstance(self.oracle, RuleOracle) or not isinstance(self.oracle, TaskOracle):
             return False
         return isinstance(self.oracle.task, Task) and self.criterion.is_smooth
