@@ -36,7 +36,7 @@ class RoundEntry:
     Whoever was asked either answered (its model is in the file), failed (and said so), was quarantined (its answer
     cannot be averaged, and why), or stayed silent. Participants are those whose models were averaged. `nodes` says from
     which node each answer came, where the framework knows; `contested` are the clients whose name a second node
-    claimed. Both are left out of a line where they are empty, as lines were written before there were any.
+    claimed. Both are left out of a line where they are empty, so that lines from before there were any read the same.
     """
 
     round_index: int

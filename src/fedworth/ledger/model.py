@@ -35,8 +35,8 @@ BEYOND = 2.0**24
 
 
 def check_alike(model: Model, like: Model, where: str) -> float:
-    """Refuse a model whose tensors are not those of `like`, or whose values cannot be averaged with it; its largest
-    value."""
+    """Refuse a model whose tensors are not those of `like`, or whose values cannot be averaged with it; return its
+    largest value."""
     if set(model) != set(like):
         odd = sorted(set(model) ^ set(like), key=str)
         shown = ", ".join(repr(name)[:80] for name in odd[:5]) + (", …" if len(odd) > 5 else "")
@@ -45,8 +45,8 @@ def check_alike(model: Model, like: Model, where: str) -> float:
 
 
 def check_finite(model: Model, where: str) -> float:
-    """Refuse a model that is empty, not of real numbers, or with a NaN, an infinity or an absurd number in it; its
-    largest value."""
+    """Refuse a model that is empty, not of real numbers, or with a NaN, an infinity or an absurd number in it; return
+    its largest value."""
     if not model:
         raise ModelError(f"{where}: no tensors in it")
     return max(_check_one(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())

@@ -40,7 +40,8 @@ def _write_line(descriptor: int, data: bytes, offset: int) -> None:
 
 
 def is_settled(path: Path) -> bool:
-    """Give a committed file its name; whether that went well. What did not is said, and is no loss: readers find it."""
+    """Give a committed file its name, and return whether that worked. If not, it is logged: readers find the partial
+    name too."""
     try:
         settle(path)
     except OSError as error:

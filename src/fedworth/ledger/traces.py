@@ -87,7 +87,7 @@ def model_sha256(model: Model) -> str:
 
 def _looked_at(model: Model, start: Model | None) -> tuple[float, float, Floats]:
     """The norm of a model, the norm of its update from `start`, and the sketch of the update; without a start, the
-    sketch of the model itself. Floats that are not floats (counters, flags) are left out."""
+    sketch of the model itself. Tensors that are not floats (counters, flags) are left out."""
     model_square, update_square, sketch, n_before = 0.0, 0.0, np.zeros(WIDTH), 0
     for name, tensor in sorted(model.items()):
         if not (tensor if start is None else start[name]).is_floating_point():

@@ -27,7 +27,7 @@ class UtilityMatrix:
 
     `permutations` say for which Monte Carlo estimate the cells were measured, `round_permutations` (one array a
     round) for which estimate of FedSV, or `round_designs` if that is a stratified one. `is_truth`: cells of coalitions
-    beyond the participants may be seen. `notes`: what whoever reads a value from these cells must know.
+    beyond the participants may be seen. `notes`: what a reader of any value from these cells must know.
     """
 
     clients: tuple[str, ...]

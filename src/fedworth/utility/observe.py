@@ -96,9 +96,10 @@ def observe_and_count(
     earlier: RoundValues | None = None,
     progress: Progress = silent,
 ) -> Observed:
-    """As `observe`, with the number of utilities that had to be measured. A round of which all is known must still be
-    whole, but the first `n_checked` are not looked at: the caller knows that they are. A ledger whose server did not
-    follow its rule is refused, unless it is to be valued `as_average`. Of rounds in `earlier` the values are known."""
+    """As `observe`, with the number of utilities that had to be measured. A round whose cells are all known is still
+    checked for damage, except the first `n_checked`, which the caller has checked. A ledger whose server did not follow
+    its rule is refused, unless it is to be valued `as_average`. The values of rounds in
+    `earlier` are known."""
     _refuse_no_rounds(ledger)
     plan, weighting = plan or choose_plan(participation(ledger)), weighting or ledger.default_weighting
     _refuse_other_federation(ledger, plan)
@@ -140,7 +141,7 @@ class _Run:
         return sum(len(cells.missing) for cells in self.rounds)
 
     def recall(self, n_checked: int) -> None:
-        """Fill in what the cache knows. Rounds are found whole on the way, but the first `n_checked`."""
+        """Fill in what the cache knows. Every round but the first `n_checked` is checked for damage on the way."""
         for cells in self.rounds:
             t, is_checked = cells.round_index, cells.round_index < n_checked
             entry, cache = self.ledger.entries[t], self.cache

@@ -28,7 +28,7 @@ NOISE = "noise"
 
 @dataclass(frozen=True)
 class State:
-    """What a server has in mind as a round is aggregated: the round's own number, and arrays from earlier rounds."""
+    """What a server knows when it aggregates a round: the round's number, and arrays kept from earlier rounds."""
 
     number: int = 1
     memory: Mapping[str, Arrays] = field(default_factory=dict)

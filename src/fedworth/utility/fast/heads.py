@@ -121,7 +121,7 @@ def head_losses(
 ) -> NDArray[np.float64]:
     """Σ loss over the samples of each coalition's model, and last of the global one: (n_coalitions + 1,).
 
-    The global model is one client more, in a coalition of its own: what it adds to itself is nothing.
+    The global model is measured as one more client, alone in its coalition; its difference from itself is 0.
     """
     n_coalitions, n_clients = mixtures.memberships.shape
     members = np.zeros((n_coalitions + 1, n_clients + 1), dtype=np.bool_)

@@ -42,7 +42,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Sections:
-    """A module, cut. A section with nothing to do is None; without a rest, the prefix is the logits."""
+    """A module, cut into sections. A section with nothing to do is None; without a rest, the prefix is the logits."""
 
     exported: Exported
     varying: frozenset[str]

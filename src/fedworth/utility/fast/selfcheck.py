@@ -192,7 +192,7 @@ def check_head(
     weights: Mixtures,
 ) -> None:
     """Refuse kernels whose losses are not the plain loop's in float64, with and without the global model in them, and
-    with the weights in use of the three clients, given as mixtures of nobody."""
+    with the weights of the three clients, given as `weights`; who is in those mixtures does not matter."""
     wide_module = copy.deepcopy(module).double()
     for kind, models in checked_models(module, origin, clients, sections.varying).items():
         mixed = round_models(models[0], models[1:], sections.varying, images=False)

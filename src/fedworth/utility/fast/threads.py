@@ -32,8 +32,8 @@ def sum_over_blocks(of_block: BlockFunction, n_blocks: int, n_threads: int = 1) 
 
 
 def meanwhile(work: Callable[[], Result], n_threads: int) -> Callable[[], Result]:
-    """Begin `work` on a thread of its own, if there is more than one; what comes out waits for it, and raises what it
-    raised."""
+    """Start `work` on a thread of its own, if there is more than one. The function returned waits for its result, or
+    raises what it raised."""
     if n_threads == 1:
         return cache(work)
     future: Future[Result] = Future()
@@ -56,7 +56,8 @@ def _sum_in_order(arrays: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 class _Crew:
-    """Threads at work on one sum, the caller's among them; only those arrays wait that were finished before their turn.
+    """Threads that work on one sum, the caller's among them. An array that is finished before its turn waits; no other
+    is kept.
 
     Whoever finishes a block adds up what is due: a thread that did nothing else would only ask for the lock.
     """

@@ -85,7 +85,8 @@ def packed_layers(
 def pack_weights(
     layers: PackedLayers, members: Indices, factors: NDArray[np.float64], start_factors: NDArray[np.float64]
 ) -> tuple[Integers, Integers]:
-    """Some clients' layers in whole units, and those that sums start from; others' are left open."""
+    """Some clients' layers in whole units, and those that sums start from; the other clients' rows are not filled
+    in."""
     of_start = np.repeat(start_factors, layers.sizes)  # (n_numbers,)
     packed = np.empty(layers.weights.shape, np.int32)
     for k in members:
@@ -103,9 +104,8 @@ def pack_tiles(
     factors: NDArray[np.float64],
     start_factor: float,
 ) -> tuple[Integers, Integers]:
-    """Some clients' weighted pre-activations in whole units, and those that sums start from; others' are left open.
-
-    Of the tiles from held[0] up to held[1].
+    """Some clients' weighted pre-activations in whole units, and those that sums start from, of the tiles from held[0]
+    up to held[1]; the other clients' rows are not filled in.
     """
     n_clients, _, n_inputs, width = tiles.shape
     row = n_inputs * width
