@@ -7,7 +7,7 @@ from fedworth.cli.main import main
 from fedworth.errors import TooManyError, UsageError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.pipeline.checking import Verdict, check_values
+from fedworth.pipeline.checking import CheckVerdict, check_values
 from fedworth.pipeline.checking.altered import in_reverse, with_clone, with_fewer_heard, with_idle
 from fedworth.pipeline.checking.check import TESTS, Check
 from fedworth.pipeline.checking.selftests import SelfTest
@@ -53,7 +53,7 @@ def test_what_must_hold_of_sound_values_holds(tiny_ledger, tiny_task):
     before = {path.name for path in tiny_ledger.folder.iterdir()}
     check = check_values(tiny_ledger, tiny_task, ValuingSettings())
     verdicts = {test.name: test.verdict for test in check.tests}
-    assert verdicts["copy"] == verdicts["idle"] == verdicts["order"] == Verdict.HOLDS
+    assert verdicts["copy"] == verdicts["idle"] == verdicts["order"] == CheckVerdict.HOLDS
     assert {"held out", "heard round"} <= set(verdicts)
     assert not check.sentence.startswith("Do not use")
     assert check.trust is not None
@@ -67,12 +67,12 @@ def test_without_a_round_that_hears_everyone_there_is_none_to_leave_out(tiny_led
     altered = with_fewer_heard(tiny_ledger, {0: ["3"]}, tmp_path / "l")
     check = check_values(altered, tiny_task, ValuingSettings(as_average=True))
     verdicts = {test.name: test.verdict for test in check.tests}
-    assert Verdict.FAILS not in verdicts.values()
+    assert CheckVerdict.FAILS not in verdicts.values()
 
 
 def test_a_failed_test_forbids_the_values_and_a_doubtful_one_does_not():
-    failed = SelfTest("order", Verdict.FAILS, "…")
-    doubtful = SelfTest("held out", Verdict.WARNS, "…")
+    failed = SelfTest("order", CheckVerdict.FAILS, "…")
+    doubtful = SelfTest("held out", CheckVerdict.WARNS, "…")
     assert Check("t", (failed, doubtful), None).sentence.startswith("Do not use these values: order")
     assert Check("t", (doubtful,), None).sentence.endswith("see held out.")
 
@@ -89,7 +89,7 @@ def test_values_that_depend_on_the_order_of_clients_are_found_out(tiny_ledger, t
 
     monkeypatch.setattr(module, "report_on", unfair)
     verdicts = {test.name: test.verdict for test in check_values(tiny_ledger, tiny_task, ValuingSettings()).tests}
-    assert verdicts["order"] is Verdict.FAILS
+    assert verdicts["order"] is CheckVerdict.FAILS
 
 
 def test_more_clients_than_can_be_enumerated_are_refused(tiny_task, tmp_path):

@@ -13,9 +13,9 @@ from fedworth.errors import TooManyError, UsageError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.checking.selftests import (
-    Federation,
+    CheckVerdict,
     SelfTest,
-    Verdict,
+    ValuedFederation,
     copy_test,
     heard_round_test,
     held_out_test,
@@ -45,10 +45,10 @@ class Check:
     @property
     def sentence(self) -> str:
         """What to make of it."""
-        failed = [test.name for test in self.tests if test.verdict is Verdict.FAILS]
+        failed = [test.name for test in self.tests if test.verdict is CheckVerdict.FAILS]
         if failed:
             return f"Do not use these values: {', '.join(failed)} must hold of any values, and does not."
-        warned = [test.name for test in self.tests if test.verdict is Verdict.WARNS]
+        warned = [test.name for test in self.tests if test.verdict is CheckVerdict.WARNS]
         if warned:
             return f"The values are sound, but less sure than they say: see {', '.join(warned)}."
         return "The values are sound: everything that was tried holds."
@@ -82,7 +82,7 @@ def check_values(ledger: Ledger, task: Task, settings: ValuingSettings, *, progr
         report = reported(ledger, settings, own)
         valuation = report.valuations[0]
         utilities = load_utilities(own / "utilities.npz")
-        federation = Federation(ledger, utilities, settings, valuation, reported, Path(scratch))
+        federation = ValuedFederation(ledger, utilities, settings, valuation, reported, Path(scratch))
         made = []
         for n_done, test in enumerate(TESTS):
             progress("checking", n_done, len(TESTS))

@@ -46,7 +46,7 @@ AGREES = 0.8
 """From this rank correlation on, values with and without the heard round are called alike."""
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """What a self-test says."""
 
     HOLDS = "holds"
@@ -60,7 +60,7 @@ class SelfTest:
     """One self-test: what was tried, what it found, and what that means."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     found: str
     number: float | None = None
 
@@ -70,7 +70,7 @@ class SelfTest:
 
 
 @dataclass(frozen=True)
-class Federation:
+class ValuedFederation:
     """What is tested: a ledger, its utilities, how it is valued, and its values."""
 
     ledger: Ledger
@@ -102,7 +102,7 @@ class Federation:
         return self.settings.weighting or self.ledger.default_weighting
 
 
-def copy_test(federation: Federation) -> SelfTest:
+def copy_test(federation: ValuedFederation) -> SelfTest:
     """A copy of the client that was heard most is worth as much as the client itself."""
     ledger = federation.ledger
     chosen = ledger.clients[int(np.argmax(federation.utilities.participants.sum(axis=0)))]
@@ -111,34 +111,34 @@ def copy_test(federation: Federation) -> SelfTest:
     apart = abs(values[chosen] - values[name]) / federation.spread
     held = apart <= EQUAL
     found = f"a client that answers as {chosen!r} does is worth {values[name]:+.4g}, {chosen!r} {values[chosen]:+.4g}"
-    return SelfTest("copy", Verdict.HOLDS if held else Verdict.FAILS, found, apart)
+    return SelfTest("copy", CheckVerdict.HOLDS if held else CheckVerdict.FAILS, found, apart)
 
 
-def idle_test(federation: Federation) -> SelfTest:
+def idle_test(federation: ValuedFederation) -> SelfTest:
     """Whoever sends back the global model adds nothing, if absent members count as no update."""
     altered, name = with_idle(federation.ledger, federation.scratch / "idle" / "ledger")
     worth = federation.values_of(altered, federation.scratch / "idle", weighting="fixed")[name]
     part = abs(worth) / federation.spread
     found = f"a client that sends back the global model is worth {worth:+.4g} with fixed weights, where 0 is right"
-    return SelfTest("idle", Verdict.HOLDS if part <= EQUAL else Verdict.FAILS, found, part)
+    return SelfTest("idle", CheckVerdict.HOLDS if part <= EQUAL else CheckVerdict.FAILS, found, part)
 
 
-def order_test(federation: Federation) -> SelfTest:
+def order_test(federation: ValuedFederation) -> SelfTest:
     """Names carry no worth."""
     valuation, folder = federation.valuation, federation.scratch / "order"
     before = dict(zip(valuation.clients, valuation.values.tolist(), strict=True))
     after = federation.values_of(in_reverse(federation.ledger, folder / "ledger"), folder)
     apart = max(abs(after[name] - value) for name, value in before.items() if not math.isnan(value)) / federation.spread
     found = f"with the clients in the opposite order no value changes by more than {apart:.1g} of their spread"
-    return SelfTest("order", Verdict.HOLDS if apart <= EQUAL else Verdict.FAILS, found, apart)
+    return SelfTest("order", CheckVerdict.HOLDS if apart <= EQUAL else CheckVerdict.FAILS, found, apart)
 
 
-def held_out_test(federation: Federation) -> SelfTest:
+def held_out_test(federation: ValuedFederation) -> SelfTest:
     """One answer of every round that somebody missed is hidden, and what it was worth there is estimated."""
     hidden = _hidden(federation)
     if not hidden:
         found = "every round heard everyone, or too few clients to hide one: nothing has to be estimated, or checked"
-        return SelfTest("held out", Verdict.SKIPPED, found)
+        return SelfTest("held out", CheckVerdict.SKIPPED, found)
     unheard = {t: [federation.ledger.clients[k]] for t, k in hidden.items()}
     folder = federation.scratch / "held-out"
     altered = with_fewer_heard(federation.ledger, unheard, folder / "ledger")
@@ -150,13 +150,18 @@ def held_out_test(federation: Federation) -> SelfTest:
         f"error of {off:.0%} of their size"
     )
     if deviations is None:
-        return SelfTest("held out", Verdict.HOLDS if off < 1 else Verdict.WARNS, found, off)
+        return SelfTest("held out", CheckVerdict.HOLDS if off < 1 else CheckVerdict.WARNS, found, off)
     inside = float((np.abs(errors) <= float(ndtri((1 + LEVEL) / 2)) * deviations).mean())
     found += f", {inside:.0%} of them within their {LEVEL:.0%} range"
-    return SelfTest("held out", Verdict.HOLDS if inside >= LEAST_INSIDE and off < 1 else Verdict.WARNS, found, inside)
+    return SelfTest(
+        "held out",
+        CheckVerdict.HOLDS if inside >= LEAST_INSIDE and off < 1 else CheckVerdict.WARNS,
+        found,
+        inside,
+    )
 
 
-def _hidden(federation: Federation) -> dict[int, int]:
+def _hidden(federation: ValuedFederation) -> dict[int, int]:
     """A client to hide in each round that somebody missed and that two or more answered; each in turn."""
     present = federation.utilities.participants
     missed = ~present[:, present.any(axis=0)].all(axis=1)
@@ -170,7 +175,7 @@ def _hidden(federation: Federation) -> dict[int, int]:
 
 
 def _estimated(
-    federation: Federation, completion: Completion, hidden: dict[int, int]
+    federation: ValuedFederation, completion: Completion, hidden: dict[int, int]
 ) -> tuple[Floats, Floats, Floats | None]:
     """The utilities seen with each hidden answer, how far the estimates are off, and how far they may be."""
     seen, errors, deviations = list[Floats](), list[Floats](), list[Floats]()
@@ -189,22 +194,22 @@ def _estimated(
     return np.concatenate(seen), np.concatenate(errors), np.concatenate(deviations) if deviations else None
 
 
-def heard_round_test(federation: Federation) -> SelfTest:
+def heard_round_test(federation: ValuedFederation) -> SelfTest:
     """What is left of the values if no round had heard everyone."""
     present = federation.utilities.participants
     heard = present[:, present.any(axis=0)]
     whole = np.flatnonzero(heard.all(axis=1))
     if len(whole) == 0:
-        return SelfTest("heard round", Verdict.SKIPPED, "no round heard everyone, so there is none to leave out")
+        return SelfTest("heard round", CheckVerdict.SKIPPED, "no round heard everyone, so there is none to leave out")
     if len(whole) == len(present):
-        return SelfTest("heard round", Verdict.SKIPPED, "every round heard everyone: nothing has to be estimated")
+        return SelfTest("heard round", CheckVerdict.SKIPPED, "every round heard everyone: nothing has to be estimated")
     unheard = _not_in_few(federation, whole.tolist())
     altered = with_fewer_heard(federation.ledger, unheard, federation.scratch / "heard-round" / "ledger")
     values = federation.values_of(altered, federation.scratch / "heard-round")
     return _compared(federation, np.array([values.get(name, math.nan) for name in federation.valuation.clients]))
 
 
-def _not_in_few(federation: Federation, whole: list[int]) -> dict[int, list[str]]:
+def _not_in_few(federation: ValuedFederation, whole: list[int]) -> dict[int, list[str]]:
     """Who is not heard in the rounds that heard everyone, if these hear as many as the others do."""
     present, names = federation.utilities.participants, federation.ledger.clients
     n_typical = int(np.median(np.delete(present, whole, axis=0).sum(axis=1)))
@@ -215,7 +220,7 @@ def _not_in_few(federation: Federation, whole: list[int]) -> dict[int, list[str]
     return unheard
 
 
-def _compared(federation: Federation, values: Floats) -> SelfTest:
+def _compared(federation: ValuedFederation, values: Floats) -> SelfTest:
     """Values without a round that hears everyone, held against the intervals with it."""
     valuation = federation.valuation
     agreed = rank_correlation(valuation.values.tolist(), values.tolist())
@@ -224,10 +229,10 @@ def _compared(federation: Federation, values: Floats) -> SelfTest:
     said += f"; {', '.join(never)} would never have been heard" if never else ""
     if valuation.uncertainty is None:
         return SelfTest(
-            "heard round", Verdict.SKIPPED, f"the values have no intervals to be held against{said}", agreed
+            "heard round", CheckVerdict.SKIPPED, f"the values have no intervals to be held against{said}", agreed
         )
     low, high = valuation.uncertainty.intervals(valuation.values).T
     n_in, n = int(((values >= low) & (values <= high)).sum()), int((~np.isnan(values)).sum())
     found = f"had no round heard everyone, {n_in} of {n} values would lie within the {LEVEL:.0%} intervals{said}"
     is_stable = not never and (agreed is None or agreed >= AGREES)
-    return SelfTest("heard round", Verdict.HOLDS if is_stable else Verdict.WARNS, found, agreed)
+    return SelfTest("heard round", CheckVerdict.HOLDS if is_stable else CheckVerdict.WARNS, found, agreed)
