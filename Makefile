@@ -43,8 +43,9 @@ format: $(STAMP)
 live: .venv-flower/.installed
 	.venv-flower/bin/python -m pytest tests/federation/live/flower/test_live.py
 
+# every attack of docs/reliability.md, counted: an hour and more; one alone: python -m tools.torture power
 torture: $(STAMP)
-	$(BIN)/python tools/torture.py
+	$(BIN)/python -m tools.torture
 
 # ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md; fails if a bar is missed
 bench: $(STAMP)

@@ -12,7 +12,8 @@
     │   ├── TooManyError    10  too many clients to enumerate their coalitions
     │   └── NeverHeardError 11  a client that no round has heard, under --strict
     ├── ArtefactError       12  an artefact that exists already, or is not what was expected
-    └── RuleError           13  a server that did something else than the rule that values would rest on
+    ├── RuleError           13  a server that did something else than the rule that values would rest on
+    └── MachineError        14  the machine refused: a full device, a closed folder, too little memory
 
 A message gives where, what was found, what was expected, and what to do.
 `docs/exit-codes.md` shows the same table; a test keeps the two equal.
@@ -99,6 +100,12 @@ class RuleError(FedworthError):
     """A server that did something else than the rule that values would rest on."""
 
     exit_code = 13
+
+
+class MachineError(FedworthError):
+    """The machine refused: a full device, a closed folder, too little memory."""
+
+    exit_code = 14
 
 
 def unknown_name(kind: str, found: str, known: Iterable[str]) -> UsageError:

@@ -121,14 +121,28 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 def refuse_existing(path: Path, what: str) -> None:
     """Nothing is overwritten: whoever wants a new artefact names a new place."""
-    if path.exists():
+    try:
+        found = path.exists() or path.is_symlink()
+    except OSError as error:
+        raise ArtefactError(f"{path}: {what} cannot be written there ({error.strerror})") from None
+    if found:
         raise ArtefactError(f"{path}: {what} exists already; name another place, or remove it first")
+
+
+def refuse_no_place(path: Path, what: str) -> None:
+    """A new artefact can be written at `path`: said before anything is measured for it, not after."""
+    refuse_existing(path, what)
+    folder = path.parent
+    if not folder.is_dir():
+        raise ArtefactError(f"{path}: {what} cannot be written there, since {folder} is no folder; make it first")
+    if not path.name or not os.access(folder, os.W_OK | os.X_OK):
+        raise ArtefactError(f"{path}: {what} cannot be written there; name a file in a folder that you can write")
 
 
 def json_bytes(document: Any) -> bytes:
     """One way to write a document, so that equal documents are equal bytes."""
     text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
-    return (text + "\n").encode()
+    return (text + "\n").encode(errors="surrogatepass")  # as JSON's reader takes them back
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -105,7 +105,10 @@ def test_a_penalty_that_makes_everything_zero_is_refused(kind):
     assert 0 < size < 0.01 * np.abs(problem.values).max()
 
 
-@pytest.mark.parametrize(("rank", "penalty"), [(0, 1e-3), (1, 0.0), (1, -1.0), (1, float("nan"))])
+NO_PENALTIES = [0.0, 1e-320, 1e-30, -1.0, float("nan")]
+
+
+@pytest.mark.parametrize(("rank", "penalty"), [(0, 1e-3), *((1, penalty) for penalty in NO_PENALTIES)])
 def test_a_rank_or_penalty_that_is_not_positive_is_refused(rank, penalty):
     with pytest.raises(CompletionError, match="expected"):
         solve(problem_of(federation(3)[1], "counts"), rank, penalty)

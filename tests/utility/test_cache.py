@@ -290,3 +290,20 @@ def test_a_ledger_stays_good_with_utilities_beside_it(ledger, tiny_task):
     measured(ledger, LoopOracle(tiny_task), plan_exact(participation(ledger)))
     assert open_ledger(ledger.folder).n_rounds == ledger.n_rounds
     assert os.listdir(ledger.folder / "utilities")
+
+
+def settings_of(squash=None, **given):
+    inputs, labels = torch.linspace(-1, 1, 20).reshape(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    return architecture(Task(Net(squash or torch.relu, **given), inputs, labels))
+
+
+def scaled_by(factor):
+    return lambda x: torch.relu(x) * (factor if x.norm() > 1e9 else 1.0)
+
+
+def test_what_is_set_on_a_module_is_part_of_its_identity_even_where_no_probe_meets_it():
+    """A threshold or a function that only some clients' models reach: neither layers, source nor losses show it."""
+    assert settings_of(limit=1e8) == settings_of(limit=1e8)
+    assert settings_of(limit=1e8) != settings_of(limit=2e8)
+    assert settings_of(squash=scaled_by(2.0)) == settings_of(squash=scaled_by(2.0))
+    assert settings_of(squash=scaled_by(2.0)) != settings_of(squash=scaled_by(3.0))

@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.completion.completion_file import save_completion
     from fedworth.completion.coverage import coverage
     from fedworth.report.tables import completion_table
-    from fedworth.storage import refuse_existing
+    from fedworth.storage import refuse_no_place
     from fedworth.utility.matrix_file import load_utilities
 
-    refuse_existing(args.out, "a completion")
+    refuse_no_place(args.out, "a completion")
     matrix = load_utilities(args.utilities)
     made, summary, notes = _by_factors(args, matrix) if kind == "factors" else _by_models(args, matrix)
     save_completion(made, args.out)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import add_data_option, add_seed_option, command, name, plan_settings
+from fedworth.cli.options import add_data_option, add_seed_option, command, name, plan_settings, real, whole
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.cli.valuing import add_measuring_options
 from fedworth.errors import UsageError
@@ -47,11 +47,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _add_work_options(parser: argparse.ArgumentParser) -> None:
     """How much to measure, by what, and where."""
     group = parser.add_argument_group("work")
-    group.add_argument("--budget", type=int, metavar="N", help="most evaluations; what is known already is free")
-    group.add_argument("--seconds", type=float, metavar="S", help="most seconds; the best answer so far is written")
+    group.add_argument("--budget", type=whole, metavar="N", help="most evaluations; what is known already is free")
+    group.add_argument("--seconds", type=real, metavar="S", help="most seconds; the best answer so far is written")
     group.add_argument(
         "--until-error",
-        type=float,
+        type=real,
         metavar="SHARE",
         help="with --permutations: stop once every standard error of ComFedSV is within SHARE of the largest value",
     )
@@ -59,9 +59,9 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
         "--until-ranked", action="store_true", help="with --permutations: stop once ComFedSV's ranking is settled"
     )
     group.add_argument(
-        "--test-samples", type=int, metavar="N", help="judge on N test samples, every class in proportion"
+        "--test-samples", type=whole, metavar="N", help="judge on N test samples, every class in proportion"
     )
-    group.add_argument("--threads", type=int, metavar="N", help="threads of the fast oracle (default: one a processor)")
+    group.add_argument("--threads", type=whole, metavar="N", help="of the fast oracle (default: one a processor)")
     group.add_argument("--device", default="cpu", help="where coalitions are evaluated: cpu (default), cuda, cuda:1 …")
     group.add_argument(
         "--engine", type=name("engine"), default="local", help="local (default), or ray: the workers of a Ray cluster"
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.arrays import stream
     from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
-    from fedworth.storage import refuse_existing
+    from fedworth.storage import refuse_no_place
     from fedworth.utility.cache import utility_cache
     from fedworth.utility.choices import device_named, engine_named, oracle_named
     from fedworth.utility.matrix_file import save_utilities
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.utility.planning.choose import choose_plan
     from fedworth.utility.subset import stratified_subset
 
-    refuse_existing(args.out, "a file of utilities")
+    refuse_no_place(args.out, "a file of utilities")
     rule, asked = _rule(args), plan_settings(args, with_fedsv=not args.no_fedsv)
     budget, engine, device = (
         Budget(args.budget, args.seconds),

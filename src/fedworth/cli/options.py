@@ -1,6 +1,7 @@
 """Options that several commands share, and what becomes of them."""
 
 import argparse
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -54,10 +55,10 @@ def add_completion_options(parser: argparse.ArgumentParser) -> None:
         help="rank of the factors, or auto: cross-validation (default 5)",
     )
     penalty = group.add_mutually_exclusive_group()
-    penalty.add_argument("--penalty", type=float, metavar="λ", help="penalty, absolute")
+    penalty.add_argument("--penalty", type=real, metavar="λ", help="penalty, absolute")
     penalty.add_argument(
         "--relative-penalty",
-        type=float,
+        type=real,
         metavar="f",
         help="penalty as a fraction of the smallest that zeroes all (default 0.01)",
     )
@@ -68,7 +69,7 @@ def add_completion_options(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="counts (default) or uniform, as the paper prints it",
     )
-    group.add_argument("--max-sweeps", type=int, metavar="N", help="most sweeps of the solver")
+    group.add_argument("--max-sweeps", type=whole, metavar="N", help="most sweeps of the solver")
 
 
 def add_kind_option(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +155,7 @@ def add_unseen_option(parser: argparse.ArgumentParser) -> None:
 
 def add_seed_option(parser: argparse.ArgumentParser) -> None:
     """The seed of whatever is drawn."""
-    parser.add_argument("--seed", type=int, default=0, help="seed of whatever is drawn (default 0)")
+    parser.add_argument("--seed", type=whole, default=0, help="seed of whatever is drawn (default 0)")
 
 
 def add_permutations_option(parser: argparse.ArgumentParser) -> None:
@@ -191,14 +192,37 @@ def permutations_of(text: str) -> int | Literal["auto"]:
 
 def whole_number(text: str, option: str, *, least: int = 0, otherwise: str = "") -> int:
     """A whole number from the command line, from `least` on."""
-    if not (text.isascii() and text.isdigit()) or len(text) > MOST_DIGITS or int(text) < least:
-        raise UsageError(f"{option} {text}: expected a whole number from {least} on{otherwise}")
+    if not is_whole(text) or int(text) < least:
+        raise UsageError(f"{option} {text[:40]}: expected a whole number from {least} on{otherwise}")
     return int(text)
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """Numbers separated by commas."""
+def whole(text: str) -> int:
+    """The type of every option that takes a whole number: from 0 on, and no longer than a machine's."""
+    if not is_whole(text):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a whole number from 0 on")
+    return int(text)
+
+
+def real(text: str) -> float:
+    """The type of every option that takes a number: a finite one."""
     try:
-        return tuple(float(part) for part in text.split(",") if part)
+        number = float(text)
     except ValueError:
-        raise UsageError(f"{text!r}: expected numbers separated by commas") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a finite number")
+    return number
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number that a machine's integer holds."""
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Finite numbers separated by commas."""
+    try:
+        return tuple(real(part) for part in text.split(",") if part)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{text[:80]!r}: {error}; expected numbers separated by commas") from None

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fedworth.cli.options import add_data_option, command
+from fedworth.cli.options import add_data_option, command, whole
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table
 from fedworth.errors import UsageError
 from fedworth.names import checked_name
@@ -29,7 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--scale", default="quick", help="quick (default: half an hour for all), page (as docs/results.md), paper"
     )
     parser.add_argument("--seeds", metavar="A-B|A,B", help="the seeds to run (default: those of the scale)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: one a processor)")
+    parser.add_argument("--jobs", type=whole, metavar="N", help="trials side by side (default: one a processor)")
     parser.add_argument(
         "--device",
         default="cpu",

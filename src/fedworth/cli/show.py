@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def show_json(document: Any) -> None:
     """A document on standard output, in full precision."""
-    print(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    print(json.dumps(document, ensure_ascii=not is_unicode, indent=2, allow_nan=False))
 
 
 def show_table(table: "Table") -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import add_data_option, command, name, numbers
+from fedworth.cli.options import add_data_option, command, is_whole, name, numbers, real, whole, whole_number
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.errors import UsageError
 
@@ -36,17 +36,17 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
         default="digits",
         help="synthetic, synthetic-iid, digits (default), mnist, fashion-mnist, cifar10",
     )
-    data.add_argument("--alpha", type=float, default=1.0, help="α of synthetic data (default 1)")
-    data.add_argument("--beta", type=float, default=1.0, help="β of synthetic data (default 1)")
-    data.add_argument("--train-limit", type=int, metavar="N", help="at most N training samples in all")
-    data.add_argument("--test-limit", type=int, metavar="N", help="at most N test samples")
+    data.add_argument("--alpha", type=real, default=1.0, help="α of synthetic data (default 1)")
+    data.add_argument("--beta", type=real, default=1.0, help="β of synthetic data (default 1)")
+    data.add_argument("--train-limit", type=whole, metavar="N", help="at most N training samples in all")
+    data.add_argument("--test-limit", type=whole, metavar="N", help="at most N test samples")
     data.add_argument(
         "--partition",
         type=name("partition"),
         default="two-class",
         help="iid, two-class (default), natural (synthetic data's own)",
     )
-    data.add_argument("--clients", type=int, default=10, metavar="N", help="how many clients (default 10)")
+    data.add_argument("--clients", type=whole, default=10, metavar="N", help="how many clients (default 10)")
     data.add_argument(
         "--copy",
         action="append",
@@ -57,7 +57,7 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
         "--noise", metavar="SHARES", help="share of noisy samples of each client, or step:S for S·i of client i"
     )
     data.add_argument(
-        "--noise-strength", type=float, default=1.0, metavar="X", help="noise in standard deviations of the features"
+        "--noise-strength", type=real, default=1.0, metavar="X", help="noise in standard deviations of the features"
     )
     data.add_argument(
         "--flips", metavar="SHARES", help="share of flipped labels of each client, or step:S for S·i of client i"
@@ -69,32 +69,32 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--hidden", metavar="WIDTHS", help="widths of hidden layers, e.g. 200,200 (default 200, for mlp)"
     )
-    model.add_argument("--width-divisor", type=int, default=1, metavar="D", help="divide the widths of vgg16 by D")
+    model.add_argument("--width-divisor", type=whole, default=1, metavar="D", help="divide the widths of vgg16 by D")
     model.add_argument("--dtype", type=name("dtype"), default="float32", help="float32 (default) or float64")
-    model.add_argument("--rounds", type=int, default=10, metavar="T", help="how many rounds (default 10)")
-    model.add_argument("--participants", type=int, default=3, metavar="K", help="how many clients a round (default 3)")
+    model.add_argument("--rounds", type=whole, default=10, metavar="T", help="how many rounds (default 10)")
+    model.add_argument("--participants", type=whole, default=3, metavar="K", help="clients a round (default 3)")
     model.add_argument("--not-everyone-heard", action="store_true", help="do not hear everyone in the first round")
     amount = model.add_mutually_exclusive_group()
-    amount.add_argument("--local-steps", type=int, metavar="N", help="local steps a round (default 5)")
-    amount.add_argument("--local-epochs", type=int, metavar="N", help="local epochs a round")
-    model.add_argument("--batch-size", type=int, metavar="B", help="samples a step (default: all)")
-    model.add_argument("--rate", type=float, default=0.5, metavar="η", help="learning rate (default 0.5)")
+    amount.add_argument("--local-steps", type=whole, metavar="N", help="local steps a round (default 5)")
+    amount.add_argument("--local-epochs", type=whole, metavar="N", help="local epochs a round")
+    model.add_argument("--batch-size", type=whole, metavar="B", help="samples a step (default: all)")
+    model.add_argument("--rate", type=real, default=0.5, metavar="η", help="learning rate (default 0.5)")
     model.add_argument(
         "--schedule",
         type=name("learning-rate schedule"),
         default="constant",
         help="constant (default), decay, proposition-2, proposition-2-li",
     )
-    model.add_argument("--decay", type=float, default=0.0, metavar="D", help="η/(1 + D·t) with schedule decay")
-    model.add_argument("--convexity", type=float, default=0.0, metavar="μ", help="for proposition-2 schedules")
-    model.add_argument("--smoothness", type=float, default=0.0, metavar="L₂", help="for proposition-2 schedules")
+    model.add_argument("--decay", type=real, default=0.0, metavar="D", help="η/(1 + D·t) with schedule decay")
+    model.add_argument("--convexity", type=real, default=0.0, metavar="μ", help="for proposition-2 schedules")
+    model.add_argument("--smoothness", type=real, default=0.0, metavar="L₂", help="for proposition-2 schedules")
     model.add_argument(
         "--aggregation", type=name("aggregation"), default="uniform", help="uniform (default) or samples"
     )
     model.add_argument(
         "--no-truth", action="store_true", help="do not train absent clients: the truth will not be known"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of everything drawn (default 0)")
+    parser.add_argument("--seed", type=whole, default=0, help="seed of everything drawn (default 0)")
 
 
 def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
@@ -162,20 +162,24 @@ def _copies(given: list[str] | None, n_clients: int) -> tuple[tuple[int, int], .
         if text == "none":
             continue
         copy, _, source = text.partition("=")
-        if not (copy.isdigit() and source.isdigit()):
-            raise UsageError(f"--copy {text}: expected I=J, two client numbers, or none")
+        if not (is_whole(copy) and is_whole(source)):
+            raise UsageError(f"--copy {text[:40]}: expected I=J, two client numbers, or none")
         pairs.append((int(copy), int(source)))
     return tuple(pairs)
 
 
 def _shares(given: str | None, n_clients: int) -> tuple[float, ...]:
+    from fedworth.federation.simulation.bounds import MOST_CLIENTS
+
     if given is None:
         return ()
-    if given.startswith("step:"):
-        (step,) = numbers(given.removeprefix("step:")) or (0.0,)
-        return tuple(step * k for k in range(n_clients))
-    return numbers(given)
+    if not given.startswith("step:"):
+        return numbers(given)
+    steps = numbers(given.removeprefix("step:"))
+    if len(steps) != 1 or n_clients > MOST_CLIENTS:
+        raise UsageError(f"{given[:80]!r} of {n_clients} clients: expected one step, and {MOST_CLIENTS:,} at most")
+    return tuple(steps[0] * k for k in range(n_clients))
 
 
 def _widths(given: str | None) -> tuple[int, ...]:
-    return () if given is None else tuple(int(width) for width in numbers(given))
+    return () if given is None else tuple(whole_number(text, "--hidden", least=1) for text in given.split(",") if text)

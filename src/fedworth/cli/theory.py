@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedworth.cli.options import command
+from fedworth.cli.options import command, real, whole
 from fedworth.cli.show import show_json, show_table
 from fedworth.errors import UsageError
 
@@ -37,11 +37,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _add_observation(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     summary = "Observation 1: how likely FedSV pays two equal clients differently by s·δ or more."
     parser = command(parts, "observation-1", summary, EXAMPLE, observation)
-    parser.add_argument("--clients", type=int, required=True, metavar="N")
-    parser.add_argument("--participants", type=int, required=True, metavar="K")
-    parser.add_argument("--rounds", type=int, required=True, metavar="T", help="rounds that do not hear everyone")
+    parser.add_argument("--clients", type=whole, required=True, metavar="N")
+    parser.add_argument("--participants", type=whole, required=True, metavar="K")
+    parser.add_argument("--rounds", type=whole, required=True, metavar="T", help="rounds that do not hear everyone")
     parser.add_argument(
-        "--sigma", type=float, default=0.0, metavar="σ", help="spread of a round's value, in δ (default 0)"
+        "--sigma", type=real, default=0.0, metavar="σ", help="spread of a round's value, in δ (default 0)"
     )
 
 
@@ -52,19 +52,19 @@ def _add_rank_bound(parts: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--ledger", type=Path, help="take path length, rates, rounds and clients from this simulated run"
     )
-    parser.add_argument("--convexity", type=float, metavar="μ", help="Proposition 2 instead of 1: no ledger needed")
-    parser.add_argument("--rounds", type=int, metavar="T")
-    parser.add_argument("--clients", type=int, metavar="N")
-    parser.add_argument("--lipschitz", type=float, required=True, metavar="L₁")
-    parser.add_argument("--smoothness", type=float, required=True, metavar="L₂")
-    parser.add_argument("--epsilon", type=float, required=True, metavar="ε")
+    parser.add_argument("--convexity", type=real, metavar="μ", help="Proposition 2 instead of 1: no ledger needed")
+    parser.add_argument("--rounds", type=whole, metavar="T")
+    parser.add_argument("--clients", type=whole, metavar="N")
+    parser.add_argument("--lipschitz", type=real, required=True, metavar="L₁")
+    parser.add_argument("--smoothness", type=real, required=True, metavar="L₂")
+    parser.add_argument("--epsilon", type=real, required=True, metavar="ε")
 
 
 def _add_rank(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     summary = "Numeric bounds on the ε-rank of a full utility matrix."
     parser = command(parts, "rank", summary, "fedworth theory rank runs/demo/truth.npz --epsilon 0.01", numeric_rank)
     parser.add_argument("truth", type=Path, help="the full matrix (.npz)")
-    parser.add_argument("--epsilon", type=float, required=True, metavar="ε")
+    parser.add_argument("--epsilon", type=real, required=True, metavar="ε")
 
 
 def _add_fairness(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -79,6 +79,8 @@ def observation(args: argparse.Namespace) -> None:
     """Print P(|s_i − s_j| ≥ sδ) for every s."""
     from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
 
+    if args.rounds < 1:
+        raise UsageError(f"--rounds {args.rounds}: expected 1 or more")
     setting = (args.clients, args.participants, args.rounds)
     rows = [
         {"s": s, "bound": unfairness_bound(*setting, s), "chance": unfairness_chance(*setting, s, args.sigma)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import add_data_option, add_seed_option, command, is_auto
+from fedworth.cli.options import add_data_option, add_seed_option, command, is_auto, real
 from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
 from fedworth.cli.valuing import add_valuing_options, valuing_settings
 from fedworth.errors import UsageError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
     from fedworth.report.report import Report
 
+LONGEST = 86_400.0  # seconds between two looks
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -31,7 +32,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("ledger", type=Path, help="the ledger that a recorder is writing; it may not be there yet")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where cells and values go (default: LEDGER.watch)")
     parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
-    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
+    parser.add_argument("--every", type=real, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
     parser.add_argument("--once", action="store_true", help="value what is there and stop")
     add_valuing_options(parser)
     add_data_option(parser)
@@ -42,11 +43,15 @@ def run(args: argparse.Namespace) -> None:
     """Watch until the ledger is closed."""
     if is_auto(args):
         raise UsageError("--rank auto would choose anew after each round; give watch a rank")
+    if not 0 <= args.every <= LONGEST:
+        raise UsageError(f"--every {args.every}: expected from 0 to {LONGEST:g} seconds")
     from fedworth.federation.task_file import task_for
     from fedworth.pipeline.watch import claim_for, update
 
-    settings = valuing_settings(args)
-    folder = args.out or args.ledger.with_name(args.ledger.name + ".watch")
+    settings, place = valuing_settings(args), args.ledger if args.ledger.name else args.ledger.resolve()
+    if not place.name:
+        raise UsageError(f"{args.ledger}: expected the folder of a ledger")
+    folder = args.out or place.with_name(place.name + ".watch")
     task, n_checked = None, 0
     for ledger in _growing(args.ledger, args.every, once=args.once):
         if task is None:

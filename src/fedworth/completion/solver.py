@@ -21,6 +21,7 @@ from fedworth.errors import CompletionError
 from fedworth.names import PenaltyKind
 from fedworth.utility.matrix import UtilityMatrix
 
+LEAST = 1e-18  # of λ_collapse: a penalty far below rounding
 PATH_FACTOR = 3.0
 PATH_TOLERANCE, TOLERANCE = 1e-4, 1e-10
 PATH_SWEEPS, MAX_SWEEPS = 200, 10_000
@@ -99,7 +100,7 @@ def _tolerance(problem: Problem, penalty: float) -> float:
 
 def _path(limit: float, penalty: float) -> list[float]:
     """Penalties from just under the limit to just above the wanted one, falling by factors of at most 3."""
-    n_steps = int(np.ceil(np.log(limit / penalty) / np.log(PATH_FACTOR)))
+    n_steps = int(np.ceil((np.log(limit) - np.log(penalty)) / np.log(PATH_FACTOR)))  # limit / penalty may overflow
     return [float(limit * (penalty / limit) ** (k / n_steps)) for k in range(1, n_steps)] if n_steps > 1 else []
 
 
@@ -158,6 +159,11 @@ def _refuse_unusable(rank: int, penalty: float, limit: float) -> None:
         raise CompletionError(f"rank {rank}: expected 1 or more")
     if not penalty > 0:
         raise CompletionError(f"penalty λ = {penalty}: expected a positive number")
+    if penalty < LEAST * limit:
+        raise CompletionError(
+            f"penalty λ = {penalty:.6g}: expected at least {LEAST * limit:.6g}, {LEAST} of λ_collapse; float64 cannot "
+            "tell a smaller one from none"
+        )
     if penalty >= limit:
         raise CompletionError(
             f"penalty λ = {penalty:.6g} is not below λ_collapse = {limit:.6g}: every completed utility, and "

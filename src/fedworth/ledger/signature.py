@@ -17,7 +17,7 @@ from typing import Any
 
 from fedworth.errors import LedgerError, UsageError
 from fedworth.ledger.heads import LedgerHead, head_of
-from fedworth.storage import read_json, refuse_existing, write_json
+from fedworth.storage import read_json, refuse_no_place, write_json
 
 try:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -34,7 +34,7 @@ def message(head: LedgerHead) -> bytes:
 
 def sign_head(head: LedgerHead, key: Path, out: Path) -> None:
     """Write the signature of a head with the private key at `key`."""
-    refuse_existing(out, "a signature")
+    refuse_no_place(out, "a signature")
     private = _key(key, "private", Ed25519PrivateKey)
     signature = base64.b64encode(private.sign(message(head))).decode()
     write_json(out, {"head": head.chain, "n_rounds": head.n_rounds, "signature": signature})

@@ -23,10 +23,10 @@ def write_report(
     folder = Path(folder)
     make_folder(folder)
     paths = [folder / f"report.{ending}" for ending in ("csv", "json", "md", "html")]
-    write_whole(paths[0], csv_text(report).encode())
+    write_whole(paths[0], csv_text(report).encode(errors="backslashreplace"))
     write_json(paths[1], report.document())
-    write_whole(paths[2], markdown(report).encode())
-    write_whole(paths[3], page_html(report, page, rewards=_fitting(rewards, report)).encode())
+    write_whole(paths[2], markdown(report).encode(errors="backslashreplace"))
+    write_whole(paths[3], page_html(report, page, rewards=_fitting(rewards, report)).encode(errors="backslashreplace"))
     return paths
 
 

@@ -24,6 +24,7 @@ from scipy.stats import binom
 
 from fedworth.errors import UsageError
 
+MOST_ROUNDS = 5_000  # two arrays of the square of it
 Probabilities = NDArray[np.float64]
 
 
@@ -38,8 +39,8 @@ def difference_chance(n_clients: int, n_participants: int) -> float:
 
 def difference_counts(n_clients: int, n_participants: int, n_rounds: int) -> Probabilities:
     """Entry (k, b): the chance that k rounds set i and j apart, b of them in j's favour."""
-    if n_rounds < 0:
-        raise UsageError(f"{n_rounds} rounds: expected none or more")
+    if not 0 <= n_rounds <= MOST_ROUNDS:
+        raise UsageError(f"{n_rounds} rounds: expected none or more, and {MOST_ROUNDS:,} at most")
     apart = 2 * difference_chance(n_clients, n_participants)
     counts = np.arange(n_rounds + 1)
     n_apart = binom.pmf(counts, n_rounds, apart)  # (n_rounds + 1,)

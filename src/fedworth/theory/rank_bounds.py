@@ -139,7 +139,7 @@ def rank_lower(matrix: Utilities, epsilon: float) -> int:
 def _whole_rank(bound: float, n_rounds: int, n_clients: int) -> int:
     if n_rounds < 1 or n_clients < 1:
         raise UsageError(f"{n_rounds} rounds of {n_clients} clients: expected at least one of each")
-    most = min(n_rounds, 2**n_clients)
+    most = min(n_rounds, 2 ** min(n_clients, n_rounds.bit_length()))
     return most if bound >= most else max(1, math.ceil(bound))
 
 

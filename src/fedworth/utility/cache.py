@@ -2,11 +2,12 @@
 
     utilities/<round>-<key>/<batch>.npz      coalitions (packed), utilities, witness, the key, a sha256 over all of it
 
-The key covers all that decides a utility: the bytes of the round, the test set, the module's layers and source, the
-measure, the weighting with the clients' actual weights, and which oracle measured, on which kind of device (their last
-bits differ). No key says for sure what a module computes. So a batch carries a witness, the losses of the round's
-global model on the whole test set in a few numbers, and is used only if the task of today gives the same; and of every
-round that is used, a cell is measured again by the plain loop. What does not agree is measured anew.
+The key covers all that decides a utility: the bytes of the round, the test set, the module's layers, source and
+settings, the measure, the weighting with the clients' actual weights, and which oracle measured, on which kind of
+device (their last bits differ). No key says for sure what a module computes. So a batch carries a witness, the losses
+of the round's global model on the whole test set in a few numbers, and is used only if the task of today gives the
+same; and of every round that is used, two cells are measured again by the plain loop. What does not agree is measured
+anew.
 
 A batch is written whole or not at all, so a killed run loses at most the batch it was at. A damaged file is an error.
 """
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import CodeType, FunctionType
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -128,8 +130,8 @@ def utility_cache(ledger: Ledger, oracle: TaskOracle) -> UtilityCache:
 
 
 def architecture(task: Task) -> str:
-    """The sha256 of what the module is, whatever weights it holds at the moment: its layers, tensors and source, and
-    its outputs of some test samples under weights drawn from a fixed seed, of both signs."""
+    """The sha256 of what the module is, whatever weights it holds at the moment: its layers, tensors, source and
+    settings, and its outputs of some test samples under weights drawn from a fixed seed, of both signs."""
     module, state = task.module, task.state
     with torch.inference_mode():
         outputs = task.outputs(_drawn(module, state), slice(0, N_PROBED)).to("cpu", torch.float64)
@@ -137,7 +139,7 @@ def architecture(task: Task) -> str:
     signs = np.random.default_rng(0).integers(0, 2, (4, len(numbers))) * 2.0 - 1.0
     tensors = [(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in state.items()]
     probed = [f"{number:.{N_DIGITS}g}" for number in (signs @ numbers).tolist()]
-    return _sha256([repr(module), tensors, _sources(module), probed])
+    return _sha256([repr(module), tensors, _sources(module), _settings(module), probed])
 
 
 def _drawn(module: nn.Module, state: Model) -> Model:
@@ -164,6 +166,32 @@ def _sources(module: nn.Module) -> list[str]:
     return found
 
 
+def _settings(module: nn.Module) -> list[object]:
+    """What is set on a module and its parts beside tensors: a threshold that only some models reach, a function."""
+    return [
+        [name, key, _said(value)]
+        for name, part in module.named_modules()
+        for key, value in sorted(vars(part).items())
+        if not key.startswith("_") and key != "training"
+    ]
+
+
+def _said(value: object) -> object:
+    """A setting in words that are the same in every process; of what has none, its type."""
+    if value is None or isinstance(value, bool | int | float | str | torch.dtype):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return [_said(item) for item in value]
+    if isinstance(value, dict):
+        return [[str(key), _said(item)] for key, item in value.items()]
+    if isinstance(value, FunctionType):
+        held = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__qualname__, _said(value.__code__), _said(value.__defaults__), _said(held)]
+    if isinstance(value, CodeType):
+        return [value.co_code.hex(), list(value.co_names), _said(value.co_consts)]
+    return [type(value).__qualname__, getattr(value, "__name__", "")]
+
+
 def _located(cells: RoundCells, known: Sequence[_Kept]) -> tuple[Indices, Utilities]:
     """Which of a round's cells are known, and their utilities."""
     if not known:
@@ -174,10 +202,9 @@ def _located(cells: RoundCells, known: Sequence[_Kept]) -> tuple[Indices, Utilit
 
 
 def _agrees(plain: PlainRound, cells: RoundCells, places: Indices, utilities: Utilities) -> bool:
-    """Whether the plain loop gives the same for one of the known cells."""
+    """Whether the plain loop gives the same for the known cells at either end."""
     mixtures = cells.batch(places).mixtures()
-    row = ends(mixtures)[0]
-    return not plain.disagreement(mixtures, row, float(utilities[row]))
+    return not any(plain.disagreement(mixtures, row, float(utilities[row])) for row in ends(mixtures))
 
 
 def _read(path: Path, key: str, n_clients: int) -> _Kept:

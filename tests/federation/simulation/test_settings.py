@@ -63,9 +63,35 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name():
         ),
         ({"rate": -1.0}, "needs a rate > 0"),
         ({"schedule": "cosine"}, "unknown learning-rate schedule 'cosine'"),
-        ({"n_epochs": 2}, "give one of the two"),
+        ({"n_epochs": 2}, "expected one of the two"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, message):
     with pytest.raises(UsageError, match=message):
         SimulationSettings(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_clients", "x"),
+        ("n_rounds", 2.5),
+        ("rate", float("inf")),
+        ("copies", [[0]]),
+        ("hidden", ["8"]),
+        ("seed", ""),
+    ],
+)
+def test_a_setting_of_another_kind_in_a_header_is_named(name, value):
+    document = {**SimulationSettings().document(), name: value}
+    with pytest.raises(UsageError, match=f"setting '{name}' is"):
+        settings_from(document)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"n_clients": 10**9, "copies": ()}, {"n_rounds": 10**9}, {"n_steps": 10**9}, {"seed": -1}, {"dtype": "x"}],
+)
+def test_a_size_that_nobody_means_is_refused(given):
+    with pytest.raises(UsageError):
+        SimulationSettings(**given)

@@ -218,8 +218,8 @@ def test_training_that_diverges_is_refused_with_the_learning_rate_and_the_round(
 @pytest.mark.parametrize(
     ("amounts", "message"),
     [
-        ({"n_steps": None}, "None steps, None epochs; give one of the two"),
-        ({"n_epochs": 1}, "1 steps, 1 epochs; give one of the two"),
+        ({"n_steps": None}, "None steps, None epochs; expected one of the two"),
+        ({"n_epochs": 1}, "1 steps, 1 epochs; expected one of the two"),
         ({"n_steps": 0}, "0 steps"),
         ({"n_steps": None, "n_epochs": 0}, "0 epochs"),
         ({"batch_size": 0}, "batch size 0, expected 1 or more"),

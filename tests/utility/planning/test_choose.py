@@ -66,7 +66,7 @@ def test_a_longer_plan_begins_with_a_shorter_one():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"permutations": 1}, "expected a whole number from 2 on, or auto"),
+        ({"permutations": 1}, "expected a whole number from 2 to 10,000,000, or auto"),
         ({"permutations": 4, "sampler": "stratify"}, "did you mean 'stratified'"),
         ({"with_fedsv": False}, "ask for permutations"),
     ],

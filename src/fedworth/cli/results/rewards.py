@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import command, name
+from fedworth.cli.options import command, name, real
 from fedworth.cli.show import show_json, show_lines, show_table, warn
 from fedworth.errors import UsageError
 from fedworth.names import CHOICES, checked_name
@@ -34,9 +34,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="positive",
         help=f"{', '.join(CHOICES['rule'])} (default positive); see docs/rewards.md",
     )
-    parser.add_argument("--floor", type=float, default=0.2, metavar="PART", help="floor: for taking part (default 0.2)")
+    parser.add_argument("--floor", type=real, default=0.2, metavar="PART", help="floor: for taking part (default 0.2)")
     parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="τ", help="softmax: the larger, the more equal (default 1)"
+        "--temperature", type=real, default=1.0, metavar="τ", help="softmax: the larger, the more equal (default 1)"
     )
     parser.add_argument("--unit", default="", metavar="TEXT", help="what stands behind an amount, such as EUR")
     parser.add_argument("--method", help="the values to pay by (default: those that the page shows)")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedworth.errors import UsageError
+from fedworth.federation.simulation.bounds import MOST_LAYERS, MOST_WIDTH
 from fedworth.ledger.ledger import Model
 from fedworth.names import Dtype, ModelName, checked_name
 
@@ -40,6 +41,9 @@ class ModelSpec:
             raise UsageError(
                 f"model 'cnn' has hidden widths {self.hidden}, expected three (two of channels, one layer) or none"
             )
+        if max(self.hidden, default=0) > MOST_WIDTH or len(self.hidden) > MOST_LAYERS:
+            found = f"{len(self.hidden)} hidden layers, the widest of {max(self.hidden)}"
+            raise UsageError(f"model {self.name!r}: {found}; expected {MOST_LAYERS} of {MOST_WIDTH:,} at most")
         if min(*self.hidden, self.width_divisor, self.n_classes, 64 // max(self.width_divisor, 1)) < 1:
             found = f"hidden {self.hidden}, {self.n_classes} classes, widths divided by {self.width_divisor}"
             raise UsageError(f"model {self.name!r}: {found}; expected widths of 1 or more")

@@ -4,6 +4,7 @@ Proposition 2: η^t = 2 / (μ (γ + t)), with t = 1 in the first round. As print
 (2019), whose theorem the proof rests on, have γ = max{8L₂/μ, 1}. Both are offered by name.
 """
 
+import math
 from dataclasses import dataclass
 
 from fedworth.errors import UsageError
@@ -28,6 +29,9 @@ class Schedule:
         if not self.name.startswith("proposition-2") and not (self.rate > 0 and self.decay >= 0):
             found = f"rate {self.rate}, decay {self.decay}"
             raise UsageError(f"schedule {self.name!r} needs a rate > 0 and a decay ≥ 0, found {found}")
+        if not all(map(math.isfinite, (self.rate, self.decay, self.convexity, self.smoothness))):
+            found = f"rate {self.rate}, decay {self.decay}, μ {self.convexity}, L₂ {self.smoothness}"
+            raise UsageError(f"schedule {self.name!r} needs finite numbers, found {found}")
 
     def at(self, round_index: int) -> float:
         """The learning rate of one round (0 is the first)."""

@@ -1,9 +1,10 @@
 """The settings of a simulated federation: everything that decides its bytes, in one checked object."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from fedworth.errors import UsageError, unknown_name
+from fedworth.federation.simulation.bounds import MOST_CLIENTS, MOST_ROUNDS, fits
 from fedworth.federation.simulation.schedule import Schedule
 from fedworth.federation.simulation.training import LocalTraining
 from fedworth.names import Aggregation, DatasetName, Dtype, ModelName, PartitionName, ScheduleName, checked_name
@@ -46,11 +47,17 @@ class SimulationSettings:
     def __post_init__(self) -> None:
         checked_name("partition", self.partition)
         checked_name("aggregation", self.aggregation)
+        checked_name("model", self.model)
+        checked_name("dtype", self.dtype)
         if not 1 <= self.n_participants <= self.n_clients:
             found = f"{self.n_participants} participants of {self.n_clients} clients"
             raise UsageError(f"{found}: expected at least 1 and at most all")
-        if self.n_rounds < 1:
-            raise UsageError(f"{self.n_rounds} rounds: expected 1 or more")
+        if self.n_clients > MOST_CLIENTS:
+            raise UsageError(f"{self.n_clients} clients: expected {MOST_CLIENTS:,} at most")
+        if not 1 <= self.n_rounds <= MOST_ROUNDS:
+            raise UsageError(f"{self.n_rounds} rounds: expected 1 or more, and {MOST_ROUNDS:,} at most")
+        if self.seed < 0:
+            raise UsageError(f"seed {self.seed}: expected 0 or more")
         self._check_copies()
         for name, shares in (("noise", self.noise_shares), ("flip", self.flip_shares)):
             if len(shares) not in (0, self.n_clients) or not all(0 <= share <= 1 for share in shares):
@@ -93,6 +100,10 @@ def settings_from(document: dict[str, Any]) -> SimulationSettings:
         if name not in known:
             raise unknown_name("setting", name, known)
     given: dict[str, Any] = {key: _frozen(value) for key, value in document.items()}
+    hints = get_type_hints(SimulationSettings)
+    for name, value in given.items():
+        if not fits(value, hints[name]):
+            raise UsageError(f"setting {name!r} is {str(value)[:40]!r}, expected {hints[name]}")
     return SimulationSettings(**given)
 
 

@@ -23,6 +23,7 @@ from torch.func import functional_call, grad, vmap
 from fedworth.arrays import Indices, stream
 from fedworth.errors import ModelError, UsageError
 from fedworth.federation.data.dataset import Samples
+from fedworth.federation.simulation.bounds import MOST_STEPS
 from fedworth.federation.simulation.models import state_of
 from fedworth.ledger.ledger import Model, check_finite
 
@@ -39,9 +40,9 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         amounts = [amount for amount in (self.n_steps, self.n_epochs) if amount is not None]
-        if len(amounts) != 1 or amounts[0] < 1:
+        if len(amounts) != 1 or not 1 <= amounts[0] <= MOST_STEPS:
             found = f"{self.n_steps} steps, {self.n_epochs} epochs"
-            raise UsageError(f"local training: {found}; give one of the two, 1 or more")
+            raise UsageError(f"local training: {found}; expected one of the two, from 1 to {MOST_STEPS:,}")
         if self.batch_size is not None and self.batch_size < 1:
             raise UsageError(f"local training: batch size {self.batch_size}, expected 1 or more, or none for all")
 

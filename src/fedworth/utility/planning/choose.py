@@ -24,6 +24,8 @@ from fedworth.utility.squares import default_permutations
 MOST_BYTES = 1 << 28
 """What the prefixes of all permutations may take."""
 
+MOST_PERMUTATIONS = 10_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
@@ -36,8 +38,9 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         checked_name("sampler", self.sampler)
-        if isinstance(self.permutations, int) and self.permutations < FEWEST:
-            raise UsageError(f"{self.permutations} permutations: expected a whole number from {FEWEST} on, or auto")
+        if isinstance(self.permutations, int) and not FEWEST <= self.permutations <= MOST_PERMUTATIONS:
+            expected = f"a whole number from {FEWEST} to {MOST_PERMUTATIONS:,}, or auto"
+            raise UsageError(f"{self.permutations} permutations: expected {expected}")
         if self.permutations is None and not self.with_fedsv:
             raise UsageError("an exact plan leaves nothing out; ask for permutations, or for FedSV too")
 

@@ -1,4 +1,4 @@
-"""Ten thousand ways to harm a ledger, and whether they are found out.
+"""Ways to harm a ledger, and whether they are found out.
 
 Each harm is done to a copy of one small ledger: bits flipped, bytes cut off, put in or zeroed, files swapped, copied
 over, removed or added, lines of the manifest edited, reordered, doubled or dropped.
