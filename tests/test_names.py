@@ -30,7 +30,7 @@ def test_what_is_listed_by_name_has_all_the_names():
     assert set(DATASETS) == set(CHOICES["data set"])
     assert set(DTYPES) == set(CHOICES["dtype"])
     assert set(LOSSES) == set(CHOICES["loss"])
-    assert set(BASES) == set(LABELS) == set(CHOICES["method"])
+    assert set(BASES) == set(LABELS) == set(CHOICES["measure of worth"])
     assert set(SETUPS) == set(EXTENTS) == set(CHOICES["scale"])
 
 
@@ -60,5 +60,5 @@ def test_a_valuation_by_an_unknown_method_is_none():
         "standard_errors": None,
         "completion": None,
     }
-    with pytest.raises(ValuationError, match="unknown method 'nonsense'"):
+    with pytest.raises(ValuationError, match="unknown measure of worth 'nonsense'"):
         valuation_from({**document, "warnings": []})
