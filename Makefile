@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NOT_LIVE := --ignore tests/federation/live/flower/test_live.py --ignore tests/federation/live/flower_old/test_live.py
 SOURCES := src tests benchmarks tools examples
 
 export FLWR_TELEMETRY_ENABLED := 0
@@ -17,9 +18,8 @@ demo: $(STAMP)
 test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed chromium
 	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore tests/federation/live/flower \
 		--ignore tests/federation/live/flower_old --ignore tests/federation/live/nvflare
-	.venv-flower/bin/python -m pytest tests/federation/live/flower tests/federation/live/flower_old \
-		--ignore tests/federation/live/flower/test_live.py
-	.venv-flower-oldest/bin/python -m pytest tests/federation/live/flower_old
+	.venv-flower/bin/python -m pytest tests/federation/live/flower tests/federation/live/flower_old $(NOT_LIVE)
+	.venv-flower-oldest/bin/python -m pytest tests/federation/live/flower_old $(NOT_LIVE)
 	.venv-nvflare/bin/python -m pytest tests/federation/live/nvflare
 
 # a browser to test the page in: installed only as root and by apt-get; elsewhere the tests say what to install
@@ -39,9 +39,12 @@ format: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-# a SuperLink and SuperNodes as processes of their own, one of them killed in a round: minutes
-live: .venv-flower/.installed
-	.venv-flower/bin/python -m pytest tests/federation/live/flower/test_live.py
+# servers and clients as processes of their own, one of them killed in a round; the oldest grid too: minutes
+live: .venv-flower/.installed .venv-flower-oldest/.installed .venv-flower-1.22/.installed
+	.venv-flower/bin/python -m pytest tests/federation/live/flower/test_live.py tests/federation/live/flower_old/test_live.py
+	.venv-flower-oldest/bin/python -m pytest tests/federation/live/flower_old/test_live.py
+	.venv-flower-1.22/bin/python -m pytest tests/federation/live/flower $(NOT_LIVE) \
+		--ignore tests/federation/live/flower/test_old_apps.py
 
 # every attack of docs/reliability.md, counted: an hour and more; one alone: python -m tools.torture power
 torture: $(STAMP)

@@ -9,7 +9,7 @@ who was asked and did not answer has failed.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -178,7 +178,7 @@ class RecordingStrategy:
 
 def _name_said(cid: str, answer: Any) -> str:
     """Who an answer says that it is from; it does not say it any more."""
-    said = answer.metrics.pop(NAME_METRIC, None) if isinstance(answer.metrics, dict) else None
+    said = answer.metrics.pop(NAME_METRIC, None) if isinstance(answer.metrics, MutableMapping) else None
     if said is None:
         log.warning("fedworth: client %s does not say who it is; put fedworth.flower.identity into its mods", cid)
     return f"node-{cid}" if said is None else str(said)
