@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedworth.completion.crossvalidation import choose_factors as choose_factors
     from fedworth.errors import FedworthError as FedworthError
     from fedworth.federation.coefficients import task_from_estimator as task_from_estimator
+    from fedworth.federation.groups import group_ledger as group_ledger
     from fedworth.federation.live.recorder import record_into as record_into
     from fedworth.federation.own_utility import task_from_utility as task_from_utility
     from fedworth.federation.simulation.settings import SimulationSettings as SimulationSettings
@@ -115,6 +116,7 @@ _HOMES = {
     "complete": "completion.complete",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",
+    "group_ledger": "federation.groups",
     "import_folder": "ledger.importing",
     "interactions_of": "pipeline.interactions",
     "load_completion": "completion.completion_file",

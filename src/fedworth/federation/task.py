@@ -40,6 +40,7 @@ class Task:
     loss: LossName | OwnFunction = DEFAULT
     measure: OwnFunction | None = None
     exchanged: str | Collection[str] | None = None
+    client_noise: float | None = None  # the standard deviation of the noise that clients add to every number they send
 
     def __post_init__(self) -> None:
         tensors = tensors_of(self.inputs)

@@ -14,7 +14,7 @@ Simulated ledgers were averaged by fedworth itself; `verify` checks them, and no
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ from fedworth.federation.rules.rule import LinearRule, Rule, State, WeightedMean
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Measure, Weighting
-from fedworth.utility.oracle import LoopOracle, Oracle
+from fedworth.utility.noise import noise_notes
+from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle
 from fedworth.utility.weighting import Mixtures
 
 TOGETHER = 8
@@ -57,11 +58,18 @@ class Server:
 
 def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
     """The oracle that measures what this ledger's server would have made of a coalition, or a refusal."""
+    server = _server_of(ledger, oracle, weighting, as_average=as_average)
+    noisy = noise_notes(ledger, oracle) if isinstance(oracle, TaskOracle) else ()
+    return replace(server, notes=server.notes + noisy)
+
+
+def _server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool) -> Server:
     task = getattr(oracle, "task", None)
     if not isinstance(task, Task) or (task.rule is None and "test_sha256" in ledger.settings):
         return Server(oracle)
     rule = WeightedMean() if as_average else task.rule or rule_of(ledger)
     checked = _checked(ledger, rule)
+    checked.refuse_masked()
     if as_average:
         return Server(oracle, checked.notes())
     checked.refuse_others()

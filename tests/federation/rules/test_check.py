@@ -117,6 +117,35 @@ def test_masked_answers_are_recognised(tmp_path):
         check_ledger(open_ledger(tmp_path / "l"), WeightedMean()).refuse_others()
 
 
+@pytest.mark.parametrize("size", [2.0, 5.0])
+def test_masks_that_cancel_are_recognised_though_the_aggregate_is_right(tmp_path, size):
+    """Of three clients with pairwise masks; even asked for by name, their values would mean nothing."""
+    model, rng = first_model(), torch.Generator().manual_seed(2)
+    masks = [{name: size * torch.randn(t.shape, generator=rng) for name, t in model.items()} for _ in range(3)]
+    recorder = record_into(tmp_path / "l", aggregation="uniform")
+    recorder.start_round(model, asked=["a", "b", "c"])
+    sent = [{n: t + 1e-3 * (k + 1) + masks[k][n] - masks[k - 1][n] for n, t in model.items()} for k in range(3)]
+    for name, answer in zip("abc", sent, strict=True):
+        recorder.client_model(name, answer, 1)
+    recorder.end_round()
+    recorder.close({n: torch.stack([answer[n].double() for answer in sent]).mean(0).float() for n in model})
+    checked = check_ledger(open_ledger(tmp_path / "l"), WeightedMean())
+    assert checked.checks[0].is_same
+    with pytest.raises(RuleError, match="cannot be valued, so record groups of clients"):
+        checked.refuse_masked()
+
+
+def test_updates_that_cancel_in_a_federation_that_has_converged_are_no_masks(tmp_path):
+    model = first_model()
+    recorder = record_into(tmp_path / "l", aggregation="uniform")
+    recorder.start_round(model, asked=["a", "b"])
+    recorder.client_model("a", {name: tensor + 0.01 for name, tensor in model.items()}, 1)
+    recorder.client_model("b", {name: tensor - 0.01 for name, tensor in model.items()}, 1)
+    recorder.end_round()
+    recorder.close(model)
+    check_ledger(open_ledger(tmp_path / "l"), WeightedMean()).refuse_others()
+
+
 def test_a_refused_answer_is_named_as_what_may_be_behind_a_gap(tmp_path):
     model = first_model()
     recorder = record_into(tmp_path / "l", aggregation="uniform")

@@ -7,7 +7,7 @@ of any value must see: by how much the server did something else, and which roun
 from dataclasses import dataclass, field
 
 from fedworth.errors import RuleError
-from fedworth.federation.rules.compare import RoundCheck
+from fedworth.federation.rules.compare import MASKED, RoundCheck
 from fedworth.federation.rules.documents import rule_name
 from fedworth.federation.rules.private import noise_of
 from fedworth.federation.rules.replay import Place, replayed
@@ -33,8 +33,20 @@ class Checked:
         """How many rounds' next models are what the rule gives."""
         return sum(check.is_same and check.gap is not None for check in self.checks)
 
+    def refuse_masked(self) -> None:
+        """Refuse a ledger whose answers hide what each client sent: no number measured on them would mean anything."""
+        masked = [check.number for check in self.checks if check.is_masked]
+        if masked:
+            raise RuleError(
+                f"round {_listed(masked)}: the answers look masked (secure aggregation): each is more than "
+                f"{MASKED:.0f} times as long as the step that the server made of all of them, and longer than the "
+                "model itself; one by one they cannot be valued, so record groups of clients whose sums are revealed "
+                "(docs/privacy.md)"
+            )
+
     def refuse_others(self) -> None:
         """Refuse a ledger whose server did something else."""
+        self.refuse_masked()
         odd = [check for check in self.checks if not check.is_same and check.gap is not None]
         if odd:
             raise RuleError(_refusal(self.rule, odd, sum(check.gap is not None for check in self.checks)))

@@ -19,7 +19,8 @@ from fedworth.ledger.ledger import Model, Round
 FLOAT_STEPS = 16
 OF_UPDATE = 1e-4
 MASKED = 50.0
-"""Clients' updates that are so much longer than what the server made of them are masks, not updates."""
+"""Updates that are so much longer than what the server made of them, and as long as the model itself, are masks: in a
+federation that has converged, updates cancel as well, but none moves the weights by so much."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RoundCheck:
     gap: float | None
     is_same: bool
     remark: str = ""
+    is_masked: bool = False  # the answers hide the clients' models, also where their sum is right
 
 
 def compared(round_: Round, predicted: Arrays, following: Model, noise: float) -> RoundCheck:
@@ -45,7 +47,8 @@ def compared(round_: Round, predicted: Arrays, following: Model, noise: float) -
         return _noisy(round_, distance, noise, sum(np.size(p) for p, _, _ in pairs))
     is_same = distance <= room + OF_UPDATE * update
     gap = distance / update if update > 0 else (0.0 if is_same else float("inf"))
-    return RoundCheck(round_.entry.number, gap, is_same, "" if is_same else _hint(round_, update))
+    is_masked = _is_masked(round_, update)
+    return RoundCheck(round_.entry.number, gap, is_same, "" if is_same else _hint(round_, is_masked), is_masked)
 
 
 def _noisy(round_: Round, distance: float, noise: float, n_numbers: int) -> RoundCheck:
@@ -54,17 +57,23 @@ def _noisy(round_: Round, distance: float, noise: float, n_numbers: int) -> Roun
     return RoundCheck(round_.entry.number, float(gap), bool(gap <= 6 / np.sqrt(2 * n_numbers) + 1e-3))
 
 
-def _hint(round_: Round, update: float) -> str:
+def _hint(round_: Round, is_masked: bool) -> str:
     """What may be behind a gap, as far as the round shows it."""
     if round_.entry.quarantined:
         return "answers that are quarantined here may have been averaged by the server"
-    lengths = [
-        _norm(float64_of(tensor) - float64_of(round_.global_model[name]) for name, tensor in model.items())
-        for model in round_.client_models.values()
-    ]
-    if lengths and min(lengths) > MASKED * update:
-        return "the answers look masked (secure aggregation): one by one they cannot be valued"
-    return ""
+    return "the answers look masked (secure aggregation)" if is_masked else ""
+
+
+def _is_masked(round_: Round, update: float) -> bool:
+    """Whether every answer is far longer than what became of all of them, and as long as the model itself."""
+    models = list(round_.client_models.values())
+    least = max(MASKED * update, _norm(float64_of(tensor) for tensor in round_.global_model.values()))
+    if len(models) < 2 or least == 0:
+        return False
+    return all(
+        _norm(float64_of(tensor) - float64_of(round_.global_model[name]) for name, tensor in model.items()) > least
+        for model in models
+    )
 
 
 def _is_float(name: str, round_: Round) -> bool:
