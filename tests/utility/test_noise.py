@@ -9,9 +9,9 @@ import torch
 
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.utility.noise import noise_notes
 from fedworth.utility.observe import observe
 from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.server import noise_notes
 from fedworth.utility.weighting import Mixtures
 from tests.support.zoo import ZOO, round_of, task_of
 
