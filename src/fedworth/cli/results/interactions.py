@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from fedworth.cli.options import command
 from fedworth.cli.show import show_json, show_lines, show_table
 from fedworth.errors import ArtefactError
-from fedworth.report.tables import Table
 
 if TYPE_CHECKING:
     from fedworth.pipeline.interactions import Interaction
+    from fedworth.report.tables import Table
 
 SHOWN = 10
 LEGEND = (
@@ -45,8 +45,10 @@ def run(args: argparse.Namespace) -> None:
     show_lines([LEGEND])
 
 
-def pairs_table(pairs: "Sequence[Interaction]") -> Table:
+def pairs_table(pairs: "Sequence[Interaction]") -> "Table":
     """The most redundant pairs and the most complementary ones."""
+    from fedworth.report.tables import Table
+
     shown = pairs if len(pairs) <= 2 * SHOWN else (*pairs[:SHOWN], *pairs[-SHOWN:])
     rows = tuple((pair.first, pair.second, f"{pair.index:+.4f}") for pair in shown)
     return Table("Pairs of clients, the most redundant first", ("client", "client", "index"), rows)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from fedworth.cli.options import plan_settings
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table
 from fedworth.errors import UsageError
-from fedworth.report.tables import ABSENT, LABELS, Table
 
 if TYPE_CHECKING:
     from fedworth.pipeline.measures import MeasureRow
+    from fedworth.report.tables import Table
 
 LEGEND = (
     "error: distance from the truth, 1 is as good as to say that all are worth the same; gap: largest difference of "
@@ -54,12 +54,16 @@ def compare_on_ledger(args: argparse.Namespace) -> None:
     if args.json:
         show_json({"clients": list(ledger.clients), "measures": [row.document() for row in rows]})
         return
+    from fedworth.report.tables import LABELS
+
     show_table(measures_table(rows))
     show_lines([LEGEND, *(f"{LABELS[row.name]}: {row.refusal}" for row in rows if row.refusal)])
 
 
-def measures_table(rows: "Sequence[MeasureRow]") -> Table:
+def measures_table(rows: "Sequence[MeasureRow]") -> "Table":
     """A line a measure."""
+    from fedworth.report.tables import ABSENT, LABELS, Table
+
     headings = ("measure", "error", "rank correlation", "gap", "evaluations", "CPU s")
     lines = tuple(
         (
@@ -76,4 +80,6 @@ def measures_table(rows: "Sequence[MeasureRow]") -> Table:
 
 
 def _number(number: float | None) -> str:
+    from fedworth.report.tables import ABSENT
+
     return ABSENT if number is None else f"{number:.2f}"
