@@ -14,7 +14,7 @@ from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
 from fedworth.names import CHOICES
 from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast import affine, graph, heads, sections
+from fedworth.utility.fast import affine, graph, heads, routes, sections, selfcheck
 from fedworth.utility.fast import oracle as fast
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.oracle import LoopOracle
@@ -244,6 +244,27 @@ def test_a_route_that_cannot_be_run_is_passed_over_and_named(monkeypatch):
     np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
     assert oracle.describe().startswith("loop: ")
     assert "not graph, which fails (RuntimeError: no such stride)" in oracle.describe()
+
+
+def test_where_only_sharing_a_prefix_can_be_run_the_plain_loop_measures_all(monkeypatch):
+    """Small coalitions share their members' prefixes; for the others nothing can be run."""
+    task = task_of(*ZOO["tanh"][:2])
+    check = selfcheck.check_sections
+
+    def broken(sections, *args, **options):
+        if sections.prefix is None:
+            raise RuntimeError("no such stride")
+        check(sections, *args, **options)
+
+    def unloopable(*_, **__):
+        raise RuntimeError("no such stride")
+
+    monkeypatch.setattr(routes, "check_sections", broken)
+    monkeypatch.setattr(routes, "check_loop", unloopable)
+    monkeypatch.setattr(routes.Routes, "largest_sharing", lambda *_: 2.0)
+    oracle, round_, wanted = FastOracle(task, n_threads=1), round_of(task.module), all_mixtures("uniform")
+    np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
+    assert "plain: no other way can be run" in oracle.describe()
 
 
 def test_half_precision_is_left_to_the_plain_loop():
