@@ -50,3 +50,11 @@ def test_the_functions_in_tables_are_in_the_module_that_heads_them():
         for row in rows.splitlines()[2:]:
             for name in re.findall(r"`(\w+)`", row.split("|")[-2]):
                 assert callable(resolve(f"{module}.{name}"))
+
+
+def test_the_python_on_the_reports_page_runs(tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "report.md").read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "report.md", "exec"), {})  # the reader's own lines, as they stand
+    assert "comfedsv" in capsys.readouterr().out
+    assert (tmp_path / "values" / "report.html").is_file()

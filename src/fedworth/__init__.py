@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    __version__: str
-
     from fedworth import flower as flower
     from fedworth import nvflare as nvflare
+
+    __version__: str
     from fedworth.completion.complete import FactorSettings as FactorSettings
     from fedworth.completion.complete import complete as complete
     from fedworth.completion.completion import Completion as Completion
@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from fedworth.ledger.writer import create_ledger as create_ledger
     from fedworth.ledger.writer import resume_ledger as resume_ledger
     from fedworth.pipeline.checking import check_values as check_values
+    from fedworth.pipeline.compare import compare as compare
     from fedworth.pipeline.interactions import interactions_of as interactions_of
     from fedworth.pipeline.interactions import shapiq_game as shapiq_game
     from fedworth.pipeline.measures import compare_measures as compare_measures
+    from fedworth.pipeline.report_on import report_on as report_on
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
     from fedworth.pipeline.stages import ValuingSettings as ValuingSettings
@@ -110,6 +112,7 @@ _HOMES = {
     "check_values": "pipeline.checking",
     "choose_factors": "completion.crossvalidation",
     "choose_plan": "utility.planning.choose",
+    "compare": "pipeline.compare",
     "compare_measures": "pipeline.measures",
     "compare_reports": "report.comparison",
     "comparison_html": "report.page",
@@ -134,6 +137,7 @@ _HOMES = {
     "plot_values": "report.plots",
     "read_report": "report.files",
     "record_into": "federation.live.recorder",
+    "report_on": "pipeline.report_on",
     "resume_ledger": "ledger.writer",
     "rewards": "report.rewards",
     "run": "pipeline.run",

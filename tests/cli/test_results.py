@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import fedworth
 from fedworth.cli.main import main
 from fedworth.report.files import write_report
 from tests.support.reports import HOSPITALS, hospitals
@@ -64,3 +65,52 @@ def test_reports_are_compared(run, tmp_path, capsys):
     assert main(["compare", str(run), "--method", "comfedsv", "--method", "fedsv", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pairs"][0]["n_compared"] == 0
     assert main(["compare", str(run)]) == 2
+
+
+TASK = """
+from fedworth import load_task, open_ledger, task_of
+
+task = task_of(open_ledger({ledger!r}))
+"""
+
+
+def test_from_a_ledger_to_a_page_in_one_command(tiny_ledger, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mytask.py").write_text(TASK.format(ledger=str(tiny_ledger.folder)))
+    command = ["report", str(tiny_ledger.folder), "--task", "mytask.py:task", "--noun", "school", "schools", "--json"]
+    assert main(command) == 0
+    made = json.loads(capsys.readouterr().out)
+    folder = tiny_ledger.folder.with_name("ledger.report")
+    page = (folder / "report.html").read_text()
+    assert sorted(path.name for path in folder.glob("report.*")) == [
+        "report.csv",
+        "report.html",
+        "report.json",
+        "report.md",
+    ]
+    assert [valuation["method"] for valuation in made["valuations"]][:2] == ["comfedsv", "comfedsv-factors"]
+    assert "What each school is worth" in page
+    assert "fedworth report" in page
+    assert made["looked_for"]
+    assert len(made["rounds"]["values"]["comfedsv"]) == 3
+    assert main(command) == 0
+    assert (folder / "report.html").read_text() == page
+    assert main(["report", str(folder), "--task", "mytask.py:task"]) == 2
+    assert main([*command[:2], "--measure", "accuracy"]) == 12
+    assert "other settings" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 12
+    assert "neither a ledger nor the folder of a run" in capsys.readouterr().err
+
+
+def test_several_methods_from_utilities_to_a_page(tiny_ledger, tiny_task, tmp_path, capsys):
+    utilities = fedworth.observe(tiny_ledger, fedworth.LoopOracle(tiny_task))
+    fedworth.save_utilities(utilities, tmp_path / "u.npz")
+    command = ["value", str(tmp_path / "u.npz"), "--method", "comfedsv,fedsv", "--method", "leave-one-out", "--json"]
+    assert main([*command, "--out", str(tmp_path / "values")]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [valuation["method"] for valuation in made["valuations"]] == ["comfedsv", "fedsv", "leave-one-out"]
+    assert "No ledger was read for this page" in (tmp_path / "values" / "report.html").read_text()
+    same = fedworth.compare(utilities, ["comfedsv", "fedsv", "leave-one-out"])
+    assert [v.document()["values"] for v in same.valuations] == [v["values"] for v in made["valuations"]]
+    assert main(["value", str(tmp_path / "u.npz"), "--method", "comfedsv,fedvs"]) == 2
+    assert "did you mean 'fedsv'" in capsys.readouterr().err

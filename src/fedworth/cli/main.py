@@ -64,13 +64,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
+    given = sys.argv[1:] if argv is None else argv
 
     def act() -> None:
-        top, given = parser(), sys.argv[1:] if argv is None else argv
+        top = parser()
         for text in given:
             if text.startswith("--") and text.endswith("=--"):
                 top.error(f"argument {text[:40]!r}: expected a value")  # argparse would drop the dashes and their type
-        args = top.parse_args(given)
+        args = top.parse_args(given, argparse.Namespace(line=given))
         args.action(args)
 
     _make_output_safe()

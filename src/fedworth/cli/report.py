@@ -1,12 +1,15 @@
-"""fedworth report: numbers to tables, on the screen and on disk."""
+"""fedworth report: from a ledger, or from a run, to a page and tables."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import command
+from fedworth.cli.options import add_data_option, add_seed_option, command
 from fedworth.cli.results.page_options import add_page_options, page_settings
-from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
+from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, show_table, warn
+from fedworth.cli.valuing import add_valuing_options, valuing_settings
+from fedworth.errors import ArtefactError, UsageError
 
 if TYPE_CHECKING:
     from fedworth.report.report import Report
@@ -17,23 +20,57 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "report",
-        "Print a run's tables and write them as a page, CSV, JSON and Markdown.",
-        "fedworth report runs/demo --out reports",
+        "Value a ledger and write a page, CSV, JSON and Markdown; of a run, write them again.",
+        "fedworth report my.ledger --task mytask.py:task",
         run,
     )
-    parser.add_argument("run", type=Path, help="the folder of a run")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the run's folder)")
+    parser.add_argument("of", type=Path, metavar="LEDGER|RUN", help="a ledger, or the folder of a run or a report")
+    parser.add_argument("--task", metavar="FILE:NAME", help="of a ledger: model and test set, such as mytask.py:task")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where to write (default: LEDGER.report, or the run's folder)"
+    )
     add_page_options(parser)
+    add_valuing_options(parser)
+    add_data_option(parser)
+    add_seed_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read a run's report, write its files, show it."""
-    from fedworth.report.files import read_report, read_rewards, write_report
+    """Make or read the report, write its files, show it."""
+    from fedworth.ledger.manifest import is_ledger
+    from fedworth.report.files import read_rewards, write_report
 
-    report = read_report(args.run / "report.json")
-    rewards = read_rewards(args.run) if args.rewards else None
-    paths = write_report(report, args.out or args.run, page_settings(args), rewards=rewards)
+    is_new = is_ledger(args.of)
+    folder = args.out or (args.of.with_name(args.of.name + ".report") if is_new else args.of)
+    report = _of_ledger(args, folder) if is_new else _of_run(args)
+    rewards = read_rewards(folder if is_new else args.of) if args.rewards else None
+    line = shlex.join(["fedworth", *args.line]) if is_new else ""
+    paths = write_report(report, folder, page_settings(args, command=line), rewards=rewards)
     show_report(report, paths, as_json=args.json)
+
+
+def _of_ledger(args: argparse.Namespace, folder: Path) -> "Report":
+    from fedworth.federation.task_file import task_for
+    from fedworth.ledger.ledger import open_ledger
+    from fedworth.pipeline.report_on import report_on
+    from fedworth.pipeline.watch import claim_for
+
+    ledger = open_ledger(args.of)
+    settings, task = valuing_settings(args), task_for(ledger, args.task, data_folder=args.data)
+    claim_for(folder, settings, task)
+    with progress_bars() as progress:
+        return report_on(ledger, task, settings, folder, progress=progress)
+
+
+def _of_run(args: argparse.Namespace) -> "Report":
+    from fedworth.report.files import read_report
+
+    path = args.of / "report.json"
+    if not path.is_file():
+        raise ArtefactError(f"{args.of}: neither a ledger nor the folder of a run: no report.json is in it")
+    if args.task is not None:
+        raise UsageError(f"--task: {args.of} is the folder of a run, whose values are made; name its ledger instead")
+    return read_report(path)
 
 
 def show_report(report: "Report", paths: list[Path], *, as_json: bool) -> None:
@@ -47,5 +84,5 @@ def show_report(report: "Report", paths: list[Path], *, as_json: bool) -> None:
         show_table(table)
     show_lines([*headlines(report), ""] if report.copies else [])
     show_findings(report.findings)
-    show_lines(["written: " + ", ".join(str(path) for path in paths)])
+    show_lines(["written: " + ", ".join(str(path) for path in paths)] if paths else [])
     warn(report.warnings())

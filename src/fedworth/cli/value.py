@@ -1,7 +1,9 @@
 """fedworth value: from utilities to what each client is worth."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedworth.cli.options import (
     add_completion_options,
@@ -9,11 +11,15 @@ from fedworth.cli.options import (
     add_unseen_option,
     chosen_settings,
     command,
-    name,
 )
+from fedworth.cli.report import show_report
 from fedworth.cli.show import show_json, show_lines, show_table, warn
 from fedworth.errors import UsageError
-from fedworth.names import CHOICES
+from fedworth.names import CHOICES, MethodName, checked_name
+
+if TYPE_CHECKING:
+    from fedworth.utility.matrix import UtilityMatrix
+    from fedworth.valuation.valuation import Valuation
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,12 +28,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         subparsers,
         "value",
         "Value the clients from utilities: measured by observe, or your own.",
-        "fedworth value utilities.npz --method comfedsv --json",
+        "fedworth value utilities.npz --method comfedsv,fedsv --out values",
         run,
     )
     parser.add_argument("utilities", type=Path, help="utilities from observe, or your own (.npz)")
-    methods = f"{', '.join(CHOICES['method'])} (default comfedsv)"
-    parser.add_argument("--method", type=name("method"), default="comfedsv", help=methods)
+    methods = f"{', '.join(CHOICES['method'])} (default comfedsv); several: a,b or repeated"
+    parser.add_argument("--method", action="append", type=_methods, metavar="NAME", help=methods)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a page, CSV, JSON and Markdown there")
     parser.add_argument(
         "--completion",
         default="factors",
@@ -41,23 +48,48 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> None:
-    """Value, and show it."""
+    """Value, write what is asked for, and show it."""
     from fedworth.completion.complete import FactorSettings
     from fedworth.completion.completion_file import load_completion
-    from fedworth.report.report import Report
-    from fedworth.report.tables import values_table
+    from fedworth.pipeline.compare import compare
+    from fedworth.pipeline.stages import ValuingSettings
+    from fedworth.report.files import write_report
     from fedworth.utility.matrix_file import load_utilities
-    from fedworth.valuation.valuation import BASES
     from fedworth.valuation.value import COMPLETED, value
 
-    matrix = load_utilities(args.utilities, is_truth=args.method == "truth")
+    methods = list(dict.fromkeys(method for several in args.method or [["comfedsv"]] for method in several))
+    matrix = load_utilities(args.utilities, is_truth="truth" in methods)
     completion, settings = None, FactorSettings()
     notes: tuple[str, ...] = ()
-    if args.method in COMPLETED and args.completion != "factors":
-        completion = load_completion(_file(args.completion))
-    elif args.method in COMPLETED:
-        settings, notes = chosen_settings(args, matrix)
-    made = value(matrix, args.method, completion=completion, settings=settings, unseen=args.unseen, strict=args.strict)
+    if set(methods) & set(COMPLETED):
+        is_made_now = args.completion == "factors"
+        completion = None if is_made_now else load_completion(_file(args.completion))
+        settings, notes = chosen_settings(args, _seen(matrix)) if is_made_now else (settings, ())
+    if len(methods) == 1 and args.out is None:
+        how = {"completion": completion, "settings": settings, "unseen": args.unseen, "strict": args.strict}
+        _show_one(value(matrix, methods[0], **how), args, notes)
+        return
+    valuing = ValuingSettings(factors=settings, unseen=args.unseen, strict=args.strict)
+    made = compare(matrix, methods, completion=completion, settings=valuing, title=args.utilities.name)
+    report = replace(made, notes=(*made.notes, *notes))
+    show_report(report, [] if args.out is None else write_report(report, args.out), as_json=args.json)
+
+
+def _methods(text: str) -> list[MethodName]:
+    """Methods with commas between them."""
+    return [checked_name("method", method) for method in text.split(",") if method]
+
+
+def _seen(matrix: "UtilityMatrix") -> "UtilityMatrix":
+    """What the server could have seen: a completion is not chosen by the truth."""
+    return matrix.seen_part() if matrix.is_truth else matrix
+
+
+def _show_one(made: "Valuation", args: argparse.Namespace, notes: tuple[str, ...]) -> None:
+    from fedworth.report.report import Report
+    from fedworth.report.tables import values_table
+    from fedworth.valuation.valuation import BASES
+
     if args.json:
         document = made.document()
         show_json({**document, "warnings": [*notes, *document["warnings"]]})

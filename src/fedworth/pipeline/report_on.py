@@ -30,7 +30,7 @@ from fedworth.names import Measure, MethodName, OracleName
 from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, value_by
 from fedworth.report.report import Report
 from fedworth.report.rounds import rounds_of_report
-from fedworth.storage import Progress, silent
+from fedworth.storage import Place, Progress, make_folder, silent
 from fedworth.trail import Trail, fingerprint
 from fedworth.utility.choices import oracle_named
 from fedworth.utility.coalitions import MOST_ENUMERATED
@@ -55,7 +55,7 @@ def report_on(
     ledger: Ledger,
     task: Task,
     settings: ValuingSettings,
-    folder: Path,
+    folder: Place,
     *,
     title: str | None = None,
     with_truth: bool = False,
@@ -67,7 +67,12 @@ def report_on(
 
     `with_truth`: measure what absent clients would have added too, where the ledger has kept their models. The first
     `n_checked` rounds were found whole before, and are not read again.
+
+    Example:
+        fedworth.report_on(ledger, fedworth.load_task("mytask.py:task"), fedworth.ValuingSettings(), "my.report")
     """
+    folder = Path(folder)
+    make_folder(folder)
     work = _Work(ledger.without(settings.without), task, settings, folder, progress)
     utilities, truth = work.measured(with_truth, n_checked)
     completed: dict[MethodName, Callable[[], Completion]] = {"comfedsv": partial(work.by_factors, utilities)}

@@ -2,7 +2,7 @@
 
     settings.json                              the task, measure and weighting that the values belong to
     utilities.npz completion.npz factors.npz   what the last values rest on
-    report.json                                the last valuations
+    report.html report.json and others         the last valuations
 
 What was measured is kept beside the ledger, so only new cells cost anything, here and in a later `observe`. A new
 round is completed from the rounds up to it, and stays so while the federation trains; when the ledger is closed all
@@ -18,8 +18,8 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.folder import claim
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
+from fedworth.report.files import write_report
 from fedworth.report.report import Report
-from fedworth.storage import write_json
 from fedworth.utility.cache import architecture
 
 CLOSED = "the ledger is closed: every round was completed once more, from all rounds, and the values are final"
@@ -28,7 +28,7 @@ CLOSED = "the ledger is closed: every round was completed once more, from all ro
 def claim_for(folder: Path, settings: ValuingSettings, task: Task) -> None:
     """Take the folder for these settings and this task, or refuse it."""
     document = {**settings.document(), "test_sha256": task.fingerprint, "module_sha256": architecture(task)}
-    otherwise = "watched with another task or other settings before; name another with --out"
+    otherwise = "made with another task or other settings before; name another with --out"
     claim(folder, document, may_resume=True, otherwise=otherwise)
 
 
@@ -39,5 +39,5 @@ def update(ledger: Ledger, task: Task, settings: ValuingSettings, folder: Path, 
     report = report_on(ledger, task, settings, folder, title=title, n_checked=n_checked)
     if ledger.is_closed:
         report = replace(report, notes=(*report.notes, CLOSED))
-    write_json(folder / "report.json", report.document())
+    write_report(report, folder)
     return report
