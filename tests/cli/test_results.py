@@ -1,5 +1,6 @@
 """The commands that start from a report: statement, rewards, compare, report with a page's options."""
 
+import hashlib
 import json
 
 import pytest
@@ -91,6 +92,7 @@ def test_from_a_ledger_to_a_page_in_one_command(tiny_ledger, tmp_path, monkeypat
     assert [valuation["method"] for valuation in made["valuations"]][:2] == ["comfedsv", "comfedsv-factors"]
     assert "What each school is worth" in page
     assert "fedworth report" in page
+    assert hashlib.sha256((folder / "report.json").read_bytes()).hexdigest() in page
     assert made["looked_for"]
     assert len(made["rounds"]["values"]["comfedsv"]) == 3
     assert main(command) == 0

@@ -102,6 +102,13 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
     assert "had it taken part in every round" in narrow
 
 
+def test_bare_numbers_are_called_by_the_noun():
+    numbered = replace(plain("fedsv", [1.0, -2.0, 3.0]), clients=("0", "1", "2"), valuations=())
+    made = replace(numbered, valuations=(Valuation("fedsv", numbered.clients, np.array([1.0, -2.0, 3.0])),))
+    assert "Client 1 made the model worse" in text_of(page_html(made))
+    assert "Most valuable: client 2" in text_of(page_html(made))
+
+
 def test_a_client_never_heard_has_no_value_and_no_zero():
     text = text_of(page_html(plain("fedsv", [1.0, np.nan, 2.0])))
     assert "b – – – – – Never heard" in text

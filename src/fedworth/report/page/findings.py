@@ -265,7 +265,7 @@ def _card(finding: Finding, settings: PageSettings) -> Card:
 
 
 def _made(clients: tuple[str, ...], words: Words, saw: str, told_saw: str, settings: PageSettings) -> Card:
-    title = Markup("{} {}").format(named(clients), words.title)
+    title = Markup("{} {}").format(named(clients, settings), words.title)
     told = _fill(words.told_title, settings)
     return Card(clients, words.tag, title, saw, words.why, words.do, told, told_saw, words.told_do, words.is_grave)
 
@@ -278,12 +278,14 @@ def heard_counts(report: Report) -> dict[str, int]:
     return dict(zip(report.clients, counts, strict=False))
 
 
-def named(clients: tuple[str, ...]) -> Markup:
-    """Names as text, whatever is in them; each in a direction of its own."""
+def named(clients: tuple[str, ...], settings: PageSettings) -> Markup:
+    """Names as text, whatever is in them, each in a direction of its own; bare numbers with the noun before them."""
     shown = [Markup("<bdi>{}</bdi>").format(name) for name in clients[:MOST_NAMED]]
+    noun = (settings.noun if len(clients) == 1 else settings.nouns) + " "
+    before = Markup(noun[0].upper()) + noun[1:] if all(name.isdigit() for name in clients) else Markup("")
     if len(clients) > MOST_NAMED:
-        return Markup(", ").join(shown) + f" and {len(clients) - MOST_NAMED:,} more"
-    return shown[0] if len(shown) == 1 else Markup(", ").join(shown[:-1]) + Markup(" and ") + shown[-1]
+        return before + Markup(", ").join(shown) + f" and {len(clients) - MOST_NAMED:,} more"
+    return before + (shown[0] if len(shown) == 1 else Markup(", ").join(shown[:-1]) + Markup(" and ") + shown[-1])
 
 
 def _fill(text: str, settings: PageSettings) -> str:

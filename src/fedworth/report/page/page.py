@@ -7,7 +7,7 @@ report gives the same bytes.
 from typing import Any
 
 from fedworth.report.page.figures import Axis
-from fedworth.report.page.findings import cards_of, named, passed_of
+from fedworth.report.page.findings import cards_of, passed_of
 from fedworth.report.page.made import facts_of, methods_of
 from fedworth.report.page.render import render
 from fedworth.report.page.settings import PageSettings
@@ -90,7 +90,6 @@ def _frame(report: Report, settings: PageSettings) -> dict[str, Any]:
         "clients": report.clients,
         "n_rounds": len(report.rounds.numbers) if report.rounds is not None else report.trail and report.trail.n_rounds,
         "signed": signed,
-        "named": named,
         "tick": Axis.label,
         "digits": digits_of(list(report)) if report.valuations else 2,
     }

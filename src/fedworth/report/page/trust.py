@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fedworth.report.page.findings import heard_counts
 from fedworth.report.page.settings import PageSettings
+from fedworth.report.page.table import share_text
 from fedworth.report.report import Report, agreement
 from fedworth.valuation.uncertainty import Trust
 from fedworth.valuation.worth import Covered
@@ -102,7 +103,9 @@ def _seen(report: Report, settings: PageSettings) -> Iterator[Question]:
         share, unseen = float(coverage["share_seen"]), int(coverage["n_columns_unseen"])
         answer = YES if share >= ENOUGH else PART if share >= PARTLY and not unseen else NO
         never = f" {unseen:,} of {int(coverage['n_columns']):,} groups were never seen in any round." if unseen else ""
-        yield Question(question, *answer, f"{share:.0%} of the results that the values rest on were measured.{never}")
+        yield Question(
+            question, *answer, f"{share_text(share)} of the results that the values rest on were measured.{never}"
+        )
 
 
 def _estimates(report: Report) -> Iterator[Question]:
@@ -144,7 +147,9 @@ def _equal(report: Report, settings: PageSettings) -> Iterator[Question]:
         return
     answer = YES if apart <= FAIR else PART if apart <= UNFAIR else NO
     pairs = "; ".join(f"{of} and {copy}" for copy, of in report.copies)
-    yield Question(question, *answer, f"{pairs} hold the same data; their values differ by {apart:.0%} of the larger.")
+    yield Question(
+        question, *answer, f"{pairs} hold the same data; their values differ by {share_text(apart)} of the larger."
+    )
 
 
 def _truth(report: Report) -> Iterator[Question]:
