@@ -144,14 +144,20 @@ def test_the_truth_and_other_federations_are_refused(ledger, task, settings, tmp
 
 
 def test_the_values_err_as_their_members_do(ledger):
-    """A member's error, spread over the sizes by κ, enters its own value with 1/N and the others' with what is left."""
+    """A member's error in company, spread over the sizes by κ, enters its own value with 1/N and the others' with what
+    is left; its error alone enters its own with 1/N and the others' with −1/(N(N−1))."""
     oracle = FastOracle(task_of(ledger), n_threads=1)
     seen = seen_of(ledger, oracle)
     made = complete_by_models(ledger, oracle, seen)
-    n, grand = 5, made.size_shares[-1]
-    enters = np.full((n, n), (grand - 1 / n) / (n - 1))
-    np.fill_diagonal(enters, 1 / n)
-    expected = enters @ made.member_covariance @ enters.T
+    assert made.size_shares[0].tolist() == [1, 0, 0, 0, 0]
+    assert made.size_shares[1, 0] == 0
+    assert made.size_shares[1].sum() == pytest.approx(1)
+    n = 5
+    enters = [np.full((n, n), (grand - 1 / n) / (n - 1)) for grand in (0.0, made.size_shares[1, -1])]
+    for part in enters:
+        np.fill_diagonal(part, 1 / n)
+    both = np.concatenate(enters, axis=1)  # (n, 2 n)
+    expected = both @ made.member_covariance @ both.T
     known = value(seen, "comfedsv", completion=made).uncertainty
     assert known is not None
     np.testing.assert_allclose(known.deviations**2, np.diag(expected), rtol=1e-9)

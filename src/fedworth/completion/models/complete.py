@@ -16,6 +16,7 @@ import numpy as np
 
 from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.completion.models.completion import ModelCompletion
+from fedworth.completion.models.errors import member_errors
 from fedworth.completion.models.holdouts import HoldOuts, held_points, hold_outs, is_far_alone
 from fedworth.completion.models.lone_process import Lone, lone_utilities
 from fedworth.completion.models.predicted import PredictedLedger, predict_absent
@@ -150,29 +151,25 @@ def _completion(
     errors: HoldOuts,
     n_evaluations: int,
 ) -> ModelCompletion:
-    points, heard = held_points(predicted), predicted.heard
+    heard, members = predicted.heard, member_errors(predicted, lone, errors)
     relative = _relative_variances(predicted)  # ρ, (n_rounds, n_clients)
     variances = np.zeros(cells.shape)
-    covariance = np.zeros((len(heard), len(heard)))
-    if len(points):
+    if len(errors.points):
         sizes = np.maximum(coalitions.sum(axis=1), 1) - 1
         variances = (lone.scale[:, None] * errors.by_size[sizes]) ** 2 * (relative @ coalitions.T)
-        weights = np.where(predicted.known, 0.0, lone.scale[:, None])  # (n_rounds, n_clients)
-        summed = predicted.process.summed_covariance(weights)[np.ix_(heard, heard)]
-        covariance = errors.summed**2 * summed / _mean_variance(predicted)
     return ModelCompletion(
         clients=predicted.answers.clients,
         coalitions=coalitions,
         cells=cells,
         cell_variances=variances,
         heard=heard,
-        member_covariance=covariance,
-        size_shares=errors.size_shares,
+        member_covariance=members.covariance,
+        size_shares=members.size_shares,
         relative_variances=relative[:, heard].sum(axis=0) / np.maximum((relative[:, heard] > 0).sum(axis=0), 1),
         n_rounds_heard=predicted.answers.participants[:, heard].sum(axis=0),
-        lone_noise=lone.noise,
+        lone_noise=lone.process.noise,
         n_answers=len(predicted.points),
-        n_held_out=len(points),
+        n_held_out=len(errors.points),
         n_evaluations=n_evaluations + errors.n_evaluations,
         everyone_heard=bool(predicted.answers.participants[:, heard].all(axis=1).any()),
         compared_by=predicted.likeness.compared_by,

@@ -1,9 +1,9 @@
 """What completing by models gives: an estimate of every cell with its variance, and what the values' intervals need.
 
-The error of a coalition's total over the rounds is taken as the sum of its members' parts, each fading with the size k
-of the coalition as the held-out errors do: Σ_{i∈S} κ_k e_i, with Σ_k κ_k = 1. `member_covariance` is the covariance
-of e: how far a client's predicted answers put the coalitions that hold it off, summed over rounds and sizes. It follows
-the posterior of the update process, so clients that are alike err alike, and copies the same.
+The error of a coalition's total over the rounds is taken as the sum of its members' parts: e_i for a client alone,
+κ_k f_i for a member of k clients, fading with k as the held-out errors do. `member_covariance` is the covariance of e
+and f (`errors`). It follows the posteriors of the two processes, so clients that are alike err alike, and copies the
+same.
 """
 
 from dataclasses import dataclass, fields
@@ -34,8 +34,8 @@ class ModelCompletion:
     cells: Utilities  # (n_rounds, n_coalitions)
     cell_variances: Floats  # (n_rounds, n_coalitions), 0 where seen
     heard: Indices  # (n_heard,): the clients that some round has heard
-    member_covariance: Floats  # of e, (n_heard, n_heard)
-    size_shares: Floats  # κ, (n_heard,)
+    member_covariance: Floats  # of e and f, (2 n_heard, 2 n_heard)
+    size_shares: Floats  # (2, n_heard): what e and f count in a coalition of 1, 2, … clients
     relative_variances: Floats  # (n_heard,): of predicted answers, over that of the held-out ones
     n_rounds_heard: Indices  # (n_heard,)
     lone_noise: float
@@ -84,11 +84,12 @@ class ModelCompletion:
         return np.asarray(self.cell_variances[:, self._columns(coalitions)])
 
     def error_factors(self, coalitions: Memberships) -> Utilities:
-        """(n_coalitions, n_heard): L = κ_|S| 1_S A with A Aᵀ the members' covariance."""
+        """(n_coalitions, 2 n_heard): L = [1_S if |S| = 1, κ_|S| 1_S] A with A Aᵀ the members' covariance."""
         variances, axes = np.linalg.eigh(self.member_covariance)
-        parts = coalitions[:, self.heard] @ (axes * np.sqrt(np.maximum(variances, 0)))
-        sizes = coalitions.sum(axis=1)
-        return np.asarray(np.concatenate([[0.0], self.size_shares])[sizes][:, None] * parts)
+        root = axes * np.sqrt(np.maximum(variances, 0))
+        members, sizes = coalitions[:, self.heard], coalitions.sum(axis=1)
+        counted = [np.concatenate([[0.0], shares])[sizes][:, None] * members for shares in self.size_shares]
+        return np.asarray(np.concatenate(counted, axis=1) @ root)
 
     def value_covariance(self) -> Floats:
         """(n_clients, n_clients): the covariance of the values' errors from predicting, NaN for who was never heard.

@@ -38,7 +38,10 @@ LEAST_VARIANCE = 0.1
 class HoldOuts:
     """The errors of left-out answers by coalition size, and what they cost to find."""
 
+    points: Indices  # (n_points,)
     errors: Floats  # (n_points, n_clients): column k−1 is ε_k / √ρ
+    relative: Floats  # ρ, (n_points,)
+    scale: Floats  # g, (n_points,): of the points' rounds
     n_evaluations: int
 
     @property
@@ -47,16 +50,21 @@ class HoldOuts:
         return np.asarray(np.sqrt((self.errors**2).mean(axis=0)))
 
     @property
-    def size_shares(self) -> Floats:
-        """κ, (n_clients,): what each size has of the error, in all 1; as many as there are sizes where none is held."""
-        sizes = self.by_size if len(self.errors) else np.ones(self.errors.shape[1])
-        total = float(sizes.sum())
-        return np.asarray(sizes / total) if total > 0 else np.full(len(sizes), 1 / len(sizes))
+    def alone(self) -> Floats:
+        """(n_points,): the error of the lone process, in units of g."""
+        return np.asarray(self.errors[:, 0] * np.sqrt(self.relative))
 
     @property
-    def summed(self) -> float:
-        """The root mean square of a point's error, summed over the sizes."""
-        return float(np.sqrt((self.errors.sum(axis=1) ** 2).mean()))
+    def in_company(self) -> Floats:
+        """(n_points,): the error of a predicted model, summed over the sizes from 2 on, in units of g."""
+        return np.asarray(self.errors[:, 1:].sum(axis=1) * np.sqrt(self.relative))
+
+    @property
+    def company_shares(self) -> Floats:
+        """κ, (n_clients − 1,): what each size from 2 on has of the error in company, in all 1."""
+        sizes = self.by_size[1:] if len(self.errors) else np.zeros(self.errors.shape[1] - 1)
+        total = float(sizes.sum())
+        return np.asarray(sizes / total) if total > 0 else np.full(len(sizes), 1 / max(len(sizes), 1))
 
 
 def hold_outs(
@@ -73,7 +81,8 @@ def hold_outs(
         errors[here] = found / lone.scale[round_index]
         n_evaluations += n_measured
     relative = np.maximum(variances / variances.mean(), LEAST_VARIANCE) if len(points) else variances
-    return HoldOuts(errors / np.sqrt(relative)[:, None], n_evaluations)
+    scale = lone.scale[predicted.process.rounds[points]]
+    return HoldOuts(points, errors / np.sqrt(relative)[:, None], relative, scale, n_evaluations)
 
 
 def held_points(predicted: PredictedLedger) -> Indices:

@@ -10,9 +10,11 @@ All numbers are fixed but the noise ν, the one of a few that predicts the heard
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 
 from fedworth.arrays import Floats, Indices, Utilities
 from fedworth.completion.models.update_process import Likeness
@@ -31,13 +33,50 @@ MOST_NEAR = 2000
 
 
 @dataclass(frozen=True)
+class LoneProcess:
+    """The process, conditioned on some heard lone utilities, no two of one kind in one round."""
+
+    likeness: Likeness
+    rounds: Indices  # (n_points,)
+    clients: Indices  # (n_points,)
+    noise: float  # ν
+
+    @cached_property
+    def _terms(self) -> list[tuple[Floats, Floats]]:
+        """Of clients and of rounds, (n_clients, n_clients) and (n_rounds, n_rounds); the products add up to k."""
+        n_rounds = len(self.likeness.of_rounds)
+        powers = [self.likeness.of_clients**p for p in range(len(ALWAYS))]
+        own = (self.noise * self.likeness.same_kind.astype(np.float64), np.eye(n_rounds))
+        return [*zip(powers, over_time(n_rounds), strict=True), own]
+
+    @cached_property
+    def inverse(self) -> Floats:
+        """K⁻¹, (n_points, n_points)."""
+        clients, rounds = np.ix_(self.clients, self.clients), np.ix_(self.rounds, self.rounds)
+        covariance = np.asarray(sum(c[clients] * r[rounds] for c, r in self._terms))
+        return np.asarray(cho_solve(cho_factor(covariance), np.eye(len(covariance))))
+
+    @property
+    def left_out_variances(self) -> Floats:
+        """(n_points,): the variance of each point's prediction from all the others."""
+        return np.asarray(1 / np.diag(self.inverse))
+
+    def summed_covariance(self, weights: Floats) -> Floats:
+        """(n_clients, n_clients): the covariance of the clients' sums Σ_t g_ti u_i^t, given the points; as that of the
+        update process, with `weights` g, (n_rounds, n_clients)."""
+        prior = sum(c * (weights.T @ r @ weights) for c, r in self._terms)
+        cross = sum(c[:, self.clients] * (r @ weights)[self.rounds].T for c, r in self._terms)  # (n_clients, n_points)
+        return np.asarray(prior - cross @ self.inverse @ np.asarray(cross).T)
+
+
+@dataclass(frozen=True)
 class Lone:
     """Everyone's lone utility in every round, and what the heard ones look like when they are left out."""
 
     utilities: Utilities  # (n_rounds, n_clients), as heard or predicted
     left_out: Utilities  # (n_points,): what the others say of each heard one
     scale: Floats  # g, (n_rounds,)
-    noise: float  # ν
+    process: LoneProcess
 
 
 def lone_utilities(heard: Utilities, likeness: Likeness, rounds: Indices, clients: Indices) -> Lone:
@@ -58,7 +97,8 @@ def lone_utilities(heard: Utilities, likeness: Likeness, rounds: Indices, client
     for client, kind in enumerate(likeness.kinds.tolist()):  # who answered as another did is worth as much alone
         alike = np.flatnonzero(likeness.kinds == kind)
         mean[:, client] = np.where(np.isnan(heard[:, alike]).all(axis=1), mean[:, client], _first(heard[:, alike]))
-    return Lone(np.where(np.isnan(heard), mean, heard), (known - residuals) * scale[rounds], scale, noise)
+    process = LoneProcess(likeness, rounds, clients, noise)
+    return Lone(np.where(np.isnan(heard), mean, heard), (known - residuals) * scale[rounds], scale, process)
 
 
 @dataclass(frozen=True)
