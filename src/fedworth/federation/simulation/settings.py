@@ -9,6 +9,8 @@ from fedworth.federation.simulation.schedule import Schedule
 from fedworth.federation.simulation.training import LocalTraining
 from fedworth.names import Aggregation, DatasetName, Dtype, ModelName, PartitionName, ScheduleName, checked_name
 
+LATER = {"copies_shuffled"}
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
@@ -22,6 +24,7 @@ class SimulationSettings:
     partition: PartitionName = "two-class"
     n_clients: int = 10
     copies: tuple[tuple[int, int], ...] = ((9, 0),)
+    copies_shuffled: bool = False  # a copy has its source's samples in another order, so it draws other batches
     noise_shares: tuple[float, ...] = ()
     noise_strength: float = 1.0
     flip_shares: tuple[float, ...] = ()
@@ -89,8 +92,9 @@ class SimulationSettings:
         return LocalTraining(self.n_steps, self.n_epochs, self.batch_size)
 
     def document(self) -> dict[str, Any]:
-        """The settings as JSON."""
-        return asdict(self)
+        """The settings as JSON; what was added later stands there only if it is used, so that older names stay."""
+        document = asdict(self)
+        return {name: document[name] for name in document if name not in LATER or document[name]}
 
 
 def settings_from(document: dict[str, Any]) -> SimulationSettings:

@@ -197,6 +197,11 @@ def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
     rng = stream(settings.seed, "partition")
     parts = divide(dataset, settings.partition, settings.n_clients, dict(settings.copies), rng=rng)
     noisy = [_with_noise(part, k, settings, dataset.n_classes) for k, part in enumerate(parts)]
+    if settings.copies_shuffled:
+        for copy, _ in settings.copies:
+            noisy[copy] = noisy[copy].take(
+                stream(settings.seed, "copy order", copy).permutation(len(noisy[copy].labels))
+            )
     dtype = DTYPES[settings.dtype]
     return Federation(
         clients=tuple(str(k) for k in range(settings.n_clients)),
@@ -237,7 +242,7 @@ def _with_these_settings(folder: Path, document: dict[str, Any]) -> Ledger:
     """The ledger at `folder`, if it was recorded with these very settings."""
     ledger = open_ledger(folder)
     wanted, recorded = settings_from(document["simulation"]).document(), simulation_of(ledger).document()
-    odd = [name for name, setting in wanted.items() if recorded[name] != setting]
+    odd = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
     if odd or ledger.settings.get("test_sha256") != document["test_sha256"]:
         raise ArtefactError(
             f"{folder}: recorded with other settings ({', '.join(odd) or 'another test set'}); "
