@@ -13,7 +13,8 @@ from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.names import CHOICES, checked_name
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.tables import LABELS
-from fedworth.studies.trials.settings import EXTENTS, SETUPS
+from fedworth.studies.trials.extents import EXTENTS
+from fedworth.studies.trials.settings import SETUPS
 from fedworth.utility.planning.choose import PlanSettings
 from fedworth.valuation.valuation import BASES, valuation_from
 

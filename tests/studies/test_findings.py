@@ -32,9 +32,10 @@ from fedworth.studies.results.statistics import (
     rounded_correlation,
 )
 from fedworth.studies.time import papers_count
+from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.methods import METHODS
 from fedworth.studies.trials.plans import plan_fedsv
-from fedworth.studies.trials.settings import Extent, extents_of
+from fedworth.studies.trials.settings import extents_of
 from fedworth.studies.trials.trial import Trial
 from fedworth.studies.unfairness import printed_bound, simulated_chances
 from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
@@ -356,6 +357,14 @@ def test_a_table_leaves_out_names_that_repeat():
     ]
 
 
+def fidelity_of(values: dict[str, list[float]]) -> dict[str, Any]:
+    """What `fidelity` would have read off, with intervals of 1 on either side."""
+    said = dict.fromkeys(values, 1.0)
+    ends = {key: [[x - 1, x + 1] for x in found] for key, found in values.items()}
+    sure = {"deviations": values, "intervals": ends, "ratio": said, "evaluations": said, "seconds": said}
+    return {"values": values, **sure, "truth_deviations": [0.0] * len(next(iter(values.values())))}
+
+
 def made_up(trial: Trial) -> dict[str, Any]:
     """A row as a trial would leave it, its numbers drawn at random."""
     rng, n = np.random.default_rng(trial.federation.seed), trial.federation.n_clients
@@ -372,6 +381,7 @@ def made_up(trial: Trial) -> dict[str, Any]:
         "ranks": {"errors": errors, **spectral},
         "accuracy": {"accuracy": rng.uniform(size=trial.federation.n_rounds).tolist()},
         "cost": {"seconds": seconds},
+        "fidelity": fidelity_of({**values, "models": values["fedsv"], "factors": values["leave-one-out"]}),
     }
     return {"seed": trial.federation.seed, **trial.measured(), "reading": readings[trial.reading]}
 

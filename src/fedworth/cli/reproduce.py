@@ -14,13 +14,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "reproduce",
-        "Run a study of the paper: numbers, picture, and whether the claim held; resumable by trial.",
+        "Run a study of the paper, or fidelity: numbers, picture, and whether the claims held; resumable by trial.",
         "fedworth reproduce fairness --dataset mnist --scale quick --seeds 0-9",
         run,
     )
     parser.add_argument(
         "study",
-        help="unfairness, fairness, spectrum, rank, noisy-data, noisy-labels, time, models, sensitivity, or all",
+        help="unfairness, fairness, spectrum, rank, noisy-data, noisy-labels, time, models, sensitivity, fidelity; all",
     )
     parser.add_argument(
         "--dataset", action="append", default=[], metavar="NAME", help="only this data set of the study (repeatable)"
@@ -70,4 +70,5 @@ def run(args: argparse.Namespace) -> None:
     for outcome in outcomes:
         show_table(Table(outcome.title, outcome.shown, outcome.lines))
         show_lines([outcome.sentence(), ""])
-    show_lines([f"written: {args.out / 'results.md'}"])
+    pages = dict.fromkeys("fidelity.md" if outcome.study == "fidelity" else "results.md" for outcome in outcomes)
+    show_lines([f"written: {args.out / page}" for page in pages])

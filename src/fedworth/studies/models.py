@@ -12,7 +12,8 @@ from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
 from fedworth.studies.results.statistics import SHARES, Interval, mean_of
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.spectrum import by_partition
-from fedworth.studies.trials.settings import Extent, Setup
+from fedworth.studies.trials.extents import Extent
+from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 PAPERS_ACCURACIES = {

@@ -12,8 +12,9 @@ from fedworth.studies.results.comparing import Numbers, banded, bound_claim, by_
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel
 from fedworth.studies.results.statistics import CORRELATIONS, Interval, chance_of_less, mean_of, rounded_correlation
 from fedworth.studies.results.study import Rows, Study
+from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.methods import PAPERS, RIVAL
-from fedworth.studies.trials.settings import Extent, Setup
+from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 STEP = 0.05

@@ -33,8 +33,9 @@ from fedworth.studies.results.statistics import (
     rounded_correlation,
 )
 from fedworth.studies.results.study import Rows, Study
+from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.methods import PAPERS, RIVAL
-from fedworth.studies.trials.settings import Extent, Setup
+from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 SHARE, FLIPPED, RATES = 0.1, 0.3, (10, 20, 30, 40, 50)

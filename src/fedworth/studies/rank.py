@@ -13,8 +13,9 @@ from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
 from fedworth.studies.results.statistics import mean_of
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.spectrum import by_partition, matrix_trials
+from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.readings import RANKS
-from fedworth.studies.trials.settings import Extent, Setup
+from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 PAPERS_ERRORS = (0.128, 0.096, 0.094, 0.095, 0.102, 0.114, 0.122, None, None, 0.124)

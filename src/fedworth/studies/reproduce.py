@@ -3,7 +3,8 @@
 FOLDER/trials/ utilities/ clock/    what can be resumed (see `trial`)
 FOLDER/figures/STUDY.csv            the numbers
 FOLDER/figures/STUDY.svg            the picture
-FOLDER/results.md                   the page, of all studies run so far
+FOLDER/results.md                   the page, of all of the paper's studies run so far
+FOLDER/fidelity.md                  the page of `fidelity`, which is none of the paper's
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,13 +27,15 @@ from fedworth.studies import (
     time,
     unfairness,
 )
+from fedworth.studies.fidelity import study as fidelity
 from fedworth.studies.results.outcome import Outcome
-from fedworth.studies.results.page import Account, section, write_page, write_section
+from fedworth.studies.results.page import Account, lone_page, section, write_page, write_section
 from fedworth.studies.results.pictures import draw
 from fedworth.studies.results.study import Study
 from fedworth.studies.trials.crew import run_side_by_side
+from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.readings import READERS
-from fedworth.studies.trials.settings import Extent, extents_of, setup_of
+from fedworth.studies.trials.settings import extents_of, setup_of
 from fedworth.studies.trials.trial import Bench, Row, Trial, is_done, row_of, seconds_of
 
 STUDIES: dict[str, Study] = {
@@ -47,8 +50,10 @@ STUDIES: dict[str, Study] = {
         time.STUDY,
         models.STUDY,
         sensitivity.STUDY,
+        fidelity.STUDY,
     )
 }
+PAPERS = tuple(name for name in STUDIES if name != fidelity.STUDY.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +139,11 @@ def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> No
     make_folder(folder / "figures")
     write_whole(folder / "figures" / f"{study.name}.csv", outcome.csv_text().encode())
     draw(outcome.panels, folder / "figures" / f"{study.name}.svg")
-    write_section(folder, outcome, section(outcome, study.claim, study.remarks, account))
-    write_page(folder, tuple(STUDIES))
+    if study.name in PAPERS:
+        write_section(folder, outcome, section(outcome, study.claim, study.remarks, account))
+        write_page(folder, PAPERS)
+    else:
+        write_whole(folder / f"{study.name}.md", lone_page(outcome, study.remarks, account).encode())
 
 
 def extent_sentence(dataset: str, trials: list[Trial]) -> str:
@@ -143,7 +151,7 @@ def extent_sentence(dataset: str, trials: list[Trial]) -> str:
     runs, first = [trial.federation for trial in trials], trials[0].federation
     widths = f" of widths {first.hidden}" if first.hidden else ""
     widths = f" / {first.width_divisor}" if first.width_divisor > 1 else widths
-    training = f"rate {_span(run.rate for run in runs)}, {first.n_steps} steps of {first.batch_size}"
+    training = f"rate {_span(run.rate for run in runs)}, {first.n_steps} steps of {first.batch_size or 'all samples'}"
     sizes = {"N": (r.n_clients for r in runs), "K": (r.n_participants for r in runs), "T": (r.n_rounds for r in runs)}
     size = ", ".join(f"{letter} = {_span(numbers)}" for letter, numbers in sizes.items())
     limits = {"training": (r.train_limit for r in runs), "test": (r.test_limit for r in runs)}

@@ -18,6 +18,7 @@ from fedworth.studies.results.comparing import listed, truth_correlations
 from fedworth.studies.results.outcome import Cell, Outcome, Panel, Series
 from fedworth.studies.results.statistics import chance_of, mean_of, rounded_correlation
 from fedworth.studies.results.study import Rows, Study
+from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.methods import METHODS
 from fedworth.studies.trials.settings import (
     CONVOLUTIONAL_RATES,
@@ -25,7 +26,6 @@ from fedworth.studies.trials.settings import (
     FLIPS,
     RATES,
     STRENGTHS,
-    Extent,
     Setup,
 )
 from fedworth.studies.trials.trial import Row, Trial

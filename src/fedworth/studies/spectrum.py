@@ -14,7 +14,8 @@ from fedworth.studies.results.comparing import bound_claim
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
 from fedworth.studies.results.statistics import SHARES, Interval, mean_of
 from fedworth.studies.results.study import Rows, Study
-from fedworth.studies.trials.settings import Extent, Setup
+from fedworth.studies.trials.extents import Extent
+from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 PAPERS_SECOND = {"synthetic": 0.1, "mnist": 0.06, "cifar10-cnn": 0.04}

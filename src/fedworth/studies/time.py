@@ -17,8 +17,9 @@ from fedworth.federation.simulation.simulate import participants_of as drawn
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series, claim_of
 from fedworth.studies.results.statistics import mean_of
 from fedworth.studies.results.study import Rows, Study
+from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.readings import cost_plans
-from fedworth.studies.trials.settings import Extent, Setup
+from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 RATE, NEAR, PAPERS_RATIO, COUNTED_ROUNDS = 0.3, 0.1, "0.25–0.28", (10, 100)

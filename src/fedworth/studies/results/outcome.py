@@ -52,8 +52,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `kind`: line, steps or bars; `ticks` name the places on the horizontal axis, `levels` are
-    horizontal lines with a name each."""
+    """One pair of axes. `kind`: line, points, steps or bars; `ticks` name the places on the horizontal axis, `levels`
+    are horizontal lines with a name each."""
 
     title: str
     across: str

@@ -121,6 +121,21 @@ def section(outcome: Outcome, claim: str, remarks: tuple[str, ...], account: Acc
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def lone_page(outcome: Outcome, remarks: tuple[str, ...], account: Account) -> str:
+    """A page of one study's own: its table, its bars and what it took."""
+    held = [f"- {MARK[c.verdict]} {c.what}: {c.why}" for c in outcome.claims]
+    parts = [
+        f"# {outcome.title}",
+        *remarks,
+        table(outcome.shown, outcome.lines, n_names=1),
+        f"![{outcome.title}](figures/{outcome.study}.svg)",
+        f"## Bars\n\n{sum(bool(c.holds) for c in outcome.claims)} of {len(outcome.claims)} are held.",
+        "\n".join(held),
+        f"## How it was run\n\n`{account.command}` — {account.sentence()} [Numbers](figures/{outcome.study}.csv).",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
 def table(headings: tuple[str, ...], lines: tuple[tuple[str, ...], ...], n_names: int = 2) -> str:
     """A Markdown table, its first columns names and the others numbers; what repeats the line above is left blank."""
     rule = "|" + "|".join([" --- "] * n_names + [" ---: "] * (len(headings) - n_names)) + "|"

@@ -68,6 +68,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
             _bars(axes, series, style, position, len(panel.series))
         elif panel.kind == "steps":
             axes.step(series.x, series.y, where="post", label=style["label"], color=style["color"], ls=style["ls"])
+        elif panel.kind == "points":
+            axes.plot(series.x, series.y, **{**style, "ls": ""})
         else:
             style["marker"] = style["marker"] if len(series.x) <= MOST_MARKED else ""
             axes.plot(series.x, series.y, **style)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedworth.studies.results.outcome import Outcome
-from fedworth.studies.trials.settings import Extent, Setup
+from fedworth.studies.trials.extents import Extent
+from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 Rows = Mapping[str, Sequence[Row]]

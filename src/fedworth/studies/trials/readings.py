@@ -18,6 +18,7 @@ from fedworth.errors import CompletionError, ValuationError
 from fedworth.federation.simulation.simulate import task_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
+from fedworth.studies.trials.fidelity import read_fidelity
 from fedworth.studies.trials.methods import COUNTS, METHODS, UNIFORM
 from fedworth.studies.trials.plans import plan_fedsv
 from fedworth.studies.trials.trial import Bench, Reader, Reading, Trial, utilities_of, with_ledger
@@ -141,6 +142,7 @@ READERS: Mapping[str, Reader] = {
     "ranks": read_ranks,
     "accuracy": read_accuracy,
     "cost": read_cost,
+    "fidelity": read_fidelity,
 }
 
 

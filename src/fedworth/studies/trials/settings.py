@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from fedworth.errors import UsageError, unknown_name
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.names import DatasetName, ModelName, PartitionName, Scale, checked_name
+from fedworth.studies.trials.extents import EXTENTS, Extent
 
 FIRST_CHOICE_SEED = 1000
 RATES = (0.03, 0.1, 0.3, 1.0)
@@ -45,7 +46,7 @@ class Setup:
     train_limit: int | None = None
     test_limit: int | None = None
     n_steps: int = 10
-    batch_size: int = 64
+    batch_size: int | None = 64
 
     @property
     def is_convolutional(self) -> bool:
@@ -91,8 +92,33 @@ PAPER_SETUPS: Mapping[str, Setup] = {
     "cifar10-cnn": Setup("cifar10", "cnn", rate=0.1),
 }
 
+CONVOLUTIONAL = Setup("mnist", "cnn", rate=0.1, n_steps=60)
+"""A convolutional model that learns within ten rounds: sixty local steps instead of ten."""
+
+_ONE_STEP = replace(PAPER_SETUPS["mnist"], partition="iid", rate=0.5, n_steps=1, batch_size=None)
+FIDELITY_SETUPS: Mapping[str, Setup] = {
+    # the demonstration's federation: full batches
+    **dict.fromkeys(("digits", "digits-unheard"), Setup("digits", "logistic", rate=0.5, n_steps=5, batch_size=None)),
+    **dict.fromkeys(("synthetic-50", "synthetic-batches", "synthetic-samples"), PAPER_SETUPS["synthetic"]),
+    **dict.fromkeys(("mnist-10", "mnist-50", "mnist-unheard", "mnist-batches"), PAPER_SETUPS["mnist"]),
+    **dict.fromkeys(("mnist-noisy", "mnist-iid"), PAPER_SETUPS["mnist"].iid()),
+    **dict.fromkeys(("mnist-30-20", "mnist-30-50", "mnist-100-20", "mnist-100-50"), PAPER_SETUPS["mnist"]),
+    "mnist-labels": _ONE_STEP,
+    "mnist-cnn": CONVOLUTIONAL,
+    "fashion-mnist-cnn": replace(CONVOLUTIONAL, dataset="fashion-mnist"),
+}
+
+
+def _small(setup: Setup) -> Setup:
+    """A setup of `fidelity` cut to what two processors carry: the truth takes every coalition."""
+    if setup.is_convolutional:
+        return replace(setup, hidden=(8, 16, 64), train_limit=10_000, test_limit=100, batch_size=32)
+    return replace(setup, hidden=(64,), train_limit=10_000, test_limit=300) if setup.model == "mlp" else setup
+
+
 QUICK_SETUPS: Mapping[str, Setup] = {
     **PAPER_SETUPS,
+    **{name: _small(setup) for name, setup in FIDELITY_SETUPS.items()},
     "mnist": replace(PAPER_SETUPS["mnist"], hidden=(64,), train_limit=10_000, test_limit=1_000),
     "fashion-mnist": replace(
         PAPER_SETUPS["fashion-mnist"], hidden=(8, 16, 64), train_limit=10_000, test_limit=200, batch_size=32
@@ -114,120 +140,11 @@ TINY_SETUPS: Mapping[str, Setup] = {
     }.items()
 }
 
-SETUPS = {"paper": PAPER_SETUPS, "page": QUICK_SETUPS, "quick": QUICK_SETUPS, "tiny": TINY_SETUPS}
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How much of a data set a study runs at a scale."""
-
-    n_seeds: int
-    n_rounds: int = 10
-    n_truth_seeds: int | None = None  # seeds whose truth is measured; none given: all
-    n_clients: int = 10
-    n_permutations: int | None = None  # at most so many permutations, of Algorithm 1 and of FedSV in a round
-    client_step: int = 10  # of `time`: from 10 clients to n_clients by so many
-    test_limit: int | None = None  # test samples, where fewer than the setup's
-
-    def has_truth(self, position: int) -> bool:
-        """Whether the truth is measured for the seed at this position."""
-        return self.n_truth_seeds is None or position < self.n_truth_seeds
-
-
-EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
-    "paper": {
-        "unfairness": {"mnist": Extent(50)},
-        "spectrum": {name: Extent(5, 100) for name in ("synthetic", "mnist", "cifar10-cnn")},
-        "rank": {"mnist": Extent(5, 100)},
-        "fairness": {name: Extent(50) for name in ("synthetic", "mnist", "fashion-mnist", "cifar10")},
-        "noisy-data": {
-            name: Extent(50) for name in ("synthetic-iid", "synthetic-0-0", "mnist", "fashion-mnist", "cifar10")
-        },
-        "noisy-labels": {
-            name: Extent(10, 100, n_clients=100) for name in ("synthetic-iid", "mnist", "fashion-mnist", "cifar10")
-        },
-        "time": {"synthetic": Extent(5, 100, n_clients=100)},
-        "models": {name: Extent(5, 100) for name in ("synthetic", "mnist", "fashion-mnist", "cifar10")},
-        "sensitivity": {name: Extent(20, n_clients=100) for name in PAPER_SETUPS if name != "synthetic-0-0"},
-    },
-    "page": {
-        "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(10, 100), "mnist": Extent(10, 100), "cifar10-cnn": Extent(3, 50)},
-        "rank": {"mnist": Extent(10, 100)},
-        "fairness": {
-            "synthetic": Extent(50),
-            "mnist": Extent(50),
-            "fashion-mnist": Extent(50, n_truth_seeds=3),
-            "cifar10": Extent(20, n_truth_seeds=0),
-            "cifar10-full": Extent(2, 3, n_truth_seeds=0),
-        },
-        "noisy-data": {
-            "synthetic-iid": Extent(50),
-            "synthetic-0-0": Extent(50),
-            "mnist": Extent(50),
-            "fashion-mnist": Extent(50, n_truth_seeds=5),
-            "cifar10": Extent(12, n_truth_seeds=3),
-        },
-        "noisy-labels": {
-            "synthetic-iid": Extent(3, 100, n_clients=100),
-            "mnist": Extent(3, 100, n_clients=100),
-            "fashion-mnist": Extent(2, 30, n_clients=100, n_permutations=20, test_limit=100),
-            "cifar10": Extent(2, 5, n_clients=100, n_permutations=20, test_limit=50),
-        },
-        "time": {"synthetic": Extent(2, 100, n_clients=100, client_step=30)},
-        "models": {
-            "synthetic": Extent(10, 100),
-            "mnist": Extent(10, 100),
-            "fashion-mnist": Extent(3, 200),
-            "cifar10": Extent(3, 100),
-        },
-        "sensitivity": {name: Extent(3, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
-        | {name: Extent(3) for name in ("fashion-mnist", "cifar10", "cifar10-cnn")},
-    },
-    "quick": {
-        "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(2, 100), "mnist": Extent(2, 100), "cifar10-cnn": Extent(1, 10)},
-        "rank": {"mnist": Extent(2, 100)},
-        "fairness": {
-            "synthetic": Extent(50),
-            "mnist": Extent(50),
-            "fashion-mnist": Extent(6, n_truth_seeds=0),
-            "cifar10": Extent(3, n_truth_seeds=0),
-        },
-        "noisy-data": {
-            "synthetic-iid": Extent(20),
-            "synthetic-0-0": Extent(20),
-            "mnist": Extent(20),
-            "fashion-mnist": Extent(5, n_truth_seeds=0),
-            "cifar10": Extent(3, n_truth_seeds=0),
-        },
-        "noisy-labels": {
-            "synthetic-iid": Extent(2, 20, n_clients=100),
-            "mnist": Extent(2, 20, n_clients=100),
-            "fashion-mnist": Extent(1, 5, n_clients=100, n_permutations=20, test_limit=100),
-            "cifar10": Extent(1, 5, n_clients=100, n_permutations=10, test_limit=50),
-        },
-        "time": {"synthetic": Extent(2, 10, n_clients=100, client_step=30)},
-        "models": {
-            "synthetic": Extent(2, 100),
-            "mnist": Extent(2, 100),
-            "fashion-mnist": Extent(1, 30),
-            "cifar10": Extent(1, 30),
-        },
-        "sensitivity": {name: Extent(2, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
-        | {name: Extent(1) for name in ("fashion-mnist", "cifar10", "cifar10-cnn")},
-    },
-    "tiny": {
-        "unfairness": {"digits": Extent(3, 3)},
-        "spectrum": {"digits": Extent(1, 4)},
-        "rank": {"digits": Extent(1, 4)},
-        "fairness": {"synthetic": Extent(2, 3), "digits": Extent(3, 3)},
-        "noisy-data": {"synthetic-iid": Extent(1, 3), "digits": Extent(2, 3, n_truth_seeds=1)},
-        "noisy-labels": {"digits": Extent(1, 3, n_clients=20, n_permutations=6)},
-        "time": {"synthetic": Extent(1, 3, n_permutations=6)},
-        "models": {"digits": Extent(1, 3)},
-        "sensitivity": {"synthetic-iid": Extent(1, 2, n_clients=20, n_permutations=6)},
-    },
+SETUPS = {
+    "paper": {**PAPER_SETUPS, **FIDELITY_SETUPS},
+    "page": QUICK_SETUPS,
+    "quick": QUICK_SETUPS,
+    "tiny": TINY_SETUPS,
 }
 
 

@@ -115,12 +115,16 @@ def seconds_of(trials: list[Trial], bench: Bench) -> float:
     return sum((s["cpu_seconds"] for s in spent), start=0.0)
 
 
-def utilities_of(trial: Trial, bench: Bench) -> UtilityMatrix:
-    """The measured utilities of a trial: the truth where the federation has it, else what the server saw."""
+def utilities_of(trial: Trial, bench: Bench, ledger: Ledger | None = None) -> UtilityMatrix:
+    """The measured utilities of a trial, or of its ledger where that is open: the truth where the federation has it,
+    else what the server saw."""
     path = bench.place("utilities") / f"{trial.utilities_key}.npz"
     if path.is_file():
         return load_utilities(path, is_truth=trial.federation.with_truth)
-    matrix = with_ledger(trial, bench, lambda ledger: _observed(trial, ledger, bench))
+    if ledger is None:
+        matrix = with_ledger(trial, bench, lambda opened: _observed(trial, opened, bench))
+    else:
+        matrix = _observed(trial, ledger, bench)
     if trial.monte_carlo:
         return matrix
     make_folder(path.parent)
