@@ -1,5 +1,8 @@
 """Fidelity: its numbers by hand, its bars, the settings it names; and the page says what the numbers are."""
 
+import csv
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +10,11 @@ import pytest
 from fedworth.studies.fidelity.bars import claims_of
 from fedworth.studies.fidelity.numbers import found_in, grouped
 from fedworth.studies.fidelity.settings import setting_of
-from fedworth.studies.fidelity.study import findings
+from fedworth.studies.fidelity.study import findings, lines_of
 from fedworth.studies.reproduce import STUDIES, Request, trials_of
 from fedworth.studies.trials.settings import extents_of
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def row_of(values: dict[str, list[float]], *, half_width: float = 0.5, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -110,3 +115,20 @@ def test_the_heard_round_stands_for_all_rounds():
     found = found_in(row, "heard-round")
     assert found is not None
     assert found.error == pytest.approx(0, abs=1e-12)
+
+
+def test_the_page_says_what_the_numbers_are():
+    rows = list(csv.DictReader((DOCS / "figures" / "fidelity.csv").read_text().splitlines()))
+    page = (DOCS / "fidelity.md").read_text()
+    lines = lines_of(rows)
+    assert len(lines) >= 10
+    for line in lines:
+        assert "| " + " | ".join(line) + " |" in page
+
+
+def test_the_page_says_of_every_bar_whether_it_is_held():
+    page = (DOCS / "fidelity.md").read_text()
+    said = re.search(r"(\d+) of (\d+) are held", page)
+    assert said is not None
+    held, missed = page.count("\n- ✔ "), page.count("\n- ✘ ")
+    assert (int(said[1]), int(said[2])) == (held, held + missed)

@@ -158,6 +158,7 @@ def test_the_values_err_as_their_members_do(ledger):
         np.fill_diagonal(part, 1 / n)
     both = np.concatenate(enters, axis=1)  # (n, 2 n)
     expected = both @ made.member_covariance @ both.T
+    np.testing.assert_allclose(made.value_covariance(), expected, rtol=1e-9)
     known = value(seen, "comfedsv", completion=made).uncertainty
     assert known is not None
     np.testing.assert_allclose(known.deviations**2, np.diag(expected), rtol=1e-9)

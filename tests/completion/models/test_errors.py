@@ -62,7 +62,8 @@ def test_the_lone_sums_vary_as_the_dense_posterior_says(seed):
     spread = np.zeros((heard.shape[1], len(rounds)))
     spread[clients, np.arange(len(rounds))] = weights.ravel()
     np.testing.assert_allclose(process.summed_covariance(weights), spread @ posterior @ spread.T, atol=1e-10)
-    np.testing.assert_allclose(process.left_out_variances, 1 / np.diag(inverse), rtol=1e-9)
+    every = np.arange(len(process.rounds))
+    np.testing.assert_allclose(process.left_out_variances(every), 1 / np.diag(inverse), rtol=1e-9)
 
 
 def test_the_left_out_utilities_are_those_of_the_process():
@@ -70,7 +71,8 @@ def test_the_left_out_utilities_are_those_of_the_process():
     utilities = np.where(heard, np.random.default_rng(1).normal(1, 0.3, heard.shape), np.nan)
     made = lone_utilities(utilities, process.likeness, process.rounds, process.clients)
     known = utilities[process.rounds, process.clients] / made.scale[process.rounds]
-    left_out = known - made.process.inverse @ known * made.process.left_out_variances
+    every = np.arange(len(known))
+    left_out = known - made.process.inverse @ known * made.process.left_out_variances(every)
     np.testing.assert_allclose(made.left_out, left_out * made.scale[process.rounds], rtol=1e-9)
 
 
@@ -86,7 +88,7 @@ def test_the_scales_are_those_of_the_held_out_points(scene):
         (slice(0, n), lone.process, raw[:, 0]),
         (slice(n, 2 * n), predicted.process, raw[:, 1:].sum(axis=1)),
     ):
-        expected = (weights @ errors**2) / (weights @ process.left_out_variances[held.points])
+        expected = (weights @ errors**2) / (weights @ process.left_out_variances(held.points))
         np.testing.assert_allclose(
             made.covariance[part, part], wider * expected * process.summed_covariance(scale), rtol=1e-9
         )
@@ -127,3 +129,16 @@ def test_where_utilities_are_drawn_from_the_process_nine_of_ten_intervals_hold_t
     z = (off / np.sqrt(np.diag(process.summed_covariance(weights))))[:, 1]
     assert np.mean(z**2) == pytest.approx(1, abs=4 * np.sqrt(2 / n))
     assert np.mean(np.abs(z) < 1.645) == pytest.approx(0.9, abs=4 * np.sqrt(0.09 / n))
+
+
+def test_of_many_points_some_decide_the_sums(monkeypatch):
+    """From fewer points sums vary more, and left-out points that are none of them are predicted too."""
+    process, heard = lone_process(0, n_clients=6, n_rounds=8)
+    weights = np.where(heard, 0.0, 1.0)
+    whole = process.summed_covariance(weights)
+    monkeypatch.setattr("fedworth.completion.models.lone_process.MOST_POINTS", 10)
+    monkeypatch.setattr("fedworth.completion.models.lone_process.MOST_NEAR", 10)
+    cut, _ = lone_process(0, n_clients=6, n_rounds=8)
+    assert (np.diag(cut.summed_covariance(weights)) >= np.diag(whole) - 1e-12).all()
+    every = np.arange(len(process.rounds))
+    assert (cut.left_out_variances(every[1:3]) >= process.left_out_variances(every[1:3]) - 1e-12).all()

@@ -85,22 +85,29 @@ class ModelCompletion:
 
     def error_factors(self, coalitions: Memberships) -> Utilities:
         """(n_coalitions, 2 n_heard): L = [1_S if |S| = 1, κ_|S| 1_S] A with A Aᵀ the members' covariance."""
-        variances, axes = np.linalg.eigh(self.member_covariance)
-        root = axes * np.sqrt(np.maximum(variances, 0))
         members, sizes = coalitions[:, self.heard], coalitions.sum(axis=1)
         counted = [np.concatenate([[0.0], shares])[sizes][:, None] * members for shares in self.size_shares]
-        return np.asarray(np.concatenate(counted, axis=1) @ root)
+        return np.asarray(np.concatenate(counted, axis=1) @ self._root)
+
+    @property
+    def _root(self) -> Floats:
+        """A, with A Aᵀ the members' covariance, or the nearest to it that is one."""
+        variances, axes = np.linalg.eigh(self.member_covariance)
+        return np.asarray(axes * np.sqrt(np.maximum(variances, 0)))
 
     def value_covariance(self) -> Floats:
         """(n_clients, n_clients): the covariance of the values' errors from predicting, NaN for who was never heard.
 
-        The game κ_|S| Σ_{i∈S} e_i has the Shapley value v_i = e_i/n + Σ_{j≠i} e_j (κ_n − 1/n)/(n − 1).
+        The game κ_|S| Σ_{i∈S} f_i has the Shapley value v_i = f_i/n + Σ_{j≠i} f_j (κ_n − 1/n)/(n − 1); that of e is the
+        same, with all of κ at size 1.
         """
         n = len(self.heard)
-        enters = np.full((n, n), (self.size_shares[-1] - 1 / n) / max(n - 1, 1))
-        np.fill_diagonal(enters, 1 / n)
+        enters = np.empty((n, 2, n))
+        enters[:] = ((self.size_shares[:, -1] - 1 / n) / max(n - 1, 1))[:, None]
+        enters[np.arange(n), :, np.arange(n)] = 1 / n
+        moved = enters.reshape(n, 2 * n) @ self._root
         everyone = np.full((len(self.clients), len(self.clients)), np.nan)
-        everyone[np.ix_(self.heard, self.heard)] = enters @ self.member_covariance @ enters.T
+        everyone[np.ix_(self.heard, self.heard)] = moved @ moved.T
         return everyone
 
     def doubts(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def member_errors(predicted: PredictedLedger, lone: Lone, held: HoldOuts) -> Mem
         return MemberErrors(np.zeros((2 * len(heard), 2 * len(heard))), shares)
     scale = np.where(predicted.known, 0.0, lone.scale[:, None])[:, heard]  # g, (n_rounds, n_heard)
     processes = (lone.process, predicted.process)
-    variances = [process.left_out_variances[held.points] for process in processes]  # v
+    variances = [process.left_out_variances(held.points) for process in processes]  # v
     found = np.stack([held.alone, held.in_company])  # ε, (2, n_points)
     weights = held.scale**2 / (held.scale**2).sum()
     means = np.array([weights @ v for v in variances])  # v̄

@@ -34,7 +34,8 @@ MOST_NEAR = 2000
 
 @dataclass(frozen=True)
 class LoneProcess:
-    """The process, conditioned on some heard lone utilities, no two of one kind in one round."""
+    """The process, conditioned on some heard lone utilities, no two of one kind in one round; of more than
+    `MOST_POINTS` on some of them, evenly taken."""
 
     likeness: Likeness
     rounds: Indices  # (n_points,)
@@ -50,23 +51,33 @@ class LoneProcess:
         return [*zip(powers, over_time(n_rounds), strict=True), own]
 
     @cached_property
+    def _some(self) -> Indices:
+        n = len(self.rounds)
+        return np.unique(np.linspace(0, n - 1, n if n <= MOST_POINTS else MOST_NEAR).astype(np.int64))
+
+    @cached_property
     def inverse(self) -> Floats:
-        """K⁻¹, (n_points, n_points)."""
-        clients, rounds = np.ix_(self.clients, self.clients), np.ix_(self.rounds, self.rounds)
+        """K⁻¹ of the points that it rests on."""
+        return self._inverse(self._some)
+
+    def _inverse(self, points: Indices) -> Floats:
+        clients, rounds = (np.ix_(x[points], x[points]) for x in (self.clients, self.rounds))
         covariance = np.asarray(sum(c[clients] * r[rounds] for c, r in self._terms))
         return np.asarray(cho_solve(cho_factor(covariance), np.eye(len(covariance))))
 
-    @property
-    def left_out_variances(self) -> Floats:
-        """(n_points,): the variance of each point's prediction from all the others."""
-        return np.asarray(1 / np.diag(self.inverse))
+    def left_out_variances(self, points: Indices) -> Floats:
+        """(n,): the variance of each point's prediction from the others."""
+        both = np.union1d(self._some, points)
+        inverse = self.inverse if len(both) == len(self._some) else self._inverse(both)
+        return np.asarray(1 / np.diag(inverse)[np.searchsorted(both, points)])
 
     def summed_covariance(self, weights: Floats) -> Floats:
         """(n_clients, n_clients): the covariance of the clients' sums Σ_t g_ti u_i^t, given the points; as that of the
         update process, with `weights` g, (n_rounds, n_clients)."""
+        clients, rounds = self.clients[self._some], self.rounds[self._some]
         prior = sum(c * (weights.T @ r @ weights) for c, r in self._terms)
-        cross = sum(c[:, self.clients] * (r @ weights)[self.rounds].T for c, r in self._terms)  # (n_clients, n_points)
-        return np.asarray(prior - cross @ self.inverse @ np.asarray(cross).T)
+        cross = np.asarray(sum(c[:, clients] * (r @ weights)[rounds].T for c, r in self._terms))
+        return np.asarray(prior - cross @ self.inverse @ cross.T)
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,8 @@ def lone_utilities(heard: Utilities, likeness: Likeness, rounds: Indices, client
     for client, kind in enumerate(likeness.kinds.tolist()):  # who answered as another did is worth as much alone
         alike = np.flatnonzero(likeness.kinds == kind)
         mean[:, client] = np.where(np.isnan(heard[:, alike]).all(axis=1), mean[:, client], _first(heard[:, alike]))
-    process = LoneProcess(likeness, rounds, clients, noise)
-    return Lone(np.where(np.isnan(heard), mean, heard), (known - residuals) * scale[rounds], scale, process)
+    conditioned = LoneProcess(likeness, rounds, clients, noise)
+    return Lone(np.where(np.isnan(heard), mean, heard), (known - residuals) * scale[rounds], scale, conditioned)
 
 
 @dataclass(frozen=True)
