@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import inspect
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,29 @@ def test_paths_may_be_text(tmp_path, monkeypatch):
     assert fedworth.open_ledger("recorded").is_closed
     report = fedworth.run(fedworth.RunSettings(settings), "run")
     assert report.clients == ledger.clients
+
+
+def example_of(name: str) -> str:
+    """The lines under "Example:" at the end of a public function's docstring."""
+    text = inspect.getdoc(getattr(fedworth, name)) or ""
+    return textwrap.dedent(text.split("Example:\n")[1]) if "Example:\n" in text else ""
+
+
+FUNCTIONS = [name for name in fedworth.__all__ if kind_of(getattr(fedworth, name)) == "function"]
+
+
+def test_public_functions_have_examples():
+    assert sum(bool(example_of(name)) for name in FUNCTIONS) >= 45
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if example_of(name)])
+def test_an_example_calls_its_function_with_options_that_there_are(name):
+    tree = ast.parse(example_of(name))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    own = [
+        node for node in calls if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "fedworth"
+    ]
+    assert name in {node.func.attr for node in own if isinstance(node.func, ast.Attribute)}
+    for node in own:
+        signature = inspect.signature(getattr(fedworth, ast.unparse(node.func).removeprefix("fedworth.")))
+        signature.bind(*node.args, **{str(keyword.arg): keyword.value for keyword in node.keywords})

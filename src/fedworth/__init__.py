@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from fedworth.report.plots import plot_rounds as plot_rounds
     from fedworth.report.plots import plot_values as plot_values
     from fedworth.report.report import Report as Report
+    from fedworth.report.report import report_from as report_from
     from fedworth.report.rewards import Rewards as Rewards
     from fedworth.report.rewards import RewardSettings as RewardSettings
     from fedworth.report.rewards import rewards as rewards
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from fedworth.utility.planning.choose import choose_plan as choose_plan
     from fedworth.utility.subset import stratified_subset as stratified_subset
     from fedworth.valuation.valuation import Valuation as Valuation
+    from fedworth.valuation.valuation import valuation_from as valuation_from
     from fedworth.valuation.value import value as value
     from fedworth.valuation.worth import Worth as Worth
 
@@ -137,6 +139,7 @@ _HOMES = {
     "plot_values": "report.plots",
     "read_report": "report.files",
     "record_into": "federation.live.recorder",
+    "report_from": "report.report",
     "report_on": "pipeline.report_on",
     "resume_ledger": "ledger.writer",
     "rewards": "report.rewards",
@@ -152,6 +155,7 @@ _HOMES = {
     "task_from_utility": "federation.own_utility",
     "task_of": "federation.simulation.simulate",
     "utility_cache": "utility.cache",
+    "valuation_from": "valuation.valuation",
     "value": "valuation.value",
     "verify_ledger": "ledger.ledger",
     "write_report": "report.files",

@@ -135,3 +135,34 @@ def test_an_older_report_has_no_findings():
 def test_a_report_with_a_broken_finding_is_refused():
     with pytest.raises(ArtefactError, match="not a finding"):
         report_from({**report().document(), "findings": [{"kind": "large update"}]})
+
+
+def test_a_report_is_indexed_iterated_sorted_and_compared():
+    made = report()
+    assert made["b"].value == 2.0
+    assert [line.client for line in made] == ["a", "b", "c"]
+    assert max(made).client == "b"
+    assert len(made) == 3
+    assert report_from(made.document()) == made
+    assert made != report(title="another")
+    assert made != 1
+
+
+def test_a_report_chooses_comfedsv_and_says_so_in_short():
+    assert report().chosen.method == "comfedsv"
+    assert report(valuations=(valuation("truth", 1.0, 2.0, 3.0), valuation("fedsv", 1.0, 2.0, 3.0))).chosen.method == (
+        "fedsv"
+    )
+    assert repr(report()) == "<Report 't': 3 clients by comfedsv, fedsv, truth; findings: 0>"
+    with pytest.raises(ArtefactError, match="no method gave values"):
+        _ = report(valuations=()).chosen
+
+
+def test_a_report_shows_itself_in_a_notebook_and_as_a_data_frame():
+    pytest.importorskip("pandas")
+    assert "t — comfedsv: potential" in report()._repr_html_()
+    frame = report().to_dataframe()
+    assert len(frame) == 9
+    assert frame["method"].tolist()[::3] == ["comfedsv", "fedsv", "truth"]
+    listed = list(csv.reader(io.StringIO(csv_text(report()))))
+    assert list(frame.columns) == listed[0]

@@ -38,7 +38,11 @@ def complete(
     matrix: UtilityMatrix, settings: FactorSettings | None = None, *, start: Factors | None = None
 ) -> FactorCompletion:
     """The factor completion of a utility matrix; `start`: round factors near the answer, such as those of the rounds
-    before, from which the way is short. They do not change what is certified, only how soon."""
+    before, from which the way is short. They do not change what is certified, only how soon.
+
+    Example:
+        completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3))
+    """
     settings = settings or FactorSettings()
     if matrix.is_truth:
         raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def save_completion(completion: Completion, path: Place) -> None:
-    """Write a completion, whole or not at all."""
+    """Write a completion, whole or not at all.
+
+    Example:
+        fedworth.save_completion(completion, "completion.npz")
+    """
     if isinstance(completion, FactorCompletion):
         save_factors(completion, path)
         return
@@ -26,7 +30,11 @@ def save_completion(completion: Completion, path: Place) -> None:
 
 
 def load_completion(path: Place) -> "FactorCompletion | ModelCompletion":
-    """The completion at `path`."""
+    """The completion at `path`.
+
+    Example:
+        completion = fedworth.load_completion("completion.npz")
+    """
     arrays = read_npz(path)
     try:
         if str(arrays.get("kind", "factors")) == "factors":

@@ -31,7 +31,11 @@ class Coverage:
 
 
 def coverage(matrix: UtilityMatrix) -> Coverage:
-    """What was seen of the cells that a completion must know or estimate."""
+    """What was seen of the cells that a completion must know or estimate.
+
+    Example:
+        fedworth.coverage(utilities).share_seen
+    """
     columns = needed_columns(matrix)
     columns = columns[columns.any(axis=1)]  # (n_columns, n_clients)
     seen = matrix.within(columns)

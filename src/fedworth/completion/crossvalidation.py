@@ -43,7 +43,12 @@ def choose_factors(
     n_folds: int = N_FOLDS,
     rng: np.random.Generator,
 ) -> Choice:
-    """The rank and relative penalty with the least held-out error; the smaller rank among equals."""
+    """The rank and relative penalty with the least held-out error; the smaller rank among equals.
+
+    Example:
+        choice = fedworth.choose_factors(utilities, rng=numpy.random.default_rng(0))
+        fedworth.complete(utilities, choice.settings)
+    """
     reduced = matrix.within(needed_columns(matrix))
     folds = folds_of(reduced, n_folds, rng)
     candidates = []

@@ -61,6 +61,9 @@ def task_from_estimator(
 
     `names` are what the ledger calls coefficients and intercept, `("0", "1")` where a list of arrays was sent. Labels
     of a classifier are recoded by its `classes_`.
+
+    Example:
+        task = fedworth.task_from_estimator(fitted, test_inputs, test_labels)
     """
     kind = type(estimator).__name__
     if any(tree in kind.lower() for tree in TREES):

@@ -48,7 +48,11 @@ class UtilityModule(nn.Module):
 
 
 def task_from_utility(utility: Callable[[Any], float], like: Like, *, rule: Rule | None = None) -> Task:
-    """A task whose models are judged by `utility(model) → float`, higher is better; `like` is a model's form."""
+    """A task whose models are judged by `utility(model) → float`, higher is better; `like` is a model's form.
+
+    Example:
+        task = fedworth.task_from_utility(lambda model: -my_loss(model), {"weights": weights})
+    """
     if len(like) == 0:
         raise UsageError("like: an empty model, expected one with the federation's tensors, whatever their numbers")
     module = UtilityModule(utility, like)

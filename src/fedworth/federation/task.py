@@ -130,6 +130,9 @@ def task_from_loader(module: nn.Module, batches: Iterable[object], **more: Any) 
 
     A batch is (inputs, labels), (first, second, …, labels) or a dictionary with labels in it; `more` is passed on to
     `Task`. The loader must not shuffle, or the task is another one each time.
+
+    Example:
+        task = fedworth.task_from_loader(model, test_loader)
     """
     inputs, labels = gathered(batches)
     return Task(module, inputs, labels, **more)

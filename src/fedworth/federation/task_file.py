@@ -23,7 +23,11 @@ from fedworth.storage import Place
 
 
 def load_task(text: str) -> Task:
-    """The task that `mytask.py:task` names."""
+    """The task that `mytask.py:task` names.
+
+    Example:
+        task = fedworth.load_task("mytask.py:task")
+    """
     file, _, name = text.rpartition(":")
     if not file or not name:
         raise UsageError(f"--task {text}: expected a Python file and a name in it, such as mytask.py:task")

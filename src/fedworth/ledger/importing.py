@@ -42,7 +42,11 @@ LISTS_MODELS = ", ".join(SUFFIXES)
 def import_folder(
     folder: Place, ledger: Place, *, aggregation: Aggregation = "samples", progress: Progress = silent
 ) -> Ledger:
-    """Write the ledger of a folder of models."""
+    """Write the ledger of a folder of models.
+
+    Example:
+        ledger = fedworth.import_folder("kept-models", "my.ledger")
+    """
     folder = Path(folder)
     rounds = _round_folders(folder)
     counts = _sample_counts(folder, aggregation)

@@ -169,12 +169,20 @@ class Ledger:
 
 
 def open_ledger(folder: Place) -> Ledger:
-    """The ledger at `folder`, its manifest checked link by link; the round files are checked when opened."""
+    """The ledger at `folder`, its manifest checked link by link; the round files are checked when opened.
+
+    Example:
+        ledger = fedworth.open_ledger("my.ledger")
+    """
     return _read_ledger(Path(folder), with_files=False)
 
 
 def verify_ledger(folder: Place) -> Ledger:
-    """Check every line and every byte of a ledger; the error names the first bad round."""
+    """Check every line and every byte of a ledger; the error names the first bad round.
+
+    Example:
+        head = fedworth.verify_ledger("my.ledger").chain
+    """
     ledger = _read_ledger(Path(folder), with_files=True)
     if ledger.is_closed:
         ledger.final_model()

@@ -237,7 +237,11 @@ def create_ledger(
     settings: Mapping[str, Any] | None = None,
     quarantine: bool = False,
 ) -> LedgerWriter:
-    """A new ledger for these clients (more may join); `aggregation` is how the server averages."""
+    """A new ledger for these clients (more may join); `aggregation` is how the server averages.
+
+    Example:
+        writer = fedworth.create_ledger("my.ledger", aggregation="samples")
+    """
     checked_name("aggregation", aggregation)
     folder = Path(folder)
     check_names(list(clients), str(folder))
@@ -257,7 +261,11 @@ def create_ledger(
 
 
 def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
-    """The ledger at `folder`, ready for its next round, with what was never committed cleared away."""
+    """The ledger at `folder`, ready for its next round, with what was never committed cleared away.
+
+    Example:
+        writer = fedworth.resume_ledger("my.ledger")
+    """
     folder = Path(folder)
     read_header(folder)  # what is no ledger is not locked either
     refuse_exposed(folder)

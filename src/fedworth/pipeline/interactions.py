@@ -37,7 +37,11 @@ class Interaction:
 
 
 def interactions_of(completion: Completion) -> tuple[Interaction, ...]:
-    """Every pair of clients that were heard, the most redundant first."""
+    """Every pair of clients that were heard, the most redundant first.
+
+    Example:
+        fedworth.interactions_of(completion)[0]
+    """
     heard = _heard(completion)
     found = shapley_interactions(completed_game(completion))
     pairs = [
@@ -56,7 +60,11 @@ def completed_game(completion: Completion) -> Utilities:
 
 
 def shapiq_game(completion: Completion) -> "shapiq.Game":
-    """Everyone's completed game for `shapiq`: player i is the i-th client that was heard."""
+    """Everyone's completed game for `shapiq`: player i is the i-th client that was heard.
+
+    Example:
+        game = fedworth.shapiq_game(completion)
+    """
     try:
         from shapiq import Game
     except ImportError:

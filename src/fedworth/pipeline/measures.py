@@ -74,7 +74,11 @@ def compare_measures(
     data_folder: Place | None = None,
     progress: Progress = silent,
 ) -> tuple[MeasureRow, ...]:
-    """Value the ledger by each of these measures; `with_truth` where the ledger has kept the absent clients' models."""
+    """Value the ledger by each of these measures; `with_truth` where the ledger has kept the absent clients' models.
+
+    Example:
+        fedworth.compare_measures(ledger, task, fedworth.ValuingSettings(), ["comfedsv", "banzhaf"])
+    """
     if not names:
         raise UsageError("no measure to compare; name one or more of " + ", ".join(MEASURES))
     wanted: list[ValuedBy] = [checked_name("measure of worth", name) for name in names]

@@ -42,7 +42,11 @@ def run(
     resume: bool = False,
     progress: Progress = silent,
 ) -> Report:
-    """Run all stages into `folder`; with `resume`, only those that are not there yet."""
+    """Run all stages into `folder`; with `resume`, only those that are not there yet.
+
+    Example:
+        report = fedworth.run(fedworth.RunSettings(), "runs/demo", resume=True)
+    """
     folder, simulation = Path(folder), settings.simulation
     device_named(settings.device)
     otherwise = "was run with other settings; resume with the same ones, or name another folder"

@@ -112,7 +112,12 @@ class Comparison:
 
 
 def compare_reports(reports: Sequence[Report], names: Sequence[str], *, methods: Sequence[str] = ()) -> Comparison:
-    """Reports on the same clients, side by side; each by its chosen method, or by these methods one after the other."""
+    """Reports on the same clients, side by side; each by its chosen method, or by these methods one after the other.
+
+    Example:
+        reports = [fedworth.read_report(f"{run}/report.json") for run in ("a", "b")]
+        fedworth.compare_reports(reports, ["a", "b"])
+    """
     columns = _columns(reports, names, methods)
     if len(columns) < 2:
         raise UsageError("one column of values cannot be compared; name two runs or more, or two methods with --method")

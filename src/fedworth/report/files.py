@@ -31,14 +31,22 @@ def write_report(
 
 
 def read_report(path: Place) -> Report:
-    """The report at `path` (`report.json`)."""
+    """The report at `path` (`report.json`).
+
+    Example:
+        report = fedworth.read_report("runs/demo/report.json")
+    """
     return report_from(read_json(path))
 
 
 def write_statement(
     report: Report, client: str, folder: Place, page: PageSettings | None = None, *, rewards: Rewards | None = None
 ) -> Path:
-    """Write one client's statement; the file is named by the client's place and what is harmless of its name."""
+    """Write one client's statement; the file is named by the client's place and what is harmless of its name.
+
+    Example:
+        fedworth.write_statement(report, "north", "statements")
+    """
     folder = Path(folder)
     text = statement_html(report, client, page, rewards=_fitting(rewards, report))
     make_folder(folder)

@@ -43,7 +43,11 @@ def plot_values(report: Report, ax: Any = None) -> Any:
 
 
 def plot_gains(report: Report, ax: Any = None) -> Any:
-    """How much better the model was after each round than before the first."""
+    """How much better the model was after each round than before the first.
+
+    Example:
+        fedworth.plot_gains(report, ax=axes)
+    """
     rounds = _rounds(report)
     if rounds.gains is None:
         raise ArtefactError(f"{report.title}: what each round gained was not measured")
@@ -55,7 +59,11 @@ def plot_gains(report: Report, ax: Any = None) -> Any:
 
 
 def plot_course(report: Report, ax: Any = None) -> Any:
-    """Each client's value, added up over the rounds; the best in blue, those that end below zero in orange."""
+    """Each client's value, added up over the rounds; the best in blue, those that end below zero in orange.
+
+    Example:
+        fedworth.plot_course(report).figure.savefig("course.svg")
+    """
     rounds, found = _rounds(report), _by_round(report)
     sums = np.cumsum(found, axis=0)
     axes = _axes(ax, 10)
@@ -72,7 +80,11 @@ def plot_course(report: Report, ax: Any = None) -> Any:
 
 
 def plot_rounds(report: Report, ax: Any = None) -> Any:
-    """Who added what in which round, the most valuable on top: blue helped, orange harmed."""
+    """Who added what in which round, the most valuable on top: blue helped, orange harmed.
+
+    Example:
+        fedworth.plot_rounds(report).figure.savefig("rounds.svg")
+    """
     matplotlib = _matplotlib()
     rounds, found = _rounds(report), _by_round(report)
     place = {client: k for k, client in enumerate(report.clients)}
@@ -88,7 +100,11 @@ def plot_rounds(report: Report, ax: Any = None) -> Any:
 
 
 def plot_comparison(comparison: Comparison, ax: Any = None) -> Any:
-    """Each client's value in each report, with its interval."""
+    """Each client's value in each report, with its interval.
+
+    Example:
+        fedworth.plot_comparison(comparison).figure.savefig("compare.svg")
+    """
     axes = _axes(ax, len(comparison.rows))
     n = len(comparison.names)
     for column, name in enumerate(comparison.names):

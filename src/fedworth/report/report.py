@@ -85,7 +85,7 @@ class Report:
 
     def __repr__(self) -> str:
         methods = ", ".join(valuation.method for valuation in self.valuations) or "none"
-        return f"<Report {self.title!r}: {len(self)} clients by {methods}; {len(self.findings)} findings>"
+        return f"<Report {self.title!r}: {len(self)} clients by {methods}; findings: {len(self.findings)}>"
 
     def _repr_html_(self) -> str:
         chosen = self.chosen
@@ -129,7 +129,11 @@ class Report:
 
 
 def report_from(document: dict[str, Any]) -> Report:
-    """The report that `document()` gave."""
+    """The report that `document()` gave.
+
+    Example:
+        assert fedworth.report_from(report.document()) == report
+    """
     try:
         return Report(
             document["title"],

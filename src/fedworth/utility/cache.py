@@ -122,7 +122,12 @@ class UtilityCache:
 
 
 def utility_cache(ledger: Ledger, oracle: TaskOracle) -> UtilityCache:
-    """The cache beside this ledger of what this oracle measures."""
+    """The cache beside this ledger of what this oracle measures.
+
+    Example:
+        oracle = fedworth.FastOracle(task)
+        utilities = fedworth.observe(ledger, oracle, cache=fedworth.utility_cache(ledger, oracle))
+    """
     identity = [type(oracle).__name__, oracle.measure, oracle.task.fingerprint, architecture(oracle.task)]
     device = oracle.task.device.type
     elsewhere = [] if device == "cpu" else [device]

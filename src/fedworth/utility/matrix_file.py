@@ -32,7 +32,11 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
-    """Write a utility matrix, whole or not at all."""
+    """Write a utility matrix, whole or not at all.
+
+    Example:
+        fedworth.save_utilities(utilities, "utilities.npz")
+    """
     arrays: Arrays = {
         "clients": np.array(matrix.clients, dtype=np.str_),
         "participants": matrix.participants,
@@ -55,7 +59,11 @@ def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
 
 
 def load_utilities(path: Place, *, is_truth: bool = False) -> UtilityMatrix:
-    """The utility matrix at `path`. `is_truth`: allow cells beyond the participants in a brought file too."""
+    """The utility matrix at `path`. `is_truth`: allow cells beyond the participants in a brought file too.
+
+    Example:
+        utilities = fedworth.load_utilities("mine.npz")
+    """
     arrays = read_npz(path)
     is_written = "cell_rounds" in arrays
     expected = ("utilities", "coalitions", "participants", *(["cell_coalitions"] if is_written else []))

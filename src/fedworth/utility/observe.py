@@ -78,6 +78,9 @@ def observe(ledger: Ledger, oracle: Oracle, plan: Plan | None = None, **how: Unp
 
     Without a plan, all coalitions of each round's participants. Without a weighting, coalitions are averaged as fits
     the federation: `ledger.default_weighting`. The options are those of `observe_and_count`.
+
+    Example:
+        utilities = fedworth.observe(ledger, fedworth.FastOracle(task))
     """
     return observe_and_count(ledger, oracle, plan, **how).matrix
 

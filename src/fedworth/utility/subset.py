@@ -22,7 +22,11 @@ from fedworth.federation.task import Task
 
 
 def stratified_subset(task: Task, n_samples: int, *, rng: np.random.Generator) -> Task:
-    """The task with `n_samples` of its test samples, each class in proportion, in the order they had."""
+    """The task with `n_samples` of its test samples, each class in proportion, in the order they had.
+
+    Example:
+        small = fedworth.stratified_subset(task, 500, rng=numpy.random.default_rng(0))
+    """
     n_all = len(task.labels)
     if not 1 <= n_samples <= n_all:
         raise UsageError(f"{n_samples} test samples: expected 1 to {n_all}, as many as there are")

@@ -162,7 +162,11 @@ class Valuation:
 
 
 def valuation_from(document: dict[str, Any]) -> Valuation:
-    """The valuation that `document()` gave."""
+    """The valuation that `document()` gave.
+
+    Example:
+        assert fedworth.valuation_from(valuation.document()) == valuation
+    """
     try:
         errors, known = document["standard_errors"], document.get("uncertainty")
         return Valuation(

@@ -39,7 +39,11 @@ def value(
     strict: bool = False,
 ) -> Valuation:
     """What each client is worth by this method. ComFedSV rests on `completion`, or on factors that `settings` ask for;
-    `comfedsv-factors` is ComFedSV by factors, under a name of its own beside another completion."""
+    `comfedsv-factors` is ComFedSV by factors, under a name of its own beside another completion.
+
+    Example:
+        fedworth.value(utilities, "fedsv")["north"].value
+    """
     checked_name("method", method)
     if method in MEASURED:
         return replace(MEASURED[method](matrix, strict=strict), trail=_trail(matrix, None))

@@ -19,6 +19,7 @@ from fedworth.report.page.findings import WORDS
 from fedworth.report.report import Report, report_from
 from fedworth.report.rewards import rewards
 from fedworth.valuation.valuation import Valuation
+from tests.support.browser import chromium
 from tests.support.reports import HOSTILE, hospitals
 
 LEAST = {"ink": 7, "soft": 4.5, "link": 4.5, "good": 4.5, "care": 4.5, "bad": 4.5, "plus": 3, "minus": 3, "edge": 3}
@@ -173,6 +174,17 @@ def test_rewards_stand_on_the_page_if_asked_for():
 def test_a_noun_must_be_a_word():
     with pytest.raises(UsageError, match="--noun"):
         PageSettings(noun=" ")
+
+
+def test_without_a_browser_its_tests_say_what_to_install(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    for name in ("FEDWORTH_CHROMIUM", "FEDWORTH_BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"), chromium():
+        pass
+    monkeypatch.setenv("FEDWORTH_BROWSER", "require")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"), chromium():
+        pass
 
 
 def test_ticks_are_round_and_packed_numbers_are_the_rounded_ones():

@@ -218,6 +218,9 @@ def record_into(
 
     `rule` is what the server makes of its clients' models, if it is not the weighted mean; it goes into the header.
     With `real_weights` clients report any weight above 0 instead of a number of samples.
+
+    Example:
+        recorder = fedworth.record_into("my.ledger", ["north", "south"])
     """
     place = Path(folder)
     if resume and is_ledger(place):

@@ -57,7 +57,11 @@ def simulate(
     resume: bool = False,
     progress: Progress = silent,
 ) -> Ledger:
-    """Train a federation as the settings say and record it at `folder`, or finish a killed run's."""
+    """Train a federation as the settings say and record it at `folder`, or finish a killed run's.
+
+    Example:
+        ledger = fedworth.simulate(fedworth.SimulationSettings(n_clients=6, copies=()), "my.ledger")
+    """
     folder, dataset = Path(folder), _dataset(settings, data_folder)
     federation, task = _federation(settings, dataset), _task(settings, dataset)
     document = {"simulation": settings.document(), "test_sha256": task.fingerprint}
@@ -84,7 +88,11 @@ def simulation_of(ledger: Ledger) -> SimulationSettings:
 
 
 def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
-    """The task of a simulated federation, remade from its settings and checked to be the same."""
+    """The task of a simulated federation, remade from its settings and checked to be the same.
+
+    Example:
+        task = fedworth.task_of(fedworth.open_ledger("runs/demo/ledger"))
+    """
     settings, expected = simulation_of(ledger), ledger.settings.get("test_sha256")
     if settings.n_clients != len(ledger.clients):
         found = f"the settings speak of {settings.n_clients} clients, the ledger has {len(ledger.clients)}"

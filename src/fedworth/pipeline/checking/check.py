@@ -64,7 +64,11 @@ class Check:
 
 
 def check_values(ledger: Ledger, task: Task, settings: ValuingSettings, *, progress: Progress = silent) -> Check:
-    """Try on this federation what must hold of its values."""
+    """Try on this federation what must hold of its values.
+
+    Example:
+        fedworth.check_values(ledger, task, fedworth.ValuingSettings())
+    """
     if settings.without:
         raise UsageError("a check is of the whole federation; leave --without out")
     if len(ledger.clients) > MOST_CLIENTS:

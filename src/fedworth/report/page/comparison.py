@@ -14,7 +14,11 @@ LANE = 11
 
 
 def comparison_html(comparison: Comparison, settings: PageSettings | None = None) -> str:
-    """The page of a comparison."""
+    """The page of a comparison.
+
+    Example:
+        Path("compare.html").write_text(fedworth.comparison_html(comparison))
+    """
     settings = settings or PageSettings()
     return render(
         "comparison.html",

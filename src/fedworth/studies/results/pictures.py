@@ -41,7 +41,7 @@ SETTINGS = {
 
 def draw(panels: Sequence[Panel], path: Path) -> None:
     """Write the panels side by side as one picture; the ending of `path` says which kind (.svg, .png)."""
-    plt = _pyplot()
+    plt = _pyplot(backend="Agg")
     with plt.rc_context(SETTINGS):
         n_across = min(MOST_ACROSS, len(panels)) if len(panels) != 4 else 2
         n_down = -(-len(panels) // n_across)
@@ -49,7 +49,7 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
         size = (width, PANEL_INCHES[1] * n_down + 0.5)
         figure, grid = plt.subplots(n_down, n_across, figsize=size, squeeze=False, layout="constrained")
         for axes, panel in zip(grid.flat, panels, strict=False):
-            _draw_panel(axes, panel)
+            plot_panel(panel, axes)
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_visible(False)
         _shared_legend(figure, grid)
@@ -60,7 +60,9 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def _draw_panel(axes: Any, panel: Panel) -> None:
+def plot_panel(panel: Panel, ax: Any = None) -> Any:
+    """One panel of a study's picture on axes of yours, or of a new figure; the axes."""
+    axes = ax if ax is not None else _pyplot().subplots(figsize=PANEL_INCHES, layout="constrained")[1]
     names = list(dict.fromkeys(series.name for series in panel.series))
     for position, series in enumerate(panel.series):
         style = _papers_style(series.name, names) if series.is_papers else _style(series.name, names)
@@ -86,6 +88,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         _label_powers(axes)
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
+    return axes
 
 
 def _label_powers(axes: Any) -> None:
@@ -134,11 +137,12 @@ def _shared_legend(figure: Any, grid: Any) -> None:
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
-def _pyplot() -> Any:
+def _pyplot(backend: str | None = None) -> Any:
     try:
         import matplotlib
 
-        matplotlib.use("Agg")
+        if backend is not None:
+            matplotlib.use(backend)
         import matplotlib.pyplot as plt
     except ImportError:
         raise UsageError("pictures need matplotlib: install it with  pip install 'fedworth[studies]'") from None

@@ -52,6 +52,9 @@ def choose_plan(
 
     `with_truth`: as if everyone had taken part in every round. Equal arguments give equal plans, and a plan with more
     permutations begins with those of a smaller one.
+
+    Example:
+        plan = fedworth.choose_plan(fedworth.participation(ledger), fedworth.PlanSettings(permutations=100))
     """
     asked = settings or PlanSettings()
     if asked.permutations is None:
