@@ -23,6 +23,7 @@ import torch
 
 from fedworth.errors import LedgerError, ModelError
 from fedworth.federation.live.claims import Settled
+from fedworth.federation.live.guard import attempt
 from fedworth.federation.rules.rule import Rule
 from fedworth.federation.task import Task
 from fedworth.ledger.counts import checked_count
@@ -127,10 +128,11 @@ class LiveRecorder:
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Keep the weights that the server gives these clients from now on; one that cannot be used is left out."""
-        for name, weight in weights.items():
+        given: dict[str, Any] = attempt(lambda: {**weights}) or {}
+        for name, weight in given.items():
             try:
                 self.weights[name] = checked_count(weight, self.writer.counting, f"weight of client {name!r}")
-            except ModelError as error:
+            except Exception as error:  # a server may give anything
                 log.error("fedworth: %s; for weights that are not whole: record(…, real_weights=True)", error)
 
     def close(self, final_model: Arrays) -> None:

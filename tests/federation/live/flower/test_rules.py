@@ -183,21 +183,39 @@ def replies(round_, members):
     ]
 
 
-def by_flower(strategy, ledger, on):
-    """Every round's utilities, each coalition aggregated by Flower's own strategy in the state it had in that round."""
+def by_flower(strategy, ledger, on, *, noisy=False):
+    """Every round's utilities, each coalition aggregated by Flower's own strategy in the state it had in that round; if
+    `noisy`, with what the recorded next model has beside the strategy's."""
     grid = InProcessGrid(ClientApp(), N_NODES)
     rows = []
-    for round_ in ledger.rounds():
+    models = [round_.global_model for round_ in ledger.rounds()]
+    for round_, after in zip(ledger.rounds(), [*models[1:], ledger.final_model()], strict=True):
         number, members = round_.entry.number, round_.entry.participants
         list(strategy.configure_train(number, ArrayRecord(dict(round_.global_model)), ConfigRecord(), grid))
         row = np.zeros(2**N_NODES)
         for coalition in range(1, 2**N_NODES):
             chosen = [k for k in members if coalition >> k & 1]
-            arrays, _ = copy.deepcopy(strategy).aggregate_train(number, replies(round_, chosen))
-            row[coalition] = loss(round_.global_model, on) - loss(arrays.to_torch_state_dict(), on)
+            made = aggregated(copy.deepcopy(strategy), number, round_, chosen)
+            if noisy:
+                whole = aggregated(copy.deepcopy(strategy), number, round_, members)
+                made = {key: made[key] + after[key] - whole[key] for key in made}
+            row[coalition] = loss(round_.global_model, on) - loss(made, on)
         strategy.aggregate_train(number, replies(round_, members))
         rows.append(row)
     return np.array(rows)
+
+
+def aggregated(strategy, number, round_, members):
+    arrays, _ = strategy.aggregate_train(number, replies(round_, members))
+    return arrays.to_torch_state_dict()
+
+
+@pytest.mark.parametrize(("name", "noiseless"), [("server", "clipping"), ("client", "FedAvg")])
+def test_under_noise_values_are_those_of_the_rounds_own_noise_for_every_coalition(tmp_path, name, noiseless):
+    ledger = federation(NOISY[name](), tmp_path / "l", n_rounds=2)
+    matrix = observe(ledger, FastOracle(task()), plan_exact(participation(ledger)), weighting=ledger.default_weighting)
+    expected = by_flower(STRATEGIES[noiseless](), ledger, task(), noisy=True)
+    np.testing.assert_allclose(fedsv(matrix).values, sum(shapley_by_definition(row) for row in expected), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [FastOracle, LoopOracle])

@@ -196,7 +196,8 @@ def test_weights_that_the_server_gives_are_used_and_recorded(tmp_path):
     train(recording, n_rounds=1)
     values = recording.values(task())
     assert sorted(values) == [f"clinic-{k}" for k in range(4)]
-    recording.weigh({"clinic-0": 2.5, "clinic-1": 0.5, "clinic-2": float("nan")})
+    recording.weigh({"clinic-0": 2.5, "clinic-1": 0.5, "clinic-2": float("nan"), "clinic-3": "much"})
+    recording.weigh(None)
     after = train(recording, n_rounds=1, first=2)
     recording.close()
     ledger = verify_ledger(tmp_path / "l")
