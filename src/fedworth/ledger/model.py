@@ -37,6 +37,7 @@ BEYOND = 2.0**24
 def check_alike(model: Model, like: Model, where: str) -> float:
     """Refuse a model whose tensors are not those of `like`, or whose values cannot be averaged with it; return its
     largest value."""
+    _refuse_bytes(model, where)
     if set(model) != set(like):
         odd = sorted(set(model) ^ set(like), key=str)
         shown = ", ".join(repr(name)[:80] for name in odd[:5]) + (", …" if len(odd) > 5 else "")
@@ -49,7 +50,17 @@ def check_finite(model: Model, where: str) -> float:
     its largest value."""
     if not model:
         raise ModelError(f"{where}: no tensors in it")
+    _refuse_bytes(model, where)
     return max(_check_one(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())
+
+
+def _refuse_bytes(model: Model, where: str) -> None:
+    """Refuse what is no numbers but a file: XGBoost's strategies send a booster as one row of bytes."""
+    if model and all(tensor.dtype == torch.uint8 and tensor.ndim == 1 for tensor in model.values()):
+        raise ModelError(
+            f"{where}: holds bytes, not weights, as federations of trees (XGBoost) send; a coalition's model is the "
+            "mean of its members' models, and the mean of two trees is no tree, so they cannot be valued"
+        )
 
 
 def beyond_the_others(largest: Mapping[str, float], of_global: float) -> dict[str, str]:

@@ -79,7 +79,8 @@ class FastOracle:
 
     def _of_part(self, part: Part) -> Utilities | None:
         """The utilities of a part, summed over samples; nothing if only the plain loop will do."""
-        pays = part.sizes <= self._routes.largest_sharing(part.varying)  # (n_part,)
+        largest = self._routes.largest_sharing(part.varying, at_once=self._criterion.is_whole)
+        pays = part.sizes <= largest  # (n_part,)
         found = np.zeros(len(pays))
         for shares_prefix in np.unique(pays).tolist():
             is_alike = pays == shares_prefix

@@ -24,7 +24,7 @@ from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import one_torch_thread
 from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.fast.heads import Head, head_of
-from fedworth.utility.fast.sections import Sections, cut, largest_sharing
+from fedworth.utility.fast.sections import Sections, cut, largest_sharing, numbers
 from fedworth.utility.fast.selfcheck import (
     N_SAMPLES,
     check_head,
@@ -41,6 +41,9 @@ KERNEL_BATCH = 256
 
 LOOP_BATCH, LOOP_IMAGES = 512, 64
 
+
+MOST_AT_ONCE = 64 << 20
+"""Bytes that a client's prefix of the whole test set may take, where a measure looks at the whole."""
 
 SEVERAL_INPUTS = "its inputs are several tensors"
 OWN_UTILITY = "its utility is a function of your own"
@@ -105,10 +108,15 @@ class Routes:
         """The routes taken so far."""
         return list(self._found.values())
 
-    def largest_sharing(self, varying: frozenset[str]) -> float:
-        """The most members for which a coalition is worth measuring by the prefixes of its members."""
+    def largest_sharing(self, varying: frozenset[str], *, at_once: bool) -> float:
+        """The most members for which a coalition is worth measuring by the prefixes of its members; `at_once` if all
+        samples' prefixes must be in memory together, which is not done where they are large."""
         sections = self._cut(varying)
-        return largest_sharing(sections) if isinstance(sections, Sections) else 0.0
+        if not isinstance(sections, Sections) or sections.prefix is None:
+            return 0.0
+        size = sum(numbers(node) for node in sections.prefix.gives)
+        is_too_large = at_once and 4 * size * len(self.task.labels) > MOST_AT_ONCE
+        return 0.0 if is_too_large else largest_sharing(sections)
 
     def route(self, part: Part, *, to_kernel: bool, pays: bool) -> Route:
         """The route for a part's models, which differ in its `varying` tensors.
