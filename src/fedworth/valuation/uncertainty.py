@@ -9,7 +9,7 @@ Out: `Uncertainty`, which a valuation carries.
     trust             r = rms(sd) / sd(values): below .3 clients can be told apart, up to 1 roughly, above not at all
 
 r predicts how far the values are from the truth: over simulated federations its rank correlation with the real error
-was .8 to .9 (`docs/fidelity.md`).
+was .82 (`docs/fidelity.md`).
 """
 
 import math

@@ -11,7 +11,7 @@ shared ones, O the own ones, A = K_SS⁻¹ K_SO:
     w_O = (K_OO − K_OS A)⁻¹ (k_O − k_S A),      w_S = K_SS⁻¹ k_S − A w_O
 
 The covariance of sums over rounds has each client's own variance from its own and thinned other points, and the
-correlations of the thinned points alone. `docs/fidelity.md` says what the cut loses.
+correlations of the thinned points alone.
 """
 
 from dataclasses import dataclass, field
