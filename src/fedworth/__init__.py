@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedworth.completion.completion_file import save_completion as save_completion
     from fedworth.completion.coverage import coverage as coverage
     from fedworth.completion.crossvalidation import choose_factors as choose_factors
+    from fedworth.completion.models import complete_by_models as complete_by_models
     from fedworth.errors import FedworthError as FedworthError
     from fedworth.federation.coefficients import task_from_estimator as task_from_estimator
     from fedworth.federation.groups import group_ledger as group_ledger
@@ -119,6 +120,7 @@ _HOMES = {
     "compare_reports": "report.comparison",
     "comparison_html": "report.page",
     "complete": "completion.complete",
+    "complete_by_models": "completion.models",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",
     "group_ledger": "federation.groups",

@@ -98,8 +98,6 @@ def _show_one(made: "Valuation", args: argparse.Namespace, notes: tuple[str, ...
     show_lines([f"{made.method}: {BASES[made.method]}"])
     if made.completion is not None:
         show_lines([f"completion: {made.completion.get('status', made.completion['kind'])}"])
-    if made.uncertainty is not None:
-        show_lines([made.uncertainty.sentence])
     warn([*notes, *made.warnings])
 
 

@@ -47,16 +47,29 @@ class Table:
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    note: str = ""  # what to know before reading it
 
 
 def values_table(report: Report) -> Table:
-    """Every client's value, share and rank by the main methods, side by side."""
+    """Every client's value, share and rank by the main methods, side by side, and how far to trust them.
+
+    ComFedSV has its 90 % interval, and a rank its own: `5 (3–6)`; clients worth the same share a rank, `=5`.
+    """
     shown = [v for method in MAIN if (v := report.valuation(method)) is not None] or list(report.valuations)
     headings = ["client"]
     for valuation in shown:
-        headings += [LABELS[valuation.method], "share", "rank"]
+        headings += [LABELS[valuation.method], *(["90 % interval"] if _is_sure(valuation) else []), "share", "rank"]
     rows = [[name, *(cell for v in shown for cell in _cells(v, k))] for k, name in enumerate(report.clients)]
-    return Table("What each client is worth", tuple(headings), tuple(tuple(row) for row in rows))
+    return Table("What each client is worth", tuple(headings), tuple(tuple(row) for row in rows), trust_text(report))
+
+
+def trust_text(report: Report) -> str:
+    """How far ComFedSV, or the first valuation that knows, can be trusted, in a sentence; and whom to doubt."""
+    for valuation in report.valuations:
+        if valuation.uncertainty is not None:
+            doubts = "".join(f" Mind: {doubt}." for doubt in valuation.uncertainty.doubts)
+            return f"{LABELS[valuation.method]}: {valuation.uncertainty.sentence}{doubts}"
+    return ""
 
 
 def baselines_table(report: Report) -> Table | None:
@@ -122,7 +135,7 @@ def markdown(report: Report) -> str:
     parts.append("\n".join(f"- **{LABELS[v.method]}** — {BASES[v.method]}" for v in report.valuations))
     parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
-        parts += [f"## {table.title}", _markdown_table(table)]
+        parts += [f"## {table.title}", _markdown_table(table), *([_plain(table.note)] if table.note else [])]
     if report.findings:
         parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.findings)]
     completed = report.valuation("comfedsv")
@@ -158,10 +171,27 @@ def csv_text(report: Report) -> str:
     return buffer.getvalue()
 
 
-def _cells(valuation: Valuation, client: int) -> tuple[str, str, str]:
-    rank = valuation.ranks[client]
+def _is_sure(valuation: Valuation) -> bool:
+    """Whether a valuation by completion knows its intervals."""
+    return valuation.completion is not None and valuation.uncertainty is not None
+
+
+def _cells(valuation: Valuation, client: int) -> tuple[str, ...]:
     share = _number(valuation.shares[client], ".1%")
-    return _value(valuation, client), share, ABSENT if rank is None else str(rank)
+    if valuation.uncertainty is None or not _is_sure(valuation):
+        return _value(valuation, client), share, _rank(valuation, client)
+    low, high = valuation.uncertainty.intervals(valuation.values)[client]
+    interval = ABSENT if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
+    ranks = valuation.uncertainty.rank_intervals[client]
+    between = "" if ranks is None or ranks[0] == ranks[1] else f" ({ranks[0]}–{ranks[1]})"
+    return _value(valuation, client), interval, share, _rank(valuation, client) + between
+
+
+def _rank(valuation: Valuation, client: int) -> str:
+    rank = valuation.ranks[client]
+    if rank is None:
+        return ABSENT
+    return f"={rank}" if valuation.ranks.count(rank) > 1 else str(rank)
 
 
 def _value(valuation: Valuation, client: int) -> str:

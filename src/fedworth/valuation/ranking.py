@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-EQUAL = 1e-9
-"""Values closer than this, relative to the largest, are equal."""
+EQUAL = 1e-7
+"""Values closer than this, relative to the largest, are equal: what the rounding of float32 models can do to copies."""
 
 
 def ranks_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
