@@ -65,7 +65,7 @@ class Answers:
         for name, like in origin.items():
             moved = np.empty((len(factors), like.numel()), dtype=np.float32)
             for part, updates in self._pieces(name, used):
-                moved[:, part] = factors[:, many] @ updates[many]
+                moved[:, part] = factors @ updates if many.all() else factors[:, many] @ updates[many]
                 for row, factor, mine in zip(moved, factors, own, strict=True):
                     row[part] += factor[mine] @ updates[mine]
             for model, update in zip(made, moved, strict=True):
@@ -75,13 +75,14 @@ class Answers:
     def _pieces(self, name: str, used: Indices) -> Iterator[tuple[slice, NDArray[np.float32]]]:
         """The updates of one tensor, flat, (n_used, n_numbers), piece by piece."""
         n_numbers = self.rounds[0].global_model[name].numel()
-        if self._kept is not None:
-            yield slice(0, n_numbers), self._kept[name][used]
-            return
+        is_all = len(used) == len(self.places[0])
         width = max(1, PIECE_BYTES // (4 * max(len(used), 1)))
         for start in range(0, n_numbers, width):
             part = slice(start, min(start + width, n_numbers))
-            yield part, self._updates(name, used, part)
+            if self._kept is None:
+                yield part, self._updates(name, used, part)
+            else:  # no copy of all of them: it would take as much memory again
+                yield part, self._kept[name][:, part] if is_all else self._kept[name][used, part]
 
     @cached_property
     def _kept(self) -> dict[str, NDArray[np.float32]] | None:
