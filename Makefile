@@ -1,4 +1,4 @@
-# make demo | test | check | format | live | torture | bench | studies        the rest: fedworth --help
+# make demo | test | check | format | live | torture | bench | studies | locked | sbom | audit        the rest: fedworth --help
 # the page is tested in Chromium: one that is there, or Debian's where make may install it, else those tests are skipped
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -9,7 +9,7 @@ SOURCES := src tests benchmarks tools examples
 
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test chromium check format live torture bench studies clean
+.PHONY: demo test chromium check format live torture bench studies locked lock sbom audit clean
 
 demo: $(STAMP)
 	$(BIN)/fedworth run --seed 25 --out runs/demo --resume
@@ -49,6 +49,25 @@ live: .venv-flower/.installed .venv-flower-oldest/.installed .venv-flower-1.22/.
 # every attack of docs/reliability.md, counted: an hour and more; one alone: python -m tools.torture power
 torture: $(STAMP)
 	$(BIN)/python -m tools.torture
+
+# the environment again, every wheel held against its sha256; of one platform, so `make` itself goes by versions alone
+locked: $(STAMP)
+	$(BIN)/pip install --quiet --force-reinstall --no-deps --require-hashes --requirement locks/main.txt
+
+# the sha256 of every pinned package, anew after a pin has changed
+lock: $(STAMP)
+	$(BIN)/python tools/supply.py lock constraints.txt locks/main.txt
+	for name in $(patsubst constraints-%.txt,%,$(wildcard constraints-*.txt)); do \
+		.venv-$$name/bin/python tools/supply.py lock constraints-$$name.txt locks/$$name.txt; done
+
+# a bill of materials (CycloneDX) of what is installed
+sbom: $(STAMP)
+	$(BIN)/python tools/supply.py sbom locks/main.txt sbom.json
+
+# known faults of the pinned packages; pip-audit and its database must be reachable
+audit: $(STAMP)
+	@$(BIN)/pip install --quiet pip-audit || { echo "pip-audit cannot be reached from here: run make audit where it can"; exit 1; }
+	$(BIN)/pip-audit --no-deps --disable-pip --require-hashes --requirement locks/main.txt
 
 # ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md; fails if a bar is missed
 bench: $(STAMP)
