@@ -165,7 +165,8 @@ def naive_losses(task: Task, round_: Round, coalitions: Memberships) -> list[flo
 
 def exact_utilities(task: Task, round_: Round, wanted: Mixtures) -> NDArray[np.float64]:
     """The plain loop in float64."""
-    module, inputs = copy.deepcopy(task.module).double(), task.inputs.double()
+    module = copy.deepcopy(task.module).double()
+    inputs = task.inputs.double() if task.inputs.is_floating_point() else task.inputs
     models = {k: _widened(model) for k, model in round_.client_models.items()}
     losses = []
     for row, of_global in zip(wanted.of_clients, wanted.of_global.tolist(), strict=True):

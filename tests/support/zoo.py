@@ -118,7 +118,13 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
         ROWS,
         "kernel",
     ),
-    "tanh": (lambda: S(L(8, 16), nn.Tanh(), L(16, 4)), ROWS, "graph"),
+    "tanh": (lambda: S(L(8, 16), nn.Tanh(), L(16, 4)), ROWS, "kernel"),
+    "deep gelu": (lambda: S(L(8, 16), nn.GELU(), L(16, 13), nn.GELU(), L(13, 4)), ROWS, "kernel"),
+    "gelu by tanh": (lambda: S(L(8, 16), nn.GELU(approximate="tanh"), L(16, 4)), ROWS, "kernel"),
+    "silu": (lambda: S(L(8, 16), nn.SiLU(), L(16, 4)), ROWS, "kernel"),
+    "sigmoid": (lambda: S(L(8, 16), nn.Sigmoid(), L(16, 4)), ROWS, "kernel"),
+    "leaky relu": (lambda: S(L(8, 16), nn.LeakyReLU(0.1), L(16, 4)), ROWS, "kernel"),
+    "two kinds": (lambda: S(L(8, 16), nn.Tanh(), L(16, 8), nn.ReLU(), L(8, 4)), ROWS, "graph"),
     "cnn": (
         lambda: S(_conv(1, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout2d(), nn.Flatten(), L(64, 4)),
         GREY,
@@ -159,7 +165,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     ),
     "branching": (Branching, ROWS, "loop"),
     "recurrent": (Recurrent, LINES, "graph"),
-    "attentive": (Attentive, LINES, "graph"),
+    "attentive": (Attentive, LINES, "loop"),
 }
 
 

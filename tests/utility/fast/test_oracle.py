@@ -355,3 +355,16 @@ def test_torchs_own_threads_are_as_before():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_models_that_differ_in_very_much_are_left_to_the_plain_loop(monkeypatch):
+    wide = nn.Sequential(nn.Linear(8, 1 << 15), nn.ReLU(), nn.Linear(1 << 15, 4))
+    task = task_of(lambda: wide, ROWS)
+    monkeypatch.setattr(routes, "MOST_BYTES", 0)
+    round_, wanted = round_of(task.module, 2), all_mixtures("uniform", 2)
+    oracle = FastOracle(task)
+    assert oracle.utilities(round_, wanted).tobytes() == LoopOracle(task).utilities(round_, wanted).tobytes()
+    assert oracle.describe() == "plain: models differ in 1 MB, more than mixing them otherwise would save"
+    frozen = round_of(task.module, 2, frozen=("0.",))
+    oracle.utilities(frozen, wanted)
+    assert "kernel: 2 of 4 tensors vary" in oracle.describe()

@@ -76,3 +76,17 @@ def test_what_is_done_meanwhile_is_done_once_and_its_error_is_raised_where_it_is
     failing = meanwhile(fails, n_threads)
     with pytest.raises(UsageError, match="no"):
         failing()
+
+
+def test_a_thread_that_is_put_aside_holds_up_nobody():
+    goes_on, caller = threading.Event(), threading.get_ident()
+
+    def of_block(block):
+        if threading.get_ident() != caller:
+            assert goes_on.wait(timeout=30)
+        return np.array([2.0**block])
+
+    try:
+        assert sum_over_blocks(of_block, 8, n_threads=2).tolist() == [255]
+    finally:
+        goes_on.set()

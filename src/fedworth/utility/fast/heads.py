@@ -1,9 +1,9 @@
-"""Heads the kernels know: logits that are affine in the models, and ReLU layers up to the logits.
+"""Heads the kernels know: logits that are affine in the models, and linear layers with activations up to the logits.
 
 In: a module's sections, a round's models, the coalitions' mixtures. Out: each coalition's loss, summed over the
-samples. A head is recognised by the graph alone: after the cut there may be nothing, or relu, linear, relu, linear, …,
-linear with rows of samples between them. Kernels sum along a trie, which is possible because all coefficients come from
-one weight a client:
+samples. A head is recognised by the graph alone: after the cut there may be nothing, or f, linear, f, linear, …, linear
+with rows of samples between them, f always the same: relu, leaky relu, tanh, sigmoid, silu or gelu. Kernels sum along a
+trie, which is possible because all coefficients come from one weight a client:
 
     c_{S,k} = a_k / Σ_{j∈S} a_j,  g_S = 0      or      c_{S,k} = a_k,  g_S = 1 − Σ_{j∈S} a_j.
 """
@@ -20,6 +20,16 @@ from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import Prefix, SampleBatch, only_layer, tensor_of
 from fedworth.utility.fast.averages import Averages, averages
 from fedworth.utility.fast.graph import Exported, operation, shape_of
+from fedworth.utility.fast.kernels.activations import (
+    GELU,
+    LEAKY_RELU,
+    RELU,
+    SIGMOID,
+    SILU,
+    TANH,
+    TANH_GELU,
+    Activation,
+)
 from fedworth.utility.fast.kernels.first import first_layers
 from fedworth.utility.fast.kernels.hidden import hidden_sums
 from fedworth.utility.fast.kernels.lanes import TILE
@@ -33,7 +43,7 @@ from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.weighting import Mixtures
 
 MOST_WEIGHTS = 1 << 22
-"""Weights after the first relu; running sums of them are kept for every thread, a dozen at a time."""
+"""Weights after the first activation; running sums of them are kept for every thread, a dozen at a time."""
 
 Layer = tuple[fx.Node, fx.Node | None]
 """Weight and bias of a linear layer."""
@@ -41,9 +51,10 @@ Layer = tuple[fx.Node, fx.Node | None]
 
 @dataclass(frozen=True)
 class Head:
-    """The linear layers that follow the cut, a relu before each; none if the cut is at the logits."""
+    """The linear layers that follow the cut, an activation before each; none if the cut is at the logits."""
 
     layers: tuple[Layer, ...]
+    activation: Activation
 
 
 def head_of(sections: Sections) -> Head | None:
@@ -51,22 +62,41 @@ def head_of(sections: Sections) -> Head | None:
     if sections.prefix is None or len(sections.prefix.gives) != 1:
         return None
     layers: list[Layer] = []
-    node, is_rectified = sections.prefix.gives[0], False
+    activations: set[Activation] = set()
+    node, is_active = sections.prefix.gives[0], False
     while node is not sections.exported.output:
         if len(node.users) != 1:
             return None
         (user,) = node.users
-        layer = _layer(node, user, sections.exported)
-        if operation(user) == "linear" and layer is not None and is_rectified:
+        layer, activation = _layer(node, user, sections.exported), _activation(user)
+        if layer is not None and is_active:
             layers.append(layer)
-            is_rectified = False
-        elif operation(user) == "relu":
-            is_rectified = True
+            is_active = False
+        elif activation is not None and not is_active:
+            activations.add(activation)
+            is_active = True
         elif not _keeps_rows(user):
             return None
         node = user
     n_weights = sum(numbers(weight) for weight, _ in layers)
-    return None if is_rectified or n_weights > MOST_WEIGHTS else Head(tuple(layers))
+    if is_active or len(activations) > 1 or n_weights > MOST_WEIGHTS:
+        return None
+    return Head(tuple(layers), next(iter(activations), Activation()))
+
+
+def _activation(node: fx.Node) -> Activation | None:
+    """The activation that a node is, if the kernels know it."""
+    match operation(node):
+        case "relu":
+            return Activation(RELU)
+        case "leaky_relu":
+            slope = [*node.args[1:], 0.01][0]
+            return Activation(LEAKY_RELU, float(slope)) if isinstance(slope, float | int) else None
+        case "gelu":
+            return Activation(TANH_GELU if node.kwargs.get("approximate") == "tanh" else GELU)
+        case "tanh" | "sigmoid" | "silu" as name:
+            return Activation({"tanh": TANH, "sigmoid": SIGMOID, "silu": SILU}[name])
+    return None
 
 
 def _layer(inputs: fx.Node, node: fx.Node, exported: Exported) -> Layer | None:
@@ -138,7 +168,7 @@ def head_losses(
 
     def of_batch(index: int) -> NDArray[np.float64]:
         found = [
-            softmax_sums(block, later()) if packed is None else hidden_sums(block, later(), packed)
+            softmax_sums(block, later()) if packed is None else hidden_sums(block, later(), packed, head.activation)
             for block in outputs.blocks(samples[index])
         ]
         return found[0] if len(found) == 1 else np.asarray(sum(found))
@@ -147,7 +177,7 @@ def head_losses(
 
 
 def _packed(layers: Sequence[tuple[Floats, Floats]], *, starts: bool) -> PackedLayers | None:
-    """Everybody's layers after the first relu, if there are any; sums start from the first model or from nothing."""
+    """Everybody's layers after the first activation, if any; sums start from the first model or from nothing."""
     if not layers:
         return None
     weights, biases = zip(*layers, strict=True)

@@ -4,7 +4,8 @@
     prefix   the affine prefix once a client, the rest once a coalition, if averaging costs less than it saves
     graph    the whole graph once a coalition, from the constants on; batch norm folded, images channels-last
     loop     the module itself once a coalition: torch.export refuses it, or its graph cannot be cut
-    plain    the plain loop's own batches: samples influence each other, or half precision rounds differently
+    plain    the plain loop's own batches: samples influence each other, half precision rounds differently, or models
+             differ in so many numbers that nothing pays
 
 A module is exported once and cut once for each set of tensors found to vary. A route that cannot be run is passed
 over, and the next one says so; a route that runs and disagrees is an error.
@@ -22,7 +23,7 @@ from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import one_torch_thread
-from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
+from fedworth.utility.fast.graph import Exported, NotExportable, export, operation, shape_of
 from fedworth.utility.fast.heads import Head, head_of
 from fedworth.utility.fast.sections import Sections, cut, largest_sharing, numbers
 from fedworth.utility.fast.selfcheck import (
@@ -40,6 +41,13 @@ KERNEL_BATCH = 256
 """Samples that a thread takes at once to the kernels."""
 
 LOOP_BATCH, LOOP_IMAGES = 512, 64
+
+MOST_BYTES = 64 << 20
+"""How much of a model may differ between clients on a CPU. Beyond, differences, mixtures and checks in float64 take
+more memory and time than anything shared saves."""
+
+ATTENTION = "scaled_dot_product_attention"
+"""Modules have faster ways of their own through attention, which a graph does not show."""
 
 
 MOST_AT_ONCE = 64 << 20
@@ -100,6 +108,7 @@ class Routes:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.module = copy.deepcopy(task.module).eval()
+        self._n_bytes: dict[str, int] = {name: int(tensor.nbytes) for name, tensor in self.module.state_dict().items()}
         self._exported: Exported | str | None = None
         self._cuts: dict[frozenset[str], Sections] = {}
         self._found: dict[tuple[frozenset[str], bool, bool], Route] = {}
@@ -111,6 +120,8 @@ class Routes:
     def largest_sharing(self, varying: frozenset[str], *, at_once: bool) -> float:
         """The most members for which a coalition is worth measuring by the prefixes of its members; `at_once` if all
         samples' prefixes must be in memory together, which is not done where they are large."""
+        if self._is_large(varying):
+            return 0.0
         sections = self._cut(varying)
         if not isinstance(sections, Sections) or sections.prefix is None:
             return 0.0
@@ -148,13 +159,13 @@ class Routes:
         return self._cuts[varying]
 
     def _candidates(self, origin: Model, varying: frozenset[str], to_kernel: bool, pays: bool) -> Iterator[Route]:
-        plain = self._must_be_plain(origin)
+        if plain := self._must_be_plain(origin, varying):
+            yield PlainRoute(plain)
+            return
         is_image = isinstance(self.task.inputs, torch.Tensor) and self.task.inputs.ndim == 4
         images = is_image and any(t.ndim == 4 for t in origin.values())
         sections = self._cut(varying)
-        if plain:
-            yield PlainRoute(plain)
-        elif isinstance(sections, str):
+        if isinstance(sections, str):
             yield from _loops(sections, images)
         else:
             if to_kernel and (head := self._head(sections)):
@@ -162,11 +173,19 @@ class Routes:
             if pays:
                 yield SectionsRoute(_cut_at(sections), sections.batch_size, images, sections, "prefix")
             whole = cut(sections.exported, varying, shares_prefix=False)
+            if whole.constants is None and ATTENTION in map(operation, sections.exported.graph_module.graph.nodes):
+                yield from _loops("nothing of it can be shared, and it has its own way through attention", images)
             why = "no affine prefix" if sections.prefix is None else "its affine prefix costs less than averaging it"
             yield SectionsRoute(why, whole.batch_size, images, whole, "graph")
             yield from _loops("its graph cannot be run in sections", images)
 
-    def _must_be_plain(self, origin: Model) -> str:
+    def _is_large(self, varying: frozenset[str]) -> bool:
+        return self.task.device.type == "cpu" and self._megabytes(varying) > MOST_BYTES >> 20
+
+    def _megabytes(self, varying: frozenset[str]) -> int:
+        return sum(self._n_bytes.get(name, 0) for name in varying) >> 20
+
+    def _must_be_plain(self, origin: Model, varying: frozenset[str]) -> str:
         """Why only the plain loop will do, or nothing."""
         if not isinstance(self.task.inputs, torch.Tensor):
             return SEVERAL_INPUTS
@@ -175,6 +194,8 @@ class Routes:
         if any(t.is_floating_point() and t.dtype not in (torch.float32, torch.float64) for t in origin.values()):
             return "half precision rounds each model differently"
         refuse_unfit(self.task, origin)
+        if self._is_large(varying):
+            return f"models differ in {self._megabytes(varying)} MB, more than mixing them otherwise would save"
         if not rows_are_alone(self.module, origin, self.task.inputs[:N_SAMPLES]):
             return "a sample's logits depend on the batch it is in"
         return ""

@@ -1,11 +1,12 @@
-"""Cross-entropy of averaged ReLU networks, from the pre-activations of their first hidden layer.
+"""Cross-entropy of averaged networks, ReLU or another activation, from the pre-activations of their first hidden layer.
 
 Sums run over the first pre-activations z = Σ a_k z_k, linear in the model, and over every later layer's W = Σ a_k W_k
 and b = Σ a_k b_k. With s = 1/Σ a_k the averaged network computes, since relu(s·z) = s·relu(z) for s > 0,
 
     x₁ = relu(z),  x₂ = relu(s²·W₁x₁ + s·b₁),  x₃ = relu(s·W₂x₂ + s·b₂), …
 
-so nothing is scaled before it has been through a product. The last layer has no relu: its outputs are the logits.
+so nothing is scaled before it has been through a product. Any other activation f takes s·z, and what follows takes s
+once less. The last layer has none: its outputs are the logits.
 All sums are of integers, in the whole units of `averages`: one for the pre-activations of a block, and two for each
 later layer, of its weights and its biases. Units are factors, and go with s: `scales` are the products.
 
@@ -18,12 +19,14 @@ Lanes beyond the last sample carry the label −1 and lose exactly 0.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.compile import compiled, compiled_within
 from fedworth.utility.fast.averages import Averages, groups
+from fedworth.utility.fast.kernels.activations import RELU, Activation, activate
 from fedworth.utility.fast.kernels.lanes import LANES, TILE
 from fedworth.utility.fast.kernels.layers import Integers, PackedLayers, pack_tiles, pack_weights
 from fedworth.utility.fast.kernels.products import (
@@ -44,7 +47,7 @@ WEIGHTS_AT_ONCE = 1 << 16
 """Numbers in the summed weights of the steps taken together: a quarter of a second-level cache."""
 
 
-def hidden_sums(block: Block, averages: Averages, layers: PackedLayers) -> NDArray[np.float64]:
+def hidden_sums(block: Block, averages: Averages, layers: PackedLayers, activation: Activation) -> NDArray[np.float64]:
     """Σ loss over a block's samples after each wanted step: (n_steps,).
 
     If sums start from a model, the clients' pre-activations are relative to it.
@@ -65,7 +68,7 @@ def hidden_sums(block: Block, averages: Averages, layers: PackedLayers) -> NDArr
             held = (first, min(first + n_held, tiles.shape[1]))
             packed, packed_start = pack_tiles(tiles, start, held, members, factors[0], of_start[0])
             measure_hidden(
-                packed, packed_start, weights, start_weights, layers.widths, layers.n_classes,
+                packed, packed_start, weights, start_weights, layers.widths, layers.n_classes, *activation,
                 labels[first * TILE : (first + n_held) * TILE], steps.clients, steps.sources, steps.targets,
                 steps.wanted, group.scales(averages.shares), steps.n_slots, parts,
             )  # fmt: skip
@@ -89,12 +92,21 @@ def _largest(extremes: Floats) -> NDArray[np.float64]:
 
 
 @compiled_within
-def _run_layers(xs: Floats, ys: Floats, weights: Floats, at: int, widths: NDArray[np.int64], scales: Floats) -> Floats:
+def _run_layers(
+    xs: Floats,
+    ys: Floats,
+    weights: Floats,
+    at: int,
+    widths: NDArray[np.int64],
+    scales: Floats,
+    kind: int,
+    slope: Any,
+) -> Floats:
     """A tile's logits from its first activations in `xs`; they end up in one of `xs` and `ys`, which take turns."""
-    gain = scales[0]
+    gain, one = scales[0] if kind == RELU else np.float32(1.0), np.float32(1.0)
     for layer in range(len(widths) - 1):
-        n_inputs, n_outputs = widths[layer], widths[layer + 1]
-        floor = np.float32(0.0) if layer < len(widths) - 2 else np.float32(-np.inf)
+        n_inputs, n_outputs, is_last = widths[layer], widths[layer + 1], layer == len(widths) - 2
+        floor = np.float32(0.0) if kind == RELU and not is_last else np.float32(-np.inf)
         of_weights, of_biases = gain * scales[2 * layer + 1], scales[2 * layer + 2]
         biases = at + n_inputs * n_outputs
         for out in range(0, n_outputs, WIDEST):
@@ -103,7 +115,9 @@ def _run_layers(xs: Floats, ys: Floats, weights: Floats, at: int, widths: NDArra
             run_panel(width, (xs, 0, weights, at, biases + out, ys, out * TILE, n_inputs, *effect))
             at += width * n_inputs
         at += n_outputs
-        gain = np.float32(1.0)
+        if kind != RELU and not is_last:
+            activate(kind, (ys, one, slope, n_outputs * TILE))
+        gain = one
         xs, ys = ys, xs
     return xs
 
@@ -116,6 +130,8 @@ def measure_hidden(
     start_weights: Integers,
     widths: NDArray[np.int64],
     n_classes: int,
+    kind: int,
+    slope: float,
     labels: Labels,
     clients: NDArray[np.int32],
     sources: NDArray[np.int32],
@@ -128,7 +144,7 @@ def measure_hidden(
     """Add to each wanted step's parts what these tiles' samples lose: Π m, Σ e, Σ linear part."""
     n_steps, n_tiles, n_layers = len(clients), len(labels) // TILE, len(widths) - 1
     size, tile_size, n_weights = packed.shape[1], widths[0] * TILE, weights.shape[1]
-    joins = n_layers == 1 and widths[1] <= WIDEST
+    joins = kind == RELU and n_layers == 1 and widths[1] <= WIDEST
     n_together = max(1, min(WEIGHTS_AT_ONCE // n_weights, n_steps))
     sums = np.empty(n_slots * size + TILE, np.int32)  # the slots, and a place for sums nobody continues
     weight_sums = np.empty(n_slots * n_weights + LANES, np.int32)
@@ -136,7 +152,7 @@ def measure_hidden(
     xs, ys = np.empty(widths.max() * TILE, np.float32), np.empty(widths.max() * TILE, np.float32)
     sums[:size] = start
     weight_sums[:n_weights] = start_weights
-    lowest = np.float32(-np.inf)
+    lowest, leak = np.float32(-np.inf), np.float32(slope)
     for first_step in range(0, n_steps, n_together):
         steps = range(first_step, min(first_step + n_together, n_steps))
         for step in steps:
@@ -158,12 +174,15 @@ def measure_hidden(
                     gain = scales[step, 0] * scales[step, 1]
                     effect = (step_weights, at, biases, xs, 0, widths[0], gain, scales[step, 2], lowest)
                     join_and_run_panel(widths[1], (*place, *effect))
-                elif wanted[step]:
+                elif wanted[step] and kind == RELU:
                     join_and_rectify((*place, xs, 0, tile_size))
+                elif wanted[step]:
+                    join((*place, xs, 0, tile_size))
+                    activate(kind, (xs, scales[step, 0], leak, tile_size))
                 else:  # always continued: a trie has no step that leads nowhere
                     add((sums, source, target, packed, client, tile_size))
                     continue
-                logits = xs if joins else _run_layers(xs, ys, step_weights, at, widths, scales[step])
+                logits = xs if joins else _run_layers(xs, ys, step_weights, at, widths, scales[step], kind, leak)
                 of_tile = cross_entropy((logits, labels, tile * TILE, n_classes))
                 parts[step, 0] *= of_tile[0]
                 parts[step, 1] += of_tile[1]
