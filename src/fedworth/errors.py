@@ -111,6 +111,10 @@ class MachineError(FedworthError):
 def unknown_name(kind: str, found: str, known: Iterable[str]) -> UsageError:
     """The error for a name nobody knows, with the nearest name that somebody does."""
     names = sorted(known)
-    near = difflib.get_close_matches(found, names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return UsageError(f"unknown {kind} {found!r}: {hint}known are {', '.join(names)}")
+    return UsageError(f"unknown {kind} {found!r}: {near_name(found, names, cutoff=0.4)}known are {', '.join(names)}")
+
+
+def near_name(found: str, known: Iterable[str], *, cutoff: float) -> str:
+    """The question whether the nearest of the known names was meant, or nothing if none is near."""
+    near = difflib.get_close_matches(found, sorted(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}? " if near else ""

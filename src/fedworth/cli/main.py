@@ -7,14 +7,17 @@ work where it works. So help and a mistyped option take no longer than Python it
 import argparse
 import contextlib
 import io
+import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
+from fedworth.cli.arguments import Parser, Wrapped, parse, wants_json
 from fedworth.cli.results import check, compare, interactions, rewards, statement
-from fedworth.errors import FedworthError, MachineError
+from fedworth.cli.show import whole_words
+from fedworth.errors import FedworthError, MachineError, UsageError
 
 COMMANDS = (
     simulate,
@@ -49,11 +52,11 @@ class _Version(argparse.Action):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="fedworth",
         description="What each client's data is worth in a federation.",
         epilog="example:\n  fedworth run --out runs/demo\n\nexit codes: docs/exit-codes.md",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Wrapped,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -67,42 +70,58 @@ def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
 
     def act() -> None:
-        top = parser()
-        for text in given:
-            if text.startswith("--") and text.endswith("=--"):
-                top.error(f"argument {text[:40]!r}: expected a value")  # argparse would drop the dashes and their type
-        args = top.parse_args(given, argparse.Namespace(line=given))
-        args.action(args)
+        args, usage = parse(parser(), given)
+        try:
+            args.action(args)
+        except UsageError as error:
+            error.add_note(usage)
+            raise
 
     _make_output_safe()
+    return code_of(act, as_json=wants_json(given))
 
-    return code_of(act)
 
-
-def code_of(action: Callable[[], None]) -> int:
-    """Do it, and say how it ended: an error is one line on standard error and a code."""
+def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
+    """Do it, and say how it ended: an error is a line on standard error, one more of usage if it helps, and a code."""
     try:
         action()
         _flush()
-    except FedworthError as error:
-        _say_error(str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; what was written is whole, and can be resumed", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
         _stop_printing()  # whoever read has seen enough
-        return 0
-    except OSError as error:
-        _stop_printing()
+    except (FedworthError, KeyboardInterrupt, OSError, MemoryError) as error:
+        if isinstance(error, OSError):
+            _stop_printing()
+        return _tell(error, as_json=as_json)
+    return 0
+
+
+def _tell(error: BaseException, *, as_json: bool) -> int:
+    """Say on standard error what went wrong, as text or as one line of JSON; the exit code."""
+    kind, code, message = _ending(error)
+    lead = "" if isinstance(error, KeyboardInterrupt) else "error: "
+    lines = [_printable(text) for text in (message, *getattr(error, "__notes__", ()))]
+    if as_json:
+        document = {"error": kind, "exit_code": code, "message": lines[0], "usage": lines[1] if lines[1:] else None}
+        print(json.dumps(document), file=sys.stderr)
+        return code
+    for line in (lead + lines[0], *lines[1:]):
+        print(whole_words(line, sys.stderr), file=sys.stderr)
+    return code
+
+
+def _ending(error: BaseException) -> tuple[str, int, str]:
+    """What an error is called, the exit code, and what to say."""
+    if isinstance(error, FedworthError):
+        return type(error).__name__, error.exit_code, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted", INTERRUPTED, "interrupted; what was written is whole, and can be resumed"
+    if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         remedy = "what was written before is whole: make room, or name another place"
-        _say_error(f"{where}{error.strerror or error}; {remedy}")
-        return MachineError.exit_code
-    except MemoryError as error:
-        _say_error(f"this needs more memory than the machine has ({error}); ask for less, or use a larger machine")
-        return MachineError.exit_code
-    return 0
+        said = f"{where}{error.strerror or error}; {remedy}"
+    else:
+        said = f"this needs more memory than the machine has ({error}); ask for less, or use a larger machine"
+    return MachineError.__name__, MachineError.exit_code, said
 
 
 def _make_output_safe() -> None:
@@ -112,9 +131,9 @@ def _make_output_safe() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _say_error(text: str) -> None:
-    """One line on standard error; what an artefact or a client put into it can neither paint nor scroll a terminal."""
-    print(f"error: {''.join(c if c.isprintable() else ' ' for c in text)}", file=sys.stderr)
+def _printable(text: str) -> str:
+    """On one line; what an artefact or a client put into it can neither paint nor scroll a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _flush() -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fedworth.cli.arguments import Wrapped
 from fedworth.errors import UsageError
 from fedworth.names import CHOICES, DEFAULT_COMPLETION, checked_name
 
@@ -32,7 +33,7 @@ def command(
         help=summary,
         description=summary,
         epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Wrapped,
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     parser.set_defaults(action=action)
@@ -131,7 +132,19 @@ def rank_of(text: str) -> int:
 
 def add_data_option(parser: argparse.ArgumentParser) -> None:
     """Where data sets lie."""
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where data sets lie (default: $FEDWORTH_DATA)")
+    parser.add_argument(
+        "--data", type=data_folder, metavar="FOLDER", help="where data sets lie (default: $FEDWORTH_DATA)"
+    )
+
+
+def data_folder(text: str) -> Path:
+    """A folder of data sets; the name of a data set, where no folder has that name, is a slip for `--dataset`."""
+    if text in CHOICES["data set"] and not Path(text).is_dir():
+        raise UsageError(
+            f"--data {text}: expected the folder where data sets lie, found the name of a data set and no folder of "
+            f"that name; choose a data set with --dataset {text}, an option of simulate and run"
+        )
+    return Path(text)
 
 
 def add_as_average_option(parser: argparse.ArgumentParser) -> None:

@@ -1,10 +1,12 @@
 """How commands speak: tables and JSON on standard output, progress and warnings on standard error."""
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from fedworth.ledger.finding import Finding
@@ -38,7 +40,7 @@ def show_table(table: "Table") -> None:
 def show_lines(lines: Iterable[str]) -> None:
     """Plain lines on standard output."""
     for line in lines:
-        print(line)
+        print(whole_words(line, sys.stdout))
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:
@@ -51,7 +53,15 @@ def show_findings(findings: "Sequence[Finding]") -> None:
 def warn(warnings: Iterable[str]) -> None:
     """Warnings on standard error."""
     for warning in warnings:
-        print(f"warning: {_on_one_line(warning)}", file=sys.stderr)
+        print(whole_words(f"warning: {_on_one_line(warning)}", sys.stderr), file=sys.stderr)
+
+
+def whole_words(line: str, stream: TextIO | None) -> str:
+    """The line as it is for a file or a pipe; for a terminal broken between words, as the terminal would not."""
+    if stream is None or stream.closed or not stream.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    return "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False))
 
 
 @contextmanager

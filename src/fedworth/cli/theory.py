@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedworth.cli.arguments import Wrapped
 from fedworth.cli.options import command, real, whole
 from fedworth.cli.show import show_json, show_table
 from fedworth.errors import UsageError
@@ -25,7 +26,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help=summary,
         description=summary,
         epilog=f"example:\n  {EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Wrapped,
     )
     parts = top.add_subparsers(dest="statement", required=True, metavar="STATEMENT")
     _add_observation(parts)
