@@ -116,14 +116,13 @@ ORACLES: tuple[Callable[[Task, Measure], TaskOracle], ...] = (LoopOracle, FastOr
 
 
 def net_ledger(folder: Path, seed: int) -> Ledger:
-    """Two rounds of clients whose first layers are larger than the global model's."""
+    """A round of clients whose first layers are larger than the global model's."""
     torch.manual_seed(seed)
     start = {name: tensor.clone() for name, tensor in Net().state_dict().items()}
     writer = create_ledger(folder, ["0", "1", "2"], aggregation="uniform")
-    for _ in range(2):
-        noise = {str(k): {name: 1.5 * torch.rand(t.shape) for name, t in start.items()} for k in range(3)}
-        models = {k: {n: _plus(t, each[n]) for n, t in start.items()} for k, each in noise.items()}
-        writer.record_round(start, {name: Answer(model, 1 + int(name)) for name, model in models.items()})
+    noise = {str(k): {name: 1.5 * torch.rand(t.shape) for name, t in start.items()} for k in range(3)}
+    models = {k: {n: _plus(t, each[n]) for n, t in start.items()} for k, each in noise.items()}
+    writer.record_round(start, {name: Answer(model, 1 + int(name)) for name, model in models.items()})
     writer.release()
     return open_ledger(folder)
 
