@@ -93,10 +93,13 @@ def test_value_prints_one_json_document_with_the_promised_keys(brought, tmp_path
         document = json.loads(capsys.readouterr().out)
         assert list(document) == [
             *("method", "clients", "values", "standard_errors", "completion", "warnings"),
-            *("uncertainty", "trail"),
+            *("uncertainty", "trail", "basis", "shares", "ranks", "intervals_90"),
         ]
         assert document["method"] == method
-        assert len(document["values"]) == 3
+        assert len(document["values"]) == len(document["shares"]) == len(document["ranks"]) == 3
+        assert sum(document["shares"]) == pytest.approx(1)
+        assert document["ranks"][document["values"].index(max(document["values"]))] == 1
+        assert document["basis"]
         assert (document["completion"] is None) == (method != "comfedsv")
 
 

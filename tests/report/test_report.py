@@ -166,3 +166,13 @@ def test_a_report_shows_itself_in_a_notebook_and_as_a_data_frame():
     assert frame["method"].tolist()[::3] == ["comfedsv", "fedsv", "truth"]
     listed = list(csv.reader(io.StringIO(csv_text(report()))))
     assert list(frame.columns) == listed[0]
+
+
+def test_the_words_of_headings_are_explained_below_their_table():
+    values, agreed = (table for table in tables(report()) if table.words)
+    assert values.words.startswith("share: ")
+    assert [text.split(":")[0] for text in agreed.words.split("; ")] == ["error / spread", "d"]
+    for table in (values, agreed):
+        assert table.words in markdown(report())
+    (without_copies,) = (t for t in tables(report(copies=())) if t.title == agreed.title)
+    assert "; d:" not in without_copies.words

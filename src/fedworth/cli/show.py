@@ -32,8 +32,7 @@ def show_table(table: "Table") -> None:
         padding = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
         texts = [row[0] + padding[0], *(pad + cell for pad, cell in zip(padding[1:], row[1:], strict=True))]
         print("  ".join(texts).rstrip())
-    if table.note:
-        print(_on_one_line(table.note))
+    show_lines(_on_one_line(text) for text in (table.note, table.words) if text)
     print()
 
 

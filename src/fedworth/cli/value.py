@@ -18,6 +18,8 @@ from fedworth.errors import UsageError
 from fedworth.names import CHOICES, MethodName, checked_name
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from fedworth.utility.matrix import UtilityMatrix
     from fedworth.valuation.valuation import Valuation
 
@@ -91,14 +93,28 @@ def _show_one(made: "Valuation", args: argparse.Namespace, notes: tuple[str, ...
     from fedworth.valuation.valuation import BASES
 
     if args.json:
-        document = made.document()
-        show_json({**document, "warnings": [*notes, *document["warnings"]]})
+        show_json(_document(made, notes))
         return
     show_table(values_table(Report(str(args.utilities), made.clients, (made,))))
     show_lines([f"{made.method}: {BASES[made.method]}"])
     if made.completion is not None:
         show_lines([f"completion: {made.completion.get('status', made.completion['kind'])}"])
     warn([*notes, *made.warnings])
+
+
+def _document(made: "Valuation", notes: tuple[str, ...]) -> "dict[str, Any]":
+    """The valuation as JSON, with all that the table shows of it."""
+    from fedworth.valuation.valuation import BASES
+
+    document = made.document()
+    return {
+        **document,
+        "warnings": [*notes, *document["warnings"]],
+        "basis": BASES[made.method],
+        "shares": [line.share for line in made],
+        "ranks": [line.rank for line in made],
+        "intervals_90": None if made.intervals is None else [None if x.low is None else [x.low, x.high] for x in made],
+    }
 
 
 def _file(text: str) -> Path:

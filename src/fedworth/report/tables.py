@@ -34,6 +34,13 @@ LABELS: dict[ValuedBy, str] = {
     "retraining": "retraining",
 }
 ABSENT = "–"
+WORDS_OF_VALUES = (
+    "share: part of all positive values; rank: 1 for the most valuable, = for a tie, (from–to) where it may lie"
+)
+WORDS_OF_AGREEMENT = {
+    "relative_error": "error / spread: distance from the true values, over that of the true values from their mean",
+    "largest_difference_of_copies": "d: difference of two clients with the same data, over the larger of their values",
+}
 FINDINGS = "Findings: what was seen, a reason to ask and not a verdict"
 
 _ESCAPES = str.maketrans({**{mark: f"&#{ord(mark)};" for mark in "<>&|"}, **{mark: f"\\{mark}" for mark in "\\*_`[]"}})
@@ -48,6 +55,7 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""  # what to know before reading it
+    words: str = ""  # what its headings mean, in a line
 
 
 def values_table(report: Report) -> Table:
@@ -60,7 +68,8 @@ def values_table(report: Report) -> Table:
     for valuation in shown:
         headings += [LABELS[valuation.method], *(["90 % interval"] if _is_sure(valuation) else []), "share", "rank"]
     rows = [[name, *(cell for v in shown for cell in _cells(v, k))] for k, name in enumerate(report.clients)]
-    return Table("What each client is worth", tuple(headings), tuple(tuple(row) for row in rows), trust_text(report))
+    cells = tuple(tuple(row) for row in rows)
+    return Table("What each client is worth", tuple(headings), cells, trust_text(report), WORDS_OF_VALUES)
 
 
 def trust_text(report: Report) -> str:
@@ -94,7 +103,8 @@ def agreement_table(report: Report) -> Table | None:
     if not present:
         return None
     cells = tuple((LABELS[row["method"]], *(_number(row.get(key), ".2f") for key in present)) for row in rows)
-    return Table("How far to trust them", ("method", *(keys[key] for key in present)), cells)
+    words = "; ".join(WORDS_OF_AGREEMENT[key] for key in present if key in WORDS_OF_AGREEMENT)
+    return Table("How far to trust them", ("method", *(keys[key] for key in present)), cells, words=words)
 
 
 def coverage_table(report: Report) -> Table | None:
@@ -135,7 +145,8 @@ def markdown(report: Report) -> str:
     parts.append("\n".join(f"- **{LABELS[v.method]}** — {BASES[v.method]}" for v in report.valuations))
     parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
-        parts += [f"## {table.title}", _markdown_table(table), *([_plain(table.note)] if table.note else [])]
+        parts += [f"## {table.title}", _markdown_table(table)]
+        parts += [_plain(text) for text in (table.note, table.words) if text]
     if report.findings:
         parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.findings)]
     completed = report.valuation("comfedsv")
