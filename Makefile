@@ -12,7 +12,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 .PHONY: demo test chromium check format live torture bench studies locked lock sbom audit clean
 
 demo: $(STAMP)
-	$(BIN)/fedworth run --seed 25 --out runs/demo --resume
+	$(BIN)/fedworth run --seed 25 --copy 9=0 --out runs/demo --resume
 
 # flwr and nvflare pin what others use, so each is tested in an environment of its own; flwr in its oldest version too
 test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed chromium

@@ -88,7 +88,7 @@ def main() -> None:
 def simulated(n_rounds: int) -> UtilityMatrix:
     """A federation of ten on digits, two classes each, everyone in the first round and three after."""
     with tempfile.TemporaryDirectory() as folder:
-        simulate(SimulationSettings(n_rounds=n_rounds, with_truth=False), Path(folder) / "ledger")
+        simulate(SimulationSettings(copies=((9, 0),), n_rounds=n_rounds, with_truth=False), Path(folder) / "ledger")
         ledger = open_ledger(Path(folder) / "ledger")
         return observe(ledger, FastOracle(task_of(ledger)), plan_exact(participation(ledger)))
 

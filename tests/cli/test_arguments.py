@@ -5,8 +5,10 @@ import json
 
 import pytest
 
-from fedworth.cli.main import code_of, main
+from fedworth.cli.arguments import parse
+from fedworth.cli.main import code_of, main, parser
 from fedworth.cli.show import warn, whole_words
+from fedworth.cli.simulate import simulation_settings
 
 
 @pytest.mark.parametrize(
@@ -114,3 +116,9 @@ def test_help_breaks_between_words_and_leaves_examples_whole(monkeypatch, capsys
         assert any(word in line for line in shown.splitlines()), word
     described = shown.split("\n\n")[1]
     assert all(len(line) <= 30 for line in described.splitlines())
+
+
+@pytest.mark.parametrize(("asked", "copies"), [([], ()), (["--copy", "none"], ()), (["--copy", "9=0"], ((9, 0),))])
+def test_no_client_is_a_copy_unless_asked(asked, copies):
+    args, _ = parse(parser(), ["simulate", "--out", "new", *asked])
+    assert simulation_settings(args).copies == copies

@@ -51,7 +51,7 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
         "--copy",
         action="append",
         metavar="I=J",
-        help="client I has the data of client J (default 9=0; none: no copies)",
+        help="client I has the data of client J (default, and none: no copies)",
     )
     data.add_argument(
         "--noise", metavar="SHARES", help="share of noisy samples of each client, or step:S for S·i of client i"
@@ -109,7 +109,7 @@ def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
         test_limit=args.test_limit,
         partition=args.partition,
         n_clients=args.clients,
-        copies=_copies(args.copy, args.clients),
+        copies=_copies(args.copy or []),
         noise_shares=_shares(args.noise, args.clients),
         noise_strength=args.noise_strength,
         flip_shares=_shares(args.flips, args.clients),
@@ -154,9 +154,7 @@ def run(args: argparse.Namespace) -> None:
         )
 
 
-def _copies(given: list[str] | None, n_clients: int) -> tuple[tuple[int, int], ...]:
-    if given is None:
-        return ((n_clients - 1, 0),) if n_clients > 1 else ()
+def _copies(given: list[str]) -> tuple[tuple[int, int], ...]:
     pairs = []
     for text in given:
         if text == "none":

@@ -9,10 +9,10 @@ from fedworth.errors import UsageError
 from fedworth.federation.simulation.settings import SimulationSettings, settings_from
 
 
-def test_the_defaults_are_the_demonstration():
+def test_the_defaults_are_the_demonstration_without_its_copy():
     demo = SimulationSettings()
     assert (demo.dataset, demo.partition, demo.n_clients, demo.n_participants) == ("digits", "two-class", 10, 3)
-    assert demo.copies == ((9, 0),)
+    assert demo.copies == ()
     assert demo.everyone_heard
     assert demo.with_truth
 
@@ -58,7 +58,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name():
         ({"noise_shares": (0.1,)}, r"noise shares \(0.1,\): expected 10 numbers from 0 to 1"),
         ({"flip_shares": (1.5,) * 10}, "flip shares"),
         (
-            {"noise_shares": tuple(k / 10 for k in range(10))},
+            {"copies": ((9, 0),), "noise_shares": tuple(k / 10 for k in range(10))},
             "client 9 is a copy of 0, but they have noise shares 0.9 and 0.0",
         ),
         ({"rate": -1.0}, "needs a rate > 0"),

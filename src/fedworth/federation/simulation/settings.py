@@ -23,7 +23,7 @@ class SimulationSettings:
     test_limit: int | None = None
     partition: PartitionName = "two-class"
     n_clients: int = 10
-    copies: tuple[tuple[int, int], ...] = ((9, 0),)
+    copies: tuple[tuple[int, int], ...] = ()
     copies_shuffled: bool = False  # a copy has its source's samples in another order, so it draws other batches
     noise_shares: tuple[float, ...] = ()
     noise_strength: float = 1.0
