@@ -261,7 +261,7 @@ def test_where_only_sharing_a_prefix_can_be_run_the_plain_loop_measures_all(monk
 
     monkeypatch.setattr(routes, "check_sections", broken)
     monkeypatch.setattr(routes, "check_loop", unloopable)
-    monkeypatch.setattr(routes.Routes, "largest_sharing", lambda *_: 2.0)
+    monkeypatch.setattr(routes.Routes, "largest_sharing", lambda *_, **__: 2.0)
     oracle, round_, wanted = FastOracle(task, n_threads=1), round_of(task.module), all_mixtures("uniform")
     np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
     assert "plain: no other way can be run" in oracle.describe()
