@@ -248,7 +248,7 @@ def test_a_route_that_cannot_be_run_is_passed_over_and_named(monkeypatch):
 
 def test_where_only_sharing_a_prefix_can_be_run_the_plain_loop_measures_all(monkeypatch):
     """Small coalitions share their members' prefixes; for the others nothing can be run."""
-    task = task_of(*ZOO["tanh"][:2])
+    task = task_of(*ZOO["two kinds"][:2])  # a prefix, and no kernel for what follows it
     check = selfcheck.check_sections
 
     def broken(sections, *args, **options):
