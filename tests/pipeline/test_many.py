@@ -78,7 +78,8 @@ def test_the_artefacts_survive_the_disk_and_the_commands_agree(ledger, reported,
         assert main(["value", paths[0], "--method", method, *by, "--json"]) == 0
         found, expected = json.loads(capsys.readouterr().out), report.valuation(method)
         assert expected is not None
-        assert found == json.loads(json.dumps(expected.document()))
+        document = json.loads(json.dumps(expected.document()))
+        assert {key: found[key] for key in document} == document  # and what follows from it: shares, ranks
 
 
 def test_estimated_games_agree_with_enumerated_ones(tmp_path, monkeypatch):

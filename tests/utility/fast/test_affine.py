@@ -123,7 +123,9 @@ def test_pooling_by_twos_is_max_pooling(side):
     [
         ([nn.Linear(8, 4)], 0),
         ([nn.Linear(8, 6), nn.ReLU(), nn.ReLU(), nn.Linear(6, 4)], 1),
-        ([nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4)], None),
+        ([nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4)], 1),
+        ([nn.Linear(8, 6), nn.Tanh(), nn.Tanh(), nn.Linear(6, 4)], None),
+        ([nn.Linear(8, 6), nn.Softplus(), nn.Linear(6, 4)], None),
         ([nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU()], None),
         ([nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 4)], None),
         ([nn.Linear(8, 6), nn.ReLU(), nn.Unflatten(1, (2, 3)), nn.Linear(3, 2), nn.Flatten()], None),

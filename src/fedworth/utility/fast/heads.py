@@ -75,6 +75,8 @@ def head_of(sections: Sections) -> Head | None:
         elif activation is not None and not is_active:
             activations.add(activation)
             is_active = True
+        elif activation == Activation(RELU) and activations == {activation}:
+            pass  # a relu once more changes nothing
         elif not _keeps_rows(user):
             return None
         node = user
