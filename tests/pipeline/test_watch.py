@@ -22,9 +22,10 @@ from fedworth.errors import ArtefactError
 from fedworth.federation.live.recorder import LiveRecorder, record_into
 from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import open_ledger
-from fedworth.pipeline.report_on import oracle_of
+from fedworth.pipeline.folder import claim_for
+from fedworth.pipeline.report_on import oracle_of, report_on
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.pipeline.watch import claim_for, update
+from fedworth.pipeline.watch import update
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import graph, routes
 from fedworth.utility.observe import observe, participation
@@ -111,7 +112,7 @@ def test_a_module_is_exported_once_for_all_rounds_of_a_task(tiny_ledger, tiny_ta
     for task, n_exports in ((tiny_task, 1), (other, 2)):
         for n_rounds in (1, 2):
             ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
-            update(ledger, task, ValuingSettings(), _made(tmp_path / "w"))
+            update(ledger, task, ValuingSettings(), _made(tmp_path / f"w{n_exports}"))
         assert len(exported) == n_exports
 
 
@@ -157,6 +158,21 @@ def test_a_folder_of_another_task_or_settings_is_refused(tiny_task, tmp_path):
         claim_for(tmp_path / "w", ValuingSettings(measure="accuracy"), tiny_task)
     with pytest.raises(ArtefactError, match="another task or other settings"):
         claim_for(tmp_path / "w", ValuingSettings(), replace(tiny_task, labels=(tiny_task.labels + 1) % 10))
+
+
+def test_a_report_by_other_settings_into_the_same_folder_is_refused(tiny_ledger, tiny_task, tmp_path):
+    first = report_on(tiny_ledger, tiny_task, ValuingSettings(), tmp_path / "r")
+    for other in (ValuingSettings(measure="accuracy"), ValuingSettings(weighting="fixed"), ValuingSettings(seed=1)):
+        with pytest.raises(ArtefactError, match="another task or other settings"):
+            report_on(tiny_ledger, tiny_task, other, tmp_path / "r")
+    assert report_on(tiny_ledger, tiny_task, ValuingSettings(), tmp_path / "r") == first
+
+
+def test_numbers_of_unknown_settings_are_not_taken_for_ours(tiny_ledger, tiny_task, tmp_path):
+    report_on(tiny_ledger, tiny_task, ValuingSettings(), tmp_path / "r")
+    (tmp_path / "r" / "valuing.json").unlink()
+    with pytest.raises(ArtefactError, match="another task or other settings"):
+        report_on(tiny_ledger, tiny_task, ValuingSettings(), tmp_path / "r")
 
 
 def test_the_command_follows_a_ledger_that_grows_until_it_is_closed(

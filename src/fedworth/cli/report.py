@@ -53,11 +53,9 @@ def _of_ledger(args: argparse.Namespace, folder: Path) -> "Report":
     from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.report_on import report_on
-    from fedworth.pipeline.watch import claim_for
 
     ledger = open_ledger(args.of)
     settings, task = valuing_settings(args), task_for(ledger, args.task, data_folder=args.data)
-    claim_for(folder, settings, task)
     with progress_bars() as progress:
         return report_on(ledger, task, settings, folder, progress=progress)
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     if not 0 <= args.every <= LONGEST:
         raise UsageError(f"--every {args.every}: expected from 0 to {LONGEST:g} seconds")
     from fedworth.federation.task_file import task_for
-    from fedworth.pipeline.watch import claim_for, update
+    from fedworth.pipeline.watch import update
 
     settings, place = valuing_settings(args), args.ledger if args.ledger.name else args.ledger.resolve()
     if not place.name:
@@ -56,7 +56,6 @@ def run(args: argparse.Namespace) -> None:
     for ledger in _growing(args.ledger, args.every, once=args.once):
         if task is None:
             task = task_for(ledger, args.task, data_folder=args.data)
-            claim_for(folder, settings, task)
         _show(update(ledger, task, settings, folder, n_checked=n_checked), as_json=args.json)
         n_checked = ledger.n_rounds
 

@@ -1,5 +1,6 @@
 """From a ledger and a task to a report: the one way that `run`, `watch` and `report` go.
 
+    valuing.json    the task and the settings that the other files belong to; with others the folder is refused
     truth.npz       utilities of everyone in every round, where a simulation knows them
     utilities.npz   utilities of each round's participants
     completion.npz  what ComFedSV rests on, if that is not the factors
@@ -27,10 +28,11 @@ from fedworth.ledger.findings import findings
 from fedworth.ledger.heads import heads
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Measure, MethodName, OracleName
+from fedworth.pipeline.folder import claim_for
 from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, value_by
 from fedworth.report.report import Report
 from fedworth.report.rounds import rounds_of_report
-from fedworth.storage import Place, Progress, make_folder, silent
+from fedworth.storage import Place, Progress, silent
 from fedworth.trail import Trail, fingerprint
 from fedworth.utility.choices import oracle_named
 from fedworth.utility.coalitions import MOST_ENUMERATED
@@ -65,6 +67,7 @@ def report_on(
 ) -> Report:
     """Everything that is said of a ledger's clients; what it rests on is left in `folder`.
 
+    The folder belongs to this task and these settings: with others it is refused, and another has to be named.
     `with_truth`: measure what absent clients would have added too, where the ledger has kept their models. The first
     `n_checked` rounds were found whole before, and are not read again.
 
@@ -72,7 +75,7 @@ def report_on(
         fedworth.report_on(ledger, fedworth.load_task("mytask.py:task"), fedworth.ValuingSettings(), "my.report")
     """
     folder = Path(folder)
-    make_folder(folder)
+    claim_for(folder, settings, task)
     work = _Work(ledger.without(settings.without), task, settings, folder, progress)
     utilities, truth = work.measured(with_truth, n_checked)
     completed: dict[MethodName, Callable[[], Completion]] = {"comfedsv": partial(work.by_factors, utilities)}

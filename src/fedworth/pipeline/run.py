@@ -1,6 +1,6 @@
 """All stages in one go: simulate, observe, complete, value, report; each left on disk, so a killed run can go on.
 
-    settings.json  ledger/  truth.npz  utilities.npz  completion.npz  factors.npz  report.json  report.csv  report.md
+    settings.json  ledger/  valuing.json  truth.npz  utilities.npz  completion.npz  factors.npz  report.json and others
 
 A stage whose artefact is there is not run again. Every artefact is written whole or not at all, and depends on the
 settings alone, so an interrupted and resumed run gives the same bytes as one that was not.

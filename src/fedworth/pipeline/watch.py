@@ -1,6 +1,6 @@
 """Watch: value a federation while it still trains, after each round.
 
-    settings.json                              the task, measure and weighting that the values belong to
+    valuing.json                               the task, measure and weighting that the values belong to
     utilities.npz completion.npz factors.npz   what the last values rest on
     report.html report.json and others         the last valuations
 
@@ -15,21 +15,12 @@ from pathlib import Path
 
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
-from fedworth.pipeline.folder import claim
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.files import write_report
 from fedworth.report.report import Report
-from fedworth.utility.cache import architecture
 
 CLOSED = "the ledger is closed: every round was completed once more, from all rounds, and the values are final"
-
-
-def claim_for(folder: Path, settings: ValuingSettings, task: Task) -> None:
-    """Take the folder for these settings and this task, or refuse it."""
-    document = {**settings.document(), "test_sha256": task.fingerprint, "module_sha256": architecture(task)}
-    otherwise = "made with another task or other settings before; name another with --out"
-    claim(folder, document, may_resume=True, otherwise=otherwise)
 
 
 def update(ledger: Ledger, task: Task, settings: ValuingSettings, folder: Path, *, n_checked: int = 0) -> Report:
