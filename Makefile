@@ -1,4 +1,4 @@
-# make demo | test | check | format | live | torture | bench | studies | locked | sbom | audit        the rest: fedworth --help
+# make demo | test | check | format | docs | wheels | live | torture | bench | studies | locked | sbom | audit   the rest: fedworth --help
 # the page is tested in Chromium: one that is there, or Debian's where make may install it, else those tests are skipped
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -9,7 +9,7 @@ SOURCES := src tests benchmarks tools examples
 
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: demo test chromium check format live torture bench studies locked lock sbom audit clean
+.PHONY: demo test chromium check format docs wheels live torture bench studies locked lock sbom audit clean
 
 demo: $(STAMP)
 	$(BIN)/fedworth run --seed 25 --copy 9=0 --out runs/demo --resume
@@ -38,6 +38,16 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+# the site, in build/site: pages of docs/, the reference of names, notebooks, a gallery of seeded runs; KaTeX comes by npm
+docs: $(STAMP) .venv-docs/.installed
+	$(BIN)/python -m tools.site stage build/docs
+	.venv-docs/bin/zensical build --strict --clean
+	$(BIN)/python -m tools.site check build/site
+
+# the wheel in a fresh environment of every Python from 3.11 to 3.13 that is here, and the demo run by it: gigabytes
+wheels: $(STAMP)
+	$(BIN)/python -m tools.wheels
 
 # servers and clients as processes of their own, one of them killed in a round; the oldest grid too: minutes
 live: .venv-flower/.installed .venv-flower-oldest/.installed .venv-flower-1.22/.installed
@@ -89,6 +99,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
+	touch $@
+
+# no torch and no fedworth: Zensical reads the sources, and runs none of them
+.venv-docs/.installed: pyproject.toml constraints-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --upgrade "pip>=25.1"
+	.venv-docs/bin/pip install --quiet --constraint constraints-docs.txt --group docs
 	touch $@
 
 .venv-%/.installed: pyproject.toml constraints-%.txt

@@ -21,10 +21,9 @@ def test_every_constraints_file_has_a_lock():
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
 def test_what_is_locked_is_what_is_pinned_and_has_a_hash(lock):
     locked, pinned = pins(lock.read_text()), pins(constraints_of(lock).read_text())
-    assert locked.items() <= pinned.items()
+    assert locked == {name: found for name, found in pinned.items() if name not in UNLOCKED}
     assert hashes(lock.read_text()).keys() == locked.keys()
-    assert not locked.keys() & set(UNLOCKED)
-    assert len(locked) > 40
+    assert len(locked) > 20
 
 
 def test_the_bill_of_materials_lists_what_is_installed_with_its_hashes_and_is_the_same_twice():
