@@ -23,9 +23,9 @@ def stage(folder: Path) -> None:
             place.write_text(with_room_for_lists(path.read_text()))
         elif path.suffix in COPIED:
             place.write_bytes(path.read_bytes())
-    for path, text in made_pages().items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    for name, text in made_pages().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     put_katex(folder / "katex", folder.parent / "archives")
     put_gallery((docs / "gallery.md").read_text(), folder, folder.parent / "workshop")
 
