@@ -12,6 +12,7 @@ from fedworth.completion.models import complete as models_complete
 from fedworth.completion.models import complete_by_models
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.pipeline.measures import MeasureRow, compare_measures
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.trail import fingerprint
@@ -106,3 +107,21 @@ def test_a_measure_without_logits_is_estimated_by_strata(ledger, tmp_path):
     found = report.valuation("comfedsv")
     assert found is not None
     assert np.isfinite(found.values).all()
+
+
+def test_other_ways_to_share_out_a_game_are_estimated_of_many_clients(ledger):
+    """Each drawn coalition is measured in every round, beside what was seen."""
+    names = ["banzhaf", "beta-shapley", "least-core", "fedsv"]
+    made = compare_measures(ledger, task_of(ledger), ValuingSettings(), names)
+    rows: dict[str, MeasureRow] = {row.name: row for row in made}
+    for name in names[:3]:
+        found = rows[name].valuation
+        assert found is not None
+        assert np.isfinite(found.values).all()
+        assert (found.standard_errors is None) == (name == "least-core")
+        assert "drawn coalitions" in found.warnings[-1]
+        n_drawn, rest = divmod(rows[name].n_evaluations - rows["fedsv"].n_evaluations, MANY.n_rounds)
+        assert rest == 0
+        assert n_drawn <= 15 * MANY.n_clients
+    again = compare_measures(ledger, task_of(ledger), ValuingSettings(), ["banzhaf"])[0]
+    assert again.valuation == rows["banzhaf"].valuation

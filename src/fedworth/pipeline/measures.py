@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fedworth.completion.completion import Completion
-from fedworth.completion.models import complete_by_models
+from fedworth.completion.models import complete_by_models, predicted_game
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
@@ -22,11 +22,12 @@ from fedworth.names import ConceptName, MethodName, RivalName, ValuedBy, checked
 from fedworth.pipeline.stages import ValuingSettings, factors_of
 from fedworth.storage import Place, Progress, silent
 from fedworth.utility.choices import oracle_named
+from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import observe, observe_and_count, participation
 from fedworth.utility.oracle import TaskOracle
 from fedworth.utility.planning.choose import choose_plan
 from fedworth.valuation.ranking import rank_correlation
-from fedworth.valuation.rivals import recorded, value_by_concept, value_by_rival
+from fedworth.valuation.rivals import CountedGame, draw_concept, recorded, value_by_concept, value_by_rival
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 
@@ -136,6 +137,10 @@ class _Work:
         )
         if name in ("fedsv", "heard-round", "leave-one-out"):
             return value(seen.matrix, name), seen.n_evaluations
+        if name in get_args(ConceptName) and settings.completion == "models":
+            made = self._drawn(name, seen.matrix)
+            if made is not None:
+                return made[0], seen.n_evaluations + made[1]
         if name == "comfedsv-factors" or settings.completion == "factors":
             completion: Completion = factors_of(seen.matrix, settings)
             n_more = 0
@@ -147,6 +152,17 @@ class _Work:
         if name in get_args(ConceptName):
             return value_by_concept(seen.matrix, completion, name), seen.n_evaluations + n_more
         return value(seen.matrix, name, completion=completion), seen.n_evaluations + n_more
+
+    def _drawn(self, name: ConceptName, seen: UtilityMatrix) -> tuple[Valuation, int] | None:
+        """A concept of many clients' completed game, from drawn coalitions; None of few clients."""
+        settings = self.settings
+        made = predicted_game(
+            self.ledger, self.oracle, seen, weighting=settings.weighting, as_average=settings.as_average
+        )
+        if made is None:
+            return None
+        game = CountedGame(len(made.heard), made)
+        return draw_concept(seen, game, name, seed=settings.seed), game.n_evaluations * made.n_rounds
 
 
 def _against(row: MeasureRow, truth: Valuation | None, copies: Sequence[tuple[str, str]]) -> MeasureRow:

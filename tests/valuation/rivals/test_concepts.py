@@ -8,12 +8,13 @@ from hypothesis.extra.numpy import arrays
 
 from fedworth.completion.complete import complete
 from fedworth.errors import FedworthError, ValuationError
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.rivals import CONCEPTS, value_by_concept
 from fedworth.valuation.rivals.concepts import (
     banzhaf_values,
     beta_shapley_values,
+    least_core_of,
     least_core_values,
-    least_objection,
 )
 from fedworth.valuation.shapley import semivalues, shapley_values
 from tests.support.games import game, low_rank, matrix_of
@@ -23,6 +24,13 @@ games = (
     .flatmap(lambda n: arrays(np.float64, 2**n - 1, elements=st.floats(-10, 10, width=16)))
     .map(lambda rest: np.concatenate([[0.0], rest]))
 )
+
+
+def least_objection(utilities):
+    """e: how much the least content coalition must go without."""
+    n = len(utilities).bit_length() - 1
+    members = coalitions_of(np.arange(n), n)[1:-1].astype(float)
+    return least_core_of(members, utilities[1:-1], float(utilities[-1]))[1]
 
 
 def swapped(utilities, i, j):

@@ -7,17 +7,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.rivals.concepts import (
     SLACK,
     banzhaf_values,
     beta_shapley_values,
+    least_core_of,
     least_core_values,
-    least_objection,
 )
 from fedworth.valuation.shapley import shapley_values
 
 KEPT = json.loads((Path(__file__).parents[2] / "golden" / "g9_pydvl.json").read_text())
 UTILITIES = np.array(KEPT["utilities"])
+
+
+def least_objection(utilities):
+    """e: how much the least content coalition must go without."""
+    n = len(utilities).bit_length() - 1
+    members = coalitions_of(np.arange(n), n)[1:-1].astype(float)
+    return least_core_of(members, utilities[1:-1], float(utilities[-1]))[1]
 
 
 @pytest.mark.parametrize(

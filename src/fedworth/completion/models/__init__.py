@@ -7,5 +7,6 @@ from fedworth.completion.models.complete import complete_by_models as complete_b
 from fedworth.completion.models.completion import ModelCompletion as ModelCompletion
 from fedworth.completion.models.completion import model_completion_from as model_completion_from
 from fedworth.completion.models.completion import save_model_completion as save_model_completion
+from fedworth.completion.models.played import predicted_game as predicted_game
 from fedworth.completion.models.predicted import PredictedLedger as PredictedLedger
 from fedworth.completion.models.predicted import predict_absent as predict_absent

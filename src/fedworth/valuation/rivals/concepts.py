@@ -7,7 +7,8 @@
 
 Kwon and Zou (2022) have Beta-Shapley, with α = β = 1 the Shapley value itself; Wang and Jia (2023) the Banzhaf value
 for data. Of all payments in the least core the one nearest to equal shares is taken, so that it is one number a client
-(Yan and Procaccia, 2021). They are taken of everyone's completed game, the sum over the rounds, as ComFedSV is.
+(Yan and Procaccia, 2021). They are taken of everyone's completed game, the sum over the rounds, as ComFedSV is; of
+more than twelve clients from drawn coalitions (`drawn`).
 """
 
 from collections.abc import Callable
@@ -60,34 +61,35 @@ def beta_shapley_values(utilities: Utilities, alpha: float = ALPHA, beta: float 
 
 def least_core_values(utilities: Utilities) -> Floats:
     """(n,): of the payments that no coalition can object to by more than must be, the one nearest to equal shares."""
-    n = n_members(utilities)
-    equal, scale = utilities[-1] / n, float(np.abs(utilities).max())
-    if n == 1 or scale == 0:
-        return np.full(n, equal)
-    members = _some_but_not_all(n)
-    wanted = utilities[1:-1] - members.sum(axis=1) * equal  # beyond equal shares
-    away = _nearest_to_zero(members, (wanted - least_objection(utilities)) / scale)
-    return np.asarray(equal + scale * away)
+    members = _some_but_not_all(n_members(utilities))
+    return least_core_of(members, utilities[1:-1], float(utilities[-1]))[0]
 
 
-def least_objection(utilities: Utilities) -> float:
-    """e: how much the least content coalition must go without, whatever the payment."""
-    n, scale = n_members(utilities), float(np.abs(utilities).max())
+def least_core_of(members: Floats, utilities: Utilities, whole: float) -> tuple[Floats, float]:
+    """The payment (n,) of U(all) = `whole` for these coalitions' constraints, (n_coalitions, n), and their e."""
+    n, scale = members.shape[1], float(np.abs(np.append(utilities, whole)).max())
+    equal = whole / n
     if n == 1 or scale == 0:
-        return 0.0
-    members = _some_but_not_all(n)
-    found = linprog(  # in units of the largest utility: the solver's tolerance is absolute
+        return np.full(n, equal), 0.0
+    objection = _objection(members, utilities / scale, whole / scale)  # the solver's tolerance is absolute
+    wanted = (utilities - members.sum(axis=1) * equal) / scale - objection  # beyond equal shares
+    return np.asarray(equal + scale * _nearest_to_zero(members, wanted)), scale * objection
+
+
+def _objection(members: Floats, utilities: Utilities, whole: float) -> float:
+    n = members.shape[1]
+    found = linprog(
         c=np.append(np.zeros(n), 1.0),  # the payments and e
         A_ub=-np.column_stack([members, np.ones(len(members))]),
-        b_ub=-utilities[1:-1] / scale,
+        b_ub=-utilities,
         A_eq=np.append(np.ones(n), 0.0)[None],
-        b_eq=utilities[-1:] / scale,
+        b_eq=[whole],
         bounds=[(None, None)] * (n + 1),
         method="highs",
     )
     if found.x is None:
         raise ValuationError(f"least core: the linear programme was not solved ({found.message})")
-    return scale * float(found.x[-1])
+    return float(found.x[-1])
 
 
 def _some_but_not_all(n: int) -> Floats:
