@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from fedworth.report.rewards import Rewards as Rewards
     from fedworth.report.rewards import RewardSettings as RewardSettings
     from fedworth.report.rewards import rewards as rewards
+    from fedworth.studies.reproduce import study as study
+    from fedworth.studies.results.pictures import plot_panel as plot_panel
     from fedworth.utility.cache import utility_cache as utility_cache
     from fedworth.utility.fast import FastOracle as FastOracle
     from fedworth.utility.matrix import UtilityMatrix as UtilityMatrix
@@ -137,6 +139,7 @@ _HOMES = {
     "plot_comparison": "report.plots",
     "plot_course": "report.plots",
     "plot_gains": "report.plots",
+    "plot_panel": "studies.results.pictures",
     "plot_rounds": "report.plots",
     "plot_values": "report.plots",
     "read_report": "report.files",
@@ -152,6 +155,7 @@ _HOMES = {
     "simulate": "federation.simulation.simulate",
     "statement_html": "report.page",
     "stratified_subset": "utility.subset",
+    "study": "studies.reproduce",
     "task_from_estimator": "federation.coefficients",
     "task_from_loader": "federation.task",
     "task_from_utility": "federation.own_utility",

@@ -2,13 +2,16 @@
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from fedworth.cli.arguments import parse
 from fedworth.cli.main import code_of, main, parser
-from fedworth.cli.show import warn, whole_words
+from fedworth.cli.show import show_table, warn, whole_words
 from fedworth.cli.simulate import simulation_settings
+from fedworth.report.tables import Table
 
 
 @pytest.mark.parametrize(
@@ -104,6 +107,50 @@ def test_lines_break_between_words_on_a_terminal_and_nowhere_in_a_file(monkeypat
     monkeypatch.setattr("sys.stderr", stream := Terminal())
     warn([line])
     assert stream.getvalue().splitlines()[0] == "warning: a"
+
+
+def test_a_table_that_is_too_wide_goes_on_below_with_its_first_column(monkeypatch):
+    rows = (("clinic-a", "+0.25", "10.0%", "+0.50", "20.0%"),)
+    table = Table(
+        "Values", ("client", "one", "share", "two", "share"), rows, "a note of six short words", blocks=(2, 2)
+    )
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setattr("sys.stdout", stream := Terminal())
+    show_table(table)
+    assert stream.getvalue().splitlines() == [
+        "Values",
+        "client      one  share",
+        "clinic-a  +0.25  10.0%",
+        "",
+        "client      two  share",
+        "clinic-a  +0.50  20.0%",
+        "a note of six short",
+        "words",
+        "",
+    ]
+    monkeypatch.setenv("COLUMNS", "16")
+    monkeypatch.setattr("sys.stdout", stream := Terminal())
+    show_table(table)
+    assert [line for line in stream.getvalue().splitlines() if line.startswith("client")] == [
+        "client      one",
+        "client    share",
+        "client      two",
+        "client    share",
+    ]
+    monkeypatch.setattr("sys.stdout", stream := io.StringIO())
+    show_table(table)
+    assert stream.getvalue().splitlines()[1] == "client      one  share    two  share"
+
+
+def test_the_help_of_all_commands_has_the_exit_codes_and_names_documentation_that_is_there(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit):
+        main([])
+    shown = capsys.readouterr().out
+    assert "2 UsageError, 3 DataError" in shown
+    assert "14 MachineError, 130 interrupted" in shown
+    (place,) = re.findall("^documentation: (.*)$", shown, re.MULTILINE)
+    assert Path(place).read_text().startswith("# Quick start")
 
 
 def test_help_breaks_between_words_and_leaves_examples_whole(monkeypatch, capsys):

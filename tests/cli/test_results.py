@@ -116,3 +116,17 @@ def test_several_methods_from_utilities_to_a_page(tiny_ledger, tiny_task, tmp_pa
     assert [v.document()["values"] for v in same.valuations] == [v["values"] for v in made["valuations"]]
     assert main(["value", str(tmp_path / "u.npz"), "--method", "comfedsv,fedvs"]) == 2
     assert "did you mean 'fedsv'" in capsys.readouterr().err
+
+
+def test_a_line_below_each_table_says_what_its_headings_mean(run, capsys):
+    proposition = "theory rank-bound --convexity 1 --rounds 9 --clients 4 --lipschitz 1 --smoothness 1 --epsilon 0.1"
+    lines = {
+        "reward: ": ["rewards", str(run), "--pool", "10"],
+        "(1), (2), …: ": ["compare", str(run), str(run)],
+        "s: ": ["theory", "observation-1", "--clients", "5", "--participants", "2", "--rounds", "2"],
+        "bound: ": proposition.split(),
+    }
+    for start, words in lines.items():
+        assert main(words) == 0
+        table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+        assert table[-1].startswith(start), words

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import fedworth
 import fedworth.studies.reproduce as reproducing
 from fedworth.cli.main import main
 from fedworth.errors import DataError, UsageError
@@ -233,3 +234,16 @@ def _killer(n_trials: int):
             raise Killed(f"{what}: {n_done} of {n_all}")
 
     return progress
+
+
+def test_a_study_in_python_is_the_one_of_the_command_and_its_panels_are_drawn_on_axes_of_yours(done):
+    from matplotlib.figure import Figure
+
+    before = trials_in(done)
+    found = fedworth.study("fairness", str(done), scale="tiny")
+    assert trials_in(done) == before
+    assert found.csv_text() == (done / "figures" / "fairness.csv").read_text()
+    axes = Figure().subplots()
+    assert fedworth.plot_panel(found.panels[0], axes) is axes
+    assert axes.get_title() == found.panels[0].title
+    assert axes.lines or axes.patches

@@ -11,8 +11,10 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from fedworth import errors
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
 from fedworth.cli.arguments import Parser, Wrapped, parse, wants_json
 from fedworth.cli.results import check, compare, interactions, rewards, statement
@@ -38,6 +40,8 @@ COMMANDS = (
     reproduce,
 )
 INTERRUPTED = 130
+INSTALLED_INDEX = "share/doc/fedworth/index.md"
+"""Where pyproject.toml has the wheel put the first page."""
 
 
 class _Version(argparse.Action):
@@ -50,16 +54,41 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Top(Parser):
+    """The parser of all commands; its help ends with where to read on, which is looked up only then."""
+
+    def format_help(self) -> str:
+        """The help, with the exit codes and the place of the documentation."""
+        kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FedworthError)]
+        codes = ", ".join(f"{kind.exit_code} {kind.__name__}" for kind in kinds if kind is not FedworthError)
+        self.epilog = (
+            "example:\n  fedworth run --out runs/demo\n\n"
+            f"exit codes: 0 done, 1 a fault of fedworth itself, {codes}, {INTERRUPTED} interrupted\n\n"
+            f"documentation: {_documentation()}"
+        )
+        return super().format_help()
+
+
+def _documentation() -> str:
+    """Where the documentation of this fedworth lies: beside the package, or in its clone."""
+    from importlib.metadata import files
+
+    installed = [Path(str(path.locate())) for path in files("fedworth") or () if path.match(INSTALLED_INDEX)]
+    for path in (*installed, Path(__file__).parents[3] / "docs" / "index.md"):
+        if path.is_file():
+            return str(path.resolve())
+    return "not installed; it is in docs/ of the source"
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    top = Parser(
+    top = _Top(
         prog="fedworth",
         description="What each client's data is worth in a federation.",
-        epilog="example:\n  fedworth run --out runs/demo\n\nexit codes: docs/exit-codes.md",
         formatter_class=Wrapped,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for module in COMMANDS:
         module.add_parser(subparsers)
     return top

@@ -1,6 +1,8 @@
 """How commands speak: tables and JSON on standard output, progress and warnings on standard error."""
 
+import itertools
 import json
+import math
 import shutil
 import sys
 import textwrap
@@ -21,19 +23,47 @@ def show_json(document: Any) -> None:
 
 
 def show_table(table: "Table") -> None:
-    """A table on standard output, aligned; names are shown as they are, never as markup."""
+    """A table on standard output, aligned; names are shown as they are, never as markup.
+
+    On a terminal that is too narrow for it, columns go on below, the first one again beside them.
+    """
     from rich.cells import cell_len
 
     rows = [table.headings, *table.rows]
     cells = [[_on_one_line(cell) for cell in row] for row in rows]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(table.headings))]
-    print(_on_one_line(table.title))
-    for row in cells:
-        padding = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-        texts = [row[0] + padding[0], *(pad + cell for pad, cell in zip(padding[1:], row[1:], strict=True))]
-        print("  ".join(texts).rstrip())
+    show_lines([_on_one_line(table.title)])
+    for number, columns in enumerate(_folds(widths, table.blocks, _room(sys.stdout))):
+        show_lines([""] if number else [])
+        for row in cells:
+            padding = [" " * (widths[column] - cell_len(row[column])) for column in columns]
+            rest = (pad + row[column] for pad, column in zip(padding[1:], columns[1:], strict=True))
+            print("  ".join([row[0] + padding[0], *rest]).rstrip())
     show_lines(_on_one_line(text) for text in (table.note, table.words) if text)
     print()
+
+
+def _folds(widths: Sequence[int], blocks: Sequence[int], room: float) -> list[list[int]]:
+    """The columns that stand side by side, group below group; those of a block stay together where there is room."""
+    ends = list(itertools.accumulate(blocks or [1] * (len(widths) - 1), initial=1))
+    groups: list[list[int]] = [[]]
+    for block in map(range, ends, ends[1:]):
+        for part in [block] if _needed(widths, block) <= room else [[column] for column in block]:
+            if groups[-1] and _needed(widths, [*groups[-1], *part]) > room:
+                groups.append([])
+            groups[-1] += part
+    return [[0, *group] for group in groups]
+
+
+def _needed(widths: Sequence[int], columns: Iterable[int]) -> int:
+    """How wide these columns are beside the first."""
+    return widths[0] + sum(2 + widths[column] for column in columns)
+
+
+def _room(stream: TextIO | None) -> float:
+    """The width of the terminal; a file or a pipe has room for everything."""
+    is_watched = stream is not None and not stream.closed and stream.isatty()
+    return shutil.get_terminal_size().columns if is_watched else math.inf
 
 
 def show_lines(lines: Iterable[str]) -> None:
@@ -57,10 +87,10 @@ def warn(warnings: Iterable[str]) -> None:
 
 def whole_words(line: str, stream: TextIO | None) -> str:
     """The line as it is for a file or a pipe; for a terminal broken between words, as the terminal would not."""
-    if stream is None or stream.closed or not stream.isatty():
+    room = _room(stream)
+    if room == math.inf:
         return line
-    width = shutil.get_terminal_size().columns
-    return "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(textwrap.wrap(line, int(room), break_long_words=False, break_on_hyphens=False))
 
 
 @contextmanager

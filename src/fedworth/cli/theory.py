@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 
     from fedworth.utility.matrix import UtilityMatrix
 
+WORDS = {
+    "Observation 1": "s: how far apart two equal clients may be paid, in steps of δ, what one round is worth; "
+    "bound: the paper's lower bound on the chance of it, corrected; chance: the exact one",
+    "Proposition 1": "bound: the utility matrix is within ε of one of this rank",
+    "Proposition 2": "bound: the utility matrix is within ε of one of this rank",
+    "Numeric ε-rank": "lower: no matrix of a smaller rank is within ε of these utilities; upper svd, upper cover: "
+    "one of this rank is, by singular values or by rounds that are alike",
+    "Theorem 1": "delta: what the completion is wrong by for one coalition, over all rounds, at worst; value error: of "
+    "the worst value; gap: how far apart equal clients are valued, or from 0 those that add nothing; bound: the most "
+    "that delta allows",
+}
 EXAMPLE = "fedworth theory observation-1 --clients 10 --participants 3 --rounds 10"
 
 
@@ -208,4 +219,5 @@ def _show(statement: str, given: dict[str, Any], rows: list[dict[str, Any]], arg
 
     said = ", ".join(f"{key.replace('_', ' ')} {item:g}" for key, item in given.items())
     cells = tuple(tuple(f"{item:.6g}" for item in row.values()) for row in rows)
-    show_table(Table(f"{statement}: {said}", tuple(key.replace("_", " ") for key in rows[0]), cells))
+    headings = tuple(key.replace("_", " ") for key in rows[0])
+    show_table(Table(f"{statement}: {said}", headings, cells, words=WORDS[statement]))

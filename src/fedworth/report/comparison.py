@@ -22,6 +22,10 @@ from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.uncertainty import LEVEL
 from fedworth.valuation.worth import Worth
 
+WORDS_OF_COMPARISON = (
+    "(1), (2), …: a client's value in each report; ±: half of the difference's 90 % interval; clear: larger than that"
+)
+
 
 @dataclass(frozen=True)
 class ClientRow:
@@ -151,7 +155,7 @@ def comparison_table(comparison: Comparison) -> Table:
         (row.client, *(signed(worth.value, comparison.digits) for worth in row.worths), row.sentence)
         for row in comparison.rows
     )
-    return Table("What each client is worth in each report", headings, rows)
+    return Table("What each client is worth in each report", headings, rows, words=WORDS_OF_COMPARISON)
 
 
 def comparison_csv(comparison: Comparison) -> str:

@@ -37,7 +37,15 @@ ABSENT = "–"
 WORDS_OF_VALUES = (
     "share: part of all positive values; rank: 1 for the most valuable, = for a tie, (from–to) where it may lie"
 )
+WORDS_OF_BASELINES: dict[ValuedBy, str] = {
+    "comfedsv-factors": "by factors: from the utilities alone, as in the paper",
+    "heard-round": "heard round: of the round that heard everyone, alone",
+    "leave-one-out": "leave-one-out: what would be lost without the client",
+    "fedsv-later": "later rounds: without the first",
+}
+WORDS_OF_COVERAGE = "cells seen: of the coalitions with so many clients, in all rounds, the part that was measured"
 WORDS_OF_AGREEMENT = {
+    "rank_correlation": "rank correlation: 1 if the order is that of the truth, 0 if it has nothing to do with it",
     "relative_error": "error / spread: distance from the true values, over that of the true values from their mean",
     "largest_difference_of_copies": "d: difference of two clients with the same data, over the larger of their values",
 }
@@ -56,6 +64,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""  # what to know before reading it
     words: str = ""  # what its headings mean, in a line
+    blocks: tuple[int, ...] = ()  # how many of the columns after the first belong together, if any do
 
 
 def values_table(report: Report) -> Table:
@@ -64,12 +73,15 @@ def values_table(report: Report) -> Table:
     ComFedSV has its 90 % interval, and a rank its own: `5 (3–6)`; clients worth the same share a rank, `=5`.
     """
     shown = [v for method in MAIN if (v := report.valuation(method)) is not None] or list(report.valuations)
-    headings = ["client"]
-    for valuation in shown:
-        headings += [LABELS[valuation.method], *(["90 % interval"] if _is_sure(valuation) else []), "share", "rank"]
+    blocks = [
+        [LABELS[valuation.method], *(["90 % interval"] if _is_sure(valuation) else []), "share", "rank"]
+        for valuation in shown
+    ]
+    headings = ("client", *(heading for block in blocks for heading in block))
     rows = [[name, *(cell for v in shown for cell in _cells(v, k))] for k, name in enumerate(report.clients)]
     cells = tuple(tuple(row) for row in rows)
-    return Table("What each client is worth", tuple(headings), cells, trust_text(report), WORDS_OF_VALUES)
+    together = tuple(map(len, blocks))
+    return Table("What each client is worth", headings, cells, trust_text(report), WORDS_OF_VALUES, together)
 
 
 def trust_text(report: Report) -> str:
@@ -88,7 +100,8 @@ def baselines_table(report: Report) -> Table | None:
         return None
     headings = ("client", *(LABELS[v.method] for v in rest))
     rows = tuple((name, *(_value(v, k) for v in rest)) for k, name in enumerate(report.clients))
-    return Table("Baselines", headings, rows)
+    words = "; ".join(WORDS_OF_BASELINES[v.method] for v in rest if v.method in WORDS_OF_BASELINES)
+    return Table("Baselines", headings, rows, words=words)
 
 
 def agreement_table(report: Report) -> Table | None:
@@ -113,7 +126,7 @@ def coverage_table(report: Report) -> Table | None:
         return None
     sizes = zip(report.coverage["n_columns_by_size"], report.coverage["share_seen_by_size"], strict=True)
     rows = tuple((str(k), f"{n:,}", f"{share:.1%}") for k, (n, share) in enumerate(sizes, start=1) if n)
-    return Table("Seen cells by coalition size", ("clients", "coalitions", "cells seen"), rows)
+    return Table("Seen cells by coalition size", ("clients", "coalitions", "cells seen"), rows, words=WORDS_OF_COVERAGE)
 
 
 def tables(report: Report) -> list[Table]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fedworth.errors import unknown_name
 from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.names import Scale
-from fedworth.storage import make_folder, write_whole
+from fedworth.names import Scale, checked_name
+from fedworth.storage import Place, make_folder, write_whole
 from fedworth.studies import (
     fairness,
     models,
@@ -94,6 +94,35 @@ def reproduce(name: str, request: Request, bench: Bench) -> Outcome:
     outcome = study.findings(rows)
     _write(outcome, study, _account(name, request, planned, bench), bench.folder)
     return outcome
+
+
+def study(
+    name: str,
+    folder: Place,
+    *,
+    scale: Scale = "quick",
+    datasets: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    n_jobs: int = 1,
+) -> Outcome:
+    """Rerun one of the paper's studies, or `fidelity`; what `folder` has of it already is not run again.
+
+    Args:
+        name: The study, as `fedworth reproduce` names it: `fairness`, `rank`, `time`, …
+        folder: Where trials, numbers, pictures and the page are kept.
+        scale: `quick`, `page` (as the results page) or `paper`.
+        datasets: Only these data sets of the study; all of the scale's if there are none.
+        seeds: The seeds to run; those of the scale if there are none.
+        n_jobs: How many trials run side by side.
+
+    Returns:
+        What was found: `rows`, `claims` with their verdicts, and `panels`, which `plot_panel` draws.
+
+    Example:
+        found = fedworth.study("fairness", "runs/studies", datasets=["digits"], seeds=[0, 1])
+    """
+    request = Request(checked_name("scale", scale), tuple(datasets), tuple(seeds))
+    return reproduce(name, request, Bench(Path(folder), n_jobs=n_jobs))
 
 
 def trials_of(study: Study, request: Request, dataset: str, extent: Extent) -> list[Trial]:

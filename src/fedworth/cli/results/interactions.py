@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedworth.cli.options import command
-from fedworth.cli.show import show_json, show_lines, show_table
+from fedworth.cli.show import show_json, show_table
 from fedworth.errors import ArtefactError
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def run(args: argparse.Namespace) -> None:
         show_json({"pairs": [pair.document() for pair in pairs]})
         return
     show_table(pairs_table(pairs))
-    show_lines([LEGEND])
 
 
 def pairs_table(pairs: "Sequence[Interaction]") -> "Table":
@@ -51,7 +50,7 @@ def pairs_table(pairs: "Sequence[Interaction]") -> "Table":
 
     shown = pairs if len(pairs) <= 2 * SHOWN else (*pairs[:SHOWN], *pairs[-SHOWN:])
     rows = tuple((pair.first, pair.second, f"{pair.index:+.4f}") for pair in shown)
-    return Table("Pairs of clients, the most redundant first", ("client", "client", "index"), rows)
+    return Table("Pairs of clients, the most redundant first", ("client", "client", "index"), rows, words=LEGEND)
 
 
 def _completion_in(place: Path) -> Path:

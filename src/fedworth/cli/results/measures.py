@@ -57,7 +57,7 @@ def compare_on_ledger(args: argparse.Namespace) -> None:
     from fedworth.report.tables import LABELS
 
     show_table(measures_table(rows))
-    show_lines([LEGEND, *(f"{LABELS[row.name]}: {row.refusal}" for row in rows if row.refusal)])
+    show_lines(f"{LABELS[row.name]}: {row.refusal}" for row in rows if row.refusal)
 
 
 def measures_table(rows: "Sequence[MeasureRow]") -> "Table":
@@ -76,7 +76,7 @@ def measures_table(rows: "Sequence[MeasureRow]") -> "Table":
         )
         for row in rows
     )
-    return Table("Measures side by side", headings, lines)
+    return Table("Measures side by side", headings, lines, words=LEGEND)
 
 
 def _number(number: float | None) -> str:

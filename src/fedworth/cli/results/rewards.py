@@ -57,8 +57,9 @@ def run(args: argparse.Namespace) -> None:
         show_json({**made.document(), "files": [str(path) for path in paths]})
         return
     rows = tuple((client, made.amount(client)) for client in made.clients)
-    show_table(Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows))
-    show_lines([f"rule {made.rule}: {made.sentence}", "written: " + ", ".join(str(path) for path in paths)])
+    words = f"reward: {made.sentence} (rule {made.rule})"
+    show_table(Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, words=words))
+    show_lines(["written: " + ", ".join(str(path) for path in paths)])
     warn(made.notes)
 
 

@@ -61,7 +61,12 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
 
 
 def plot_panel(panel: Panel, ax: Any = None) -> Any:
-    """One panel of a study's picture on axes of yours, or of a new figure; the axes."""
+    """One panel of a study's picture on axes of yours, or of a new figure; the axes.
+
+    Example:
+        found = fedworth.study("fairness", "runs/studies", datasets=["digits"], seeds=[0])
+        fedworth.plot_panel(found.panels[0]).figure.savefig("fairness.svg")
+    """
     axes = ax if ax is not None else _pyplot().subplots(figsize=PANEL_INCHES, layout="constrained")[1]
     names = list(dict.fromkeys(series.name for series in panel.series))
     for position, series in enumerate(panel.series):
