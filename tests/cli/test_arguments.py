@@ -137,9 +137,9 @@ def test_a_table_that_is_too_wide_goes_on_below_with_its_first_column(monkeypatc
         "client      two",
         "client    share",
     ]
-    monkeypatch.setattr("sys.stdout", stream := io.StringIO())
+    monkeypatch.setattr("sys.stdout", file := io.StringIO())
     show_table(table)
-    assert stream.getvalue().splitlines()[1] == "client      one  share    two  share"
+    assert file.getvalue().splitlines()[1] == "client      one  share    two  share"
 
 
 def test_the_help_of_all_commands_has_the_exit_codes_and_names_documentation_that_is_there(capsys, monkeypatch):
