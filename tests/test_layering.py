@@ -28,6 +28,7 @@ WAY = (
     "__main__",
 )
 SUBROOMS = {
+    "fedworth.ledger.manifest",
     "fedworth.utility.fast",
     "fedworth.utility.games",
     "fedworth.completion.models",

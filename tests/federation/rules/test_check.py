@@ -17,6 +17,7 @@ from fedworth.federation.rules.rule import WeightedMean
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.round import read_round
 from tests.support.servers import federation, first_model
 
 SERVERS = [ServerMomentum(0.7, 0.9), Adaptive("adam"), Adaptive("yogi"), Median(), TrimmedMean(0.3), Krum(1)]
@@ -187,3 +188,16 @@ def test_the_header_keeps_its_rule_when_a_recording_is_resumed(tmp_path):
     record_into(tmp_path / "l", rule=Median())
     record_into(tmp_path / "l", resume=True)
     assert rule_of(open_ledger(tmp_path / "l")) == Median()
+
+
+def test_every_round_is_read_once(tmp_path, monkeypatch):
+    ledger = federation(tmp_path / "l", WeightedMean())
+    opened = []
+
+    def counted(folder, entry, *args, **how):
+        opened.append(entry.round_index)
+        return read_round(folder, entry, *args, **how)
+
+    monkeypatch.setattr("fedworth.ledger.ledger.read_round", counted)
+    check_ledger(ledger, WeightedMean()).refuse_others()
+    assert opened == [0, 1, 2, 3]

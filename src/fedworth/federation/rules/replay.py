@@ -32,17 +32,19 @@ class ReplayedRound:
 
 
 def replayed(ledger: Ledger, rule: Rule, start: Place | None = None) -> Iterator[ReplayedRound]:
-    """The rounds from `start` on, each with the state that the server had in it."""
-    place = start or Place()
+    """The rounds from `start` on, each with the state that the server had in it; every file is read once."""
+    place, upcoming = start or Place(), None
     while place.round_index < ledger.n_rounds:
-        step = _step(ledger, rule, place)
+        round_ = upcoming or ledger.open_round(place.round_index)
+        is_last = place.round_index + 1 == ledger.n_rounds
+        upcoming = None if is_last else ledger.open_round(place.round_index + 1)
+        step = _step(ledger, rule, place, round_, upcoming)
         yield step
         place = step.following
 
 
-def _step(ledger: Ledger, rule: Rule, place: Place) -> ReplayedRound:
-    round_ = ledger.open_round(place.round_index)
-    following, reason = _next_model(ledger, place.round_index)
+def _step(ledger: Ledger, rule: Rule, place: Place, round_: Round, upcoming: Round | None) -> ReplayedRound:
+    following, reason = _next_model(ledger, round_, upcoming)
     state = State(round_.entry.number, place.memory)
     members = list(round_.entry.participants)
     before = arrays_of(round_.global_model)
@@ -64,13 +66,13 @@ def server_weights(ledger: Ledger, round_: Round) -> list[float]:
     return [1.0 if ledger.aggregation == "uniform" else float(counts[k]) for k in round_.entry.participants]
 
 
-def _next_model(ledger: Ledger, round_index: int) -> tuple[Model | None, str]:
+def _next_model(ledger: Ledger, round_: Round, upcoming: Round | None) -> tuple[Model | None, str]:
     """The global model that followed a round, or why it is not known."""
-    own = ledger.entries[round_index].number
-    if round_index + 1 < ledger.n_rounds:
-        if ledger.entries[round_index + 1].number != own + 1:
+    own = round_.entry.number
+    if upcoming is not None:
+        if upcoming.entry.number != own + 1:
             return None, "the round after it is not recorded"
-        return ledger.open_round(round_index + 1).global_model, ""
+        return upcoming.global_model, ""
     if any(gone.number > own for gone in ledger.missing):
         return None, "the round after it is not recorded"
     if not ledger.is_closed:
