@@ -1,7 +1,7 @@
 """Three sites in NVFlare's simulator; one line records the federation.
 
-python job.py --ledger /tmp/sites.ledger
-fedworth observe /tmp/sites.ledger --task task.py:task --weighting samples --out utilities.npz
+python job.py --ledger ~/sites.ledger
+fedworth observe ~/sites.ledger --task task.py:task --weighting samples --out utilities.npz
 """
 
 import argparse
