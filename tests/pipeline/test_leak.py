@@ -13,14 +13,17 @@ from fedworth.pipeline.stages import ValuingSettings
 MANY = SimulationSettings(n_clients=14, copies=(), n_participants=4, n_rounds=3, partition="iid", train_limit=280)
 
 
-@pytest.mark.parametrize("n_clients", [5, 14])
-def test_values_and_intervals_do_not_change_when_all_that_is_unseen_is_nan(n_clients, tiny_settings, tmp_path):
+@pytest.mark.parametrize(("n_clients", "completion"), [(5, "models"), (5, "kernel"), (14, "models")])
+def test_values_and_intervals_do_not_change_when_all_that_is_unseen_is_nan(
+    n_clients, completion, tiny_settings, tmp_path
+):
     settings = tiny_settings if n_clients == 5 else replace(MANY, test_limit=60, seed=3)
     ledger = simulate(settings, tmp_path / "ledger")
 
     def told(folder):
         folder.mkdir()
-        return report_on(ledger, task_of(ledger), ValuingSettings(), folder, title="one ledger").document()
+        valuing = ValuingSettings(completion=completion)
+        return report_on(ledger, task_of(ledger), valuing, folder, title="one ledger").document()
 
     before = told(tmp_path / "before")
     apart = list((ledger.folder / "apart").glob("*.safetensors"))

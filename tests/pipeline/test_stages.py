@@ -24,6 +24,7 @@ OPTIONS = {
     "another seed": ["--permutations", "6", "--seed", "3"],
     "fixed weights": ["--weighting", "fixed"],
     "accuracy": ["--measure", "accuracy"],
+    "a kernel": ["--completion", "kernel"],
 }
 METHODS = ("comfedsv", "comfedsv-factors", "fedsv")
 
@@ -42,8 +43,8 @@ def test_run_watch_and_the_commands_one_by_one_agree_to_the_bit(options, tmp_pat
     expected = values_in(told("run", *SMALL, *options, "--out", tmp_path / "run", "--json"))
     assert set(expected) == set(METHODS)
     assert values_in(told("watch", ledger, *options, "--once", "--out", tmp_path / "w", "--json")) == expected
-    told("observe", ledger, *options, "--out", utilities, "--no-cache", "--json")
-    as_measured = [word for word in options if word in ("--weighting", "--measure", "fixed", "accuracy")]
+    as_measured = options if {"--weighting", "--measure", "--completion"} & set(options) else []
+    told("observe", ledger, *([] if "kernel" in options else options), "--out", utilities, "--no-cache", "--json")
     told("complete", utilities, "--ledger", ledger, *as_measured, "--out", tmp_path / "c.npz", "--json")
     for method in METHODS:
         by = ["--completion", tmp_path / "c.npz"] if method == "comfedsv" else []

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedworth.completion.completion import Completion
     from fedworth.utility.matrix import UtilityMatrix
 
+HOLDS_OUT = "--held-out is for factors; a completion by models or a kernel always holds something out"
+
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """The command and its options."""
@@ -60,9 +62,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Complete, and say how good the completion is known to be."""
     kind = args.completion or ("factors" if args.ledger is None else DEFAULT_COMPLETION)
-    if kind != "factors" and args.ledger is None:
+    if kind == "models" and args.ledger is None:
         raise UsageError(
-            f"--completion {kind}: expected --ledger beside it; from utilities alone only factors are made"
+            f"--completion {kind}: expected --ledger beside it; from utilities alone factors or a kernel are made"
         )
     from fedworth.completion.completion_file import save_completion
     from fedworth.completion.coverage import coverage
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
 
     refuse_no_place(args.out, "a completion")
     matrix = load_utilities(args.utilities)
-    made, summary, notes = _by_factors(args, matrix) if kind == "factors" else _by_models(args, matrix)
+    made, summary, notes = {"factors": _by_factors, "models": _by_models, "kernel": _by_kernel}[kind](args, matrix)
     save_completion(made, args.out)
     seen = coverage(matrix)
     if args.json:
@@ -94,16 +96,35 @@ def _by_factors(
     args: argparse.Namespace, matrix: "UtilityMatrix"
 ) -> "tuple[Completion, dict[str, Any], tuple[str, ...]]":
     from fedworth.arrays import stream
-    from fedworth.completion.alternatives import with_alternatives
     from fedworth.completion.complete import complete
     from fedworth.completion.crossvalidation import held_out_error
+    from fedworth.completion.factor_errors import with_errors
 
     settings, notes = chosen_settings(args, matrix)
-    made = with_alternatives(matrix, complete(matrix, settings))
+    made = with_errors(matrix, complete(matrix, settings))
     summary = made.summary()
     if args.held_out:
         summary["held_out_error"] = held_out_error(matrix, settings, rng=stream(args.seed, "cross-validation"))
     return made, summary, notes
+
+
+def _by_kernel(
+    args: argparse.Namespace, matrix: "UtilityMatrix"
+) -> "tuple[Completion, dict[str, Any], tuple[str, ...]]":
+    if args.held_out:
+        raise UsageError(HOLDS_OUT)
+    if args.ledger is None:
+        from fedworth.completion.by_kernel import complete_by_kernel
+
+        made = complete_by_kernel(matrix)
+        return made, made.summary(), made.doubts()
+    from fedworth.federation.task_file import task_for
+    from fedworth.ledger.ledger import open_ledger
+    from fedworth.pipeline.stages import kernel_of
+
+    ledger = open_ledger(args.ledger).without(matrix.left_out)
+    made = kernel_of(ledger, task_for(ledger, args.task, data_folder=args.data), matrix, args.weighting)
+    return made, made.summary(), made.doubts()
 
 
 def _by_models(
@@ -115,7 +136,7 @@ def _by_models(
     from fedworth.utility.choices import oracle_named
 
     if args.held_out:
-        raise UsageError("--held-out is for factors; a completion by models always holds answers out")
+        raise UsageError(HOLDS_OUT)
     ledger = open_ledger(args.ledger).without(matrix.left_out)
     oracle = oracle_named(args.oracle, task_for(ledger, args.task, data_folder=args.data), args.measure)
     with progress_bars() as progress:

@@ -20,6 +20,7 @@ from fedworth.names import CHOICES, MethodName, checked_name
 if TYPE_CHECKING:
     from typing import Any
 
+    from fedworth.completion.completion import Completion
     from fedworth.utility.matrix import UtilityMatrix
     from fedworth.valuation.valuation import Valuation
 
@@ -41,7 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--completion",
         default="factors",
         metavar="FILE",
-        help="what ComFedSV rests on: a completion from complete, or factors, made now (default)",
+        help="what ComFedSV rests on: a completion from complete; or factors (default) or kernel, made now",
     )
     add_unseen_option(parser)
     parser.add_argument("--strict", action="store_true", help="refuse if a client was never heard")
@@ -52,7 +53,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Value, write what is asked for, and show it."""
     from fedworth.completion.complete import FactorSettings
-    from fedworth.completion.completion_file import load_completion
     from fedworth.pipeline.compare import compare
     from fedworth.pipeline.stages import ValuingSettings
     from fedworth.report.files import write_report
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     notes: tuple[str, ...] = ()
     if set(methods) & set(COMPLETED):
         is_made_now = args.completion == "factors"
-        completion = None if is_made_now else load_completion(_file(args.completion))
+        completion = None if is_made_now else _completion(args.completion, _seen(matrix))
         settings, notes = chosen_settings(args, _seen(matrix)) if is_made_now else (settings, ())
     if len(methods) == 1 and args.out is None:
         how = {"completion": completion, "settings": settings, "unseen": args.unseen, "strict": args.strict}
@@ -117,11 +117,17 @@ def _document(made: "Valuation", notes: tuple[str, ...]) -> "dict[str, Any]":
     }
 
 
-def _file(text: str) -> Path:
-    """The file of a completion; only factors are made here, without a ledger."""
+def _completion(text: str, seen: "UtilityMatrix") -> "Completion":
+    """The completion of this name, or in the file of this name; one by models needs the ledger."""
+    if text == "kernel":
+        from fedworth.completion.by_kernel import complete_by_kernel
+
+        return complete_by_kernel(seen)
+    from fedworth.completion.completion_file import load_completion
+
     if text in CHOICES["completion"]:
         raise UsageError(
             f"--completion {text}: needs the ledger; make one with fedworth complete --ledger LEDGER --completion "
             f"{text}, and name its file here"
         )
-    return Path(text)
+    return load_completion(Path(text))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.completion.als import Status
+from fedworth.completion.by_kernel import KernelCompletion, kernel_arrays, kernel_completion_from
 from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.names import PenaltyKind, checked_name
@@ -21,6 +22,12 @@ from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
 from fedworth.utility.coalitions import locate, names
 from fedworth.utility.round_values import RoundValues
+
+TOO_NARROW = (
+    "the intervals of ComFedSV by factors are too narrow: of so many clients they say only how far other ranks and "
+    "penalties lie apart, and in simulated federations 90 % intervals of that kind held 30 to 70 % of the true values"
+)
+"""What is said of intervals that rest on alternatives."""
 
 
 class Completion(Protocol):
@@ -99,6 +106,7 @@ class FactorCompletion:
     n_sweeps: int
     alternatives: Alternatives | None = None
     trail: Trail | None = None
+    reference: KernelCompletion | None = None  # what the errors are known from (`factor_errors`)
 
     def __post_init__(self) -> None:
         expected = (len(self.coalitions), self.rank)
@@ -137,19 +145,28 @@ class FactorCompletion:
         return np.asarray(self._factors(coalitions) @ self.round_factors.sum(axis=0))
 
     def variances(self, coalitions: Memberships) -> Utilities | None:
-        """(n_rounds, n_coalitions): how far the alternatives are from the estimates; None without any."""
-        if self.alternatives is None:
+        """(n_rounds, n_coalitions): how far off the reference says that the estimates are, or how far the alternatives
+        are from them; None without either."""
+        if self.reference is None and self.alternatives is None:
             return None
         made, total = self.estimates(coalitions), np.zeros((self.n_rounds, len(coalitions)))
+        if self.reference is not None:
+            apart = made - self.reference.estimates(coalitions)
+            return np.asarray(apart**2 + self.reference.variances(coalitions))
         for W, H, weight in self._others(coalitions):
             total += weight * (W @ H.T - made) ** 2
         return total
 
     def error_factors(self, coalitions: Memberships) -> Utilities | None:
-        """(n_coalitions, n_alternatives): how far each alternative's totals are from ours; None without any."""
+        """(n_coalitions, n_factors): how far the reference's totals are from ours, and its own errors; or how far each
+        alternative's totals are. None without either."""
+        made = self.totals(coalitions)
+        if self.reference is not None:
+            errors = self.reference.error_factors(coalitions)
+            apart = (made - self.reference.totals(coalitions))[:, None]
+            return None if errors is None else np.concatenate([apart, errors], axis=1)
         if self.alternatives is None:
             return None
-        made = self.totals(coalitions)
         columns = [np.sqrt(weight) * (H @ W.sum(axis=0) - made) for W, H, weight in self._others(coalitions)]
         return np.stack(columns, axis=1)
 
@@ -158,9 +175,8 @@ class FactorCompletion:
         return
 
     def doubts(self) -> tuple[str, ...]:
-        """Nobody in particular: a coalition larger than any round's participants is seen at most once, whoever is in
-        it."""
-        return ()
+        """Nobody in particular; but what alternatives say is too little."""
+        return () if self.alternatives is None else (TOO_NARROW,)
 
     def summary(self) -> dict[str, Any]:
         """How the factors were found and how well they fit the seen cells."""
@@ -202,6 +218,7 @@ def save_factors(completion: FactorCompletion, path: Place) -> None:
     """Write a completion, whole or not at all."""
     numbers = {name: np.array(value) for name, value in completion.summary().items()}
     others = {} if completion.alternatives is None else asdict(completion.alternatives)
+    second = {} if completion.reference is None else kernel_arrays(completion.reference)
     write_npz(
         path,
         {
@@ -211,6 +228,7 @@ def save_factors(completion: FactorCompletion, path: Place) -> None:
             "coalition_factors": completion.coalition_factors,
             **numbers,
             **{f"other_{name}": array for name, array in others.items()},
+            **{f"reference_{name}": array for name, array in second.items()},
             **trail_array(completion.trail),
         },
     )
@@ -235,7 +253,14 @@ def factors_from(arrays: dict[str, NDArray[Any]]) -> FactorCompletion:
         n_sweeps=int(arrays["n_sweeps"]),
         alternatives=_alternatives(arrays),
         trail=trail_in(arrays),
+        reference=_reference(arrays),
     )
+
+
+def _reference(arrays: dict[str, NDArray[Any]]) -> KernelCompletion | None:
+    start = "reference_"
+    found = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+    return kernel_completion_from(found) if found else None
 
 
 def _alternatives(arrays: dict[str, NDArray[Any]]) -> Alternatives | None:

@@ -3,14 +3,27 @@
 What reads a completion by models is loaded when one is met: it needs torch, and factors do not.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from numpy.typing import NDArray
+
+from fedworth.completion.by_kernel import KernelCompletion, kernel_completion_from, save_kernel_completion
 from fedworth.completion.completion import Completion, FactorCompletion, factors_from, save_factors
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.storage import Place, read_npz
 
 if TYPE_CHECKING:
     from fedworth.completion.models import ModelCompletion
+
+Loaded: TypeAlias = "FactorCompletion | KernelCompletion | ModelCompletion"
+
+
+READERS: dict[str, Callable[[dict[str, NDArray[Any]]], FactorCompletion | KernelCompletion]] = {
+    "factors": factors_from,
+    "kernel": kernel_completion_from,
+}
+"""By the kind that the file names; those that need no torch."""
 
 
 def save_completion(completion: Completion, path: Place) -> None:
@@ -22,6 +35,9 @@ def save_completion(completion: Completion, path: Place) -> None:
     if isinstance(completion, FactorCompletion):
         save_factors(completion, path)
         return
+    if isinstance(completion, KernelCompletion):
+        save_kernel_completion(completion, path)
+        return
     from fedworth.completion.models import ModelCompletion, save_model_completion
 
     if not isinstance(completion, ModelCompletion):
@@ -29,7 +45,7 @@ def save_completion(completion: Completion, path: Place) -> None:
     save_model_completion(completion, path)
 
 
-def load_completion(path: Place) -> "FactorCompletion | ModelCompletion":
+def load_completion(path: Place) -> Loaded:
     """The completion at `path`.
 
     Example:
@@ -37,8 +53,9 @@ def load_completion(path: Place) -> "FactorCompletion | ModelCompletion":
     """
     arrays = read_npz(path)
     try:
-        if str(arrays.get("kind", "factors")) == "factors":
-            return factors_from(arrays)
+        kind = str(arrays.get("kind", "factors"))
+        if kind in READERS:
+            return READERS[kind](arrays)
         from fedworth.completion.models import model_completion_from
 
         return model_completion_from(arrays)

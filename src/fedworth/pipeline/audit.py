@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedworth.completion.completion import Completion, FactorCompletion
-from fedworth.completion.completion_file import load_completion
-from fedworth.completion.models import ModelCompletion
+from fedworth.completion.completion import Completion
+from fedworth.completion.completion_file import Loaded, load_completion
 from fedworth.errors import ArtefactError, FedworthError, LedgerError, UnseenError
 from fedworth.federation.task_file import task_for
 from fedworth.ledger.heads import passed_through
@@ -50,7 +49,7 @@ class Artefacts:
     """What stands beside a report, by fingerprint."""
 
     utilities: dict[str, UtilityMatrix]
-    completions: dict[str, FactorCompletion | ModelCompletion]
+    completions: dict[str, Loaded]
 
 
 def audit(

@@ -19,7 +19,7 @@ from fedworth.errors import CompletionError, TooManyError, UsageError, Valuation
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import ConceptName, MethodName, RivalName, ValuedBy, checked_name
-from fedworth.pipeline.stages import ValuingSettings, factors_of
+from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of
 from fedworth.storage import Place, Progress, silent
 from fedworth.utility.choices import oracle_named
 from fedworth.utility.matrix import UtilityMatrix
@@ -144,6 +144,8 @@ class _Work:
         if name == "comfedsv-factors" or settings.completion == "factors":
             completion: Completion = factors_of(seen.matrix, settings)
             n_more = 0
+        elif settings.completion == "kernel":
+            completion, n_more = kernel_of(self.ledger, self.oracle.task, seen.matrix, settings.weighting), 0
         else:
             completion = complete_by_models(
                 self.ledger, self.oracle, seen.matrix, weighting=settings.weighting, as_average=settings.as_average

@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedworth.arrays import stream
-from fedworth.completion.alternatives import with_alternatives
+import numpy as np
+
+from fedworth.arrays import Floats, stream
+from fedworth.completion.by_kernel import KernelCompletion, complete_by_kernel
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion, FactorCompletion
 from fedworth.completion.crossvalidation import choose_factors
+from fedworth.completion.factor_errors import with_errors
 from fedworth.completion.kernels.layout import Factors
+from fedworth.completion.models import predict_absent
 from fedworth.errors import CompletionError, ValuationError
+from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import (
     DEFAULT_COMPLETION,
@@ -29,7 +34,7 @@ from fedworth.names import (
 from fedworth.storage import Progress, silent
 from fedworth.utility.cache import utility_cache
 from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import observe, participation
+from fedworth.utility.observe import observe, participation, round_weights
 from fedworth.utility.oracle import TaskOracle
 from fedworth.utility.planning.choose import PlanSettings, choose_plan
 from fedworth.utility.round_values import RoundValues
@@ -103,7 +108,29 @@ def factors_of(
     if settings.auto_rank:
         rng = stream(settings.seed, "cross-validation")
         factors = choose_factors(utilities, penalty_kind=factors.penalty_kind, rng=rng).settings
-    return with_alternatives(utilities, complete(utilities, factors, start=start))
+    return with_errors(utilities, complete(utilities, factors, start=start))
+
+
+def kernel_of(
+    ledger: Ledger, task: Task, utilities: UtilityMatrix, weighting: Weighting | None = None
+) -> KernelCompletion:
+    """The completion by a kernel, in which the ledger's models say how alike clients are."""
+    weighting = weighting or ledger.default_weighting
+    if weighting == "fixed":
+        raise CompletionError(
+            "completion by a kernel: with fixed weights a coalition's model is no mean of its members', which the "
+            "kernel rests on; complete by models or by factors"
+        )
+    likeness = predict_absent(ledger, task).likeness
+    weights = _usual_weights(ledger, weighting)
+    return complete_by_kernel(
+        utilities, likeness=likeness.of_clients, weights=weights, compared_by=likeness.compared_by
+    )
+
+
+def _usual_weights(ledger: Ledger, weighting: Weighting) -> Floats:
+    """(n_clients,): what each client counts in a mean, over all rounds."""
+    return np.asarray(np.mean([round_weights(ledger, t, weighting) for t in range(ledger.n_rounds)], axis=0))
 
 
 def value_by(

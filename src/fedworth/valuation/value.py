@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from fedworth.completion.alternatives import with_alternatives
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
+from fedworth.completion.factor_errors import with_errors
 from fedworth.errors import ValuationError
 from fedworth.names import MethodName, Unseen, checked_name
 from fedworth.trail import Trail, fingerprint
@@ -47,7 +47,7 @@ def value(
     checked_name("method", method)
     if method in MEASURED:
         return replace(MEASURED[method](matrix, strict=strict), trail=_trail(matrix, None))
-    completion = completion or with_alternatives(matrix, complete(matrix, settings))
+    completion = completion or with_errors(matrix, complete(matrix, settings))
     kind = completion.summary()["kind"]
     if method == "comfedsv-factors" and kind != "factors":
         raise ValuationError(f"comfedsv-factors: the completion is one by {kind}; expected factors")

@@ -41,7 +41,7 @@ def dense(process, rounds, clients, others):
     found = np.zeros((len(rounds), len(others[0])))
     for a, (t, i) in enumerate(zip(rounds, clients, strict=True)):
         for b, (s, j) in enumerate(zip(*others, strict=True)):
-            near = np.exp(-((t - s) ** 2) / 200)
+            near = process.wandering * np.exp(-((t - s) ** 2) / 200)
             parts = ((0.5, 0.1, 0.1), (0.1, 0.5, 0.1), (0.1, 0.3, 0.03), (0.03, 0.1, 0.01))
             found[a, b] = sum(
                 process.likeness.of_clients[i, j] ** p * (always + nearby * near + own * (t == s))

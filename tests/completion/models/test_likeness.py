@@ -1,5 +1,7 @@
 """How alike clients are, by what the task has: logits, other outputs, or the updates themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from fedworth.completion.models.answers import answers_of
 from fedworth.completion.models.complete import complete_by_models
 from fedworth.completion.models.likeness import likeness_of
 from fedworth.federation.own_utility import task_from_utility
+from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
@@ -92,3 +95,26 @@ def test_large_models_are_sketched_and_keep_their_distances():
     assert len(a) == likeness.N_SKETCHED
     far = float(((models[0]["w"] - models[1]["w"]) ** 2).sum())
     assert ((a - b) ** 2).sum() == pytest.approx(far, rel=6 * np.sqrt(2 / likeness.N_SKETCHED))
+
+
+def test_without_everyone_heard_clients_that_share_a_round_and_answer_alike_are_of_one_kind(tiny_settings, tmp_path):
+    """Client 4 is a copy of client 0; nobody else has anyone's data."""
+    unheard = replace(tiny_settings, everyone_heard=False, n_rounds=6, seed=0)
+    ledger = simulate(unheard, tmp_path / "ledger")
+    assert ledger.n_rounds == 6
+    answers = answers_of(ledger)
+    assert answers.participants[:, [0, 4]].all(axis=1).any()
+    assert not answers.participants.all(axis=1).any()
+    found = likeness_of(answers, task_of(ledger))
+    expected = np.eye(5, dtype=bool)
+    expected[0, 4] = expected[4, 0] = True
+    assert (found.same_kind == expected).all()
+    np.testing.assert_array_equal(found.of_clients[0, 1:4], found.of_clients[4, 1:4])
+    assert (np.linalg.eigvalsh(found.of_clients) > -1e-9).all()
+
+
+def test_one_different_answer_tells_two_clients_apart():
+    same, other = b"same", b"other"
+    assert likeness._is_one_kind({1: same, 2: same}, [{2: same, 3: other}])
+    assert not likeness._is_one_kind({1: same, 2: same}, [{1: same, 2: other}])
+    assert not likeness._is_one_kind({1: same}, [{2: same}])

@@ -6,7 +6,8 @@
 m is the median distance of two clients, m' the median squared distance of two rounds. A round that heard everyone
 compares all clients on the same global model; where there are several, their squared distances are averaged, each in
 units of its own median. Without one, distances are predicted: the update process with all clients equally far from each
-other predicts everyone's change of outputs in every round, and the mean squared distance of their changes counts.
+other predicts everyone's change of outputs in every round, and the mean squared distance of their changes counts. Those
+that gave the same answer in every round that they share, and share one, are of one kind then: their distance is 0.
 
 Outputs are logits, centred over the classes, or whatever else the task's module gives, as it gives it. A utility of
 one's own has no outputs: models are then compared by their numbers themselves.
@@ -99,7 +100,33 @@ def _predicted(answers: Answers, probe: _Probe, before: Floats, of_rounds: Float
     for round_index in range(len(before)):
         weights, _ = process.coefficients(heard, round_index)
         apart += _distances_of(weights @ gram @ weights.T)
-    return apart
+    shares = _kinds(answers, changes)[:, heard]
+    shares = shares / shares.sum(axis=0)  # (n_heard, n_heard): column i is the mean of the i-th kind
+    return np.asarray(np.where(shares.T @ shares > 0, 0.0, shares.T @ apart @ shares))
+
+
+def _kinds(answers: Answers, changes: Floats) -> Floats:
+    """(n_heard, n_clients): row i has a 1 for every client of the kind of the i-th heard one: clients whose answers
+    were the same in every round that any two of them share, and who share one with another of the kind."""
+    rounds, clients = answers.places
+    told: dict[int, dict[int, bytes]] = {client: {} for client in answers.heard.tolist()}
+    for t, client, change in zip(rounds.tolist(), clients.tolist(), changes, strict=True):
+        told[client][t] = change.tobytes()
+    kinds: list[list[int]] = []
+    for client, mine in told.items():
+        fits = [kind for kind in kinds if _is_one_kind(mine, [told[other] for other in kind])]
+        kinds.remove(fits[0]) if fits else None
+        kinds.append([*fits[0], client] if fits else [client])
+    same = np.zeros((answers.participants.shape[1],) * 2)
+    for kind in kinds:
+        same[np.ix_(kind, kind)] = 1.0
+    return same[answers.heard]
+
+
+def _is_one_kind(mine: dict[int, bytes], others: list[dict[int, bytes]]) -> bool:
+    """Whether these answers by round equal all of the others' where they share a round, and share one."""
+    shared = [mine[t] == other[t] for other in others for t in mine.keys() & other.keys()]
+    return bool(shared) and all(shared)
 
 
 def squared_distances(rows: Floats) -> Floats:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import stream
-from fedworth.completion.alternatives import with_alternatives
 from fedworth.completion.complete import complete
+from fedworth.completion.factor_errors import with_errors
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.federation.simulation.simulate import task_of
@@ -108,7 +108,7 @@ def _by_models(scene: _Scene) -> tuple[Valuation, int]:
 
 
 def _by_factors(scene: _Scene) -> tuple[Valuation, int]:
-    completion = with_alternatives(scene.seen, complete(scene.seen))
+    completion = with_errors(scene.seen, complete(scene.seen))
     return value(scene.seen, "comfedsv-factors", completion=completion), 0
 
 
