@@ -31,6 +31,7 @@ SUBROOMS = {
     "fedworth.ledger.manifest",
     "fedworth.utility.fast",
     "fedworth.utility.games",
+    "fedworth.completion.by_kernel",
     "fedworth.completion.models",
     "fedworth.valuation.rivals",
     "fedworth.pipeline.checking",

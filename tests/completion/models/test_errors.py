@@ -97,6 +97,27 @@ def test_the_scales_are_those_of_the_held_out_points(scene):
     np.testing.assert_allclose(np.diag(made.covariance[:n, n:]), expected, rtol=1e-9)
 
 
+def test_with_fixed_weights_a_lone_client_errs_as_its_predicted_model_does(ledger, task):
+    """Alone as in company its model is predicted, so the lone process has no say."""
+    oracle = FastOracle(task, n_threads=1)
+    seen = observe(ledger, oracle, plan_exact(participation(ledger)), weighting="fixed")
+    predicted = predict_absent(ledger, task)
+    lone = heard_alone(predicted, oracle, seen, "fixed")
+    held = hold_outs(predicted, oracle, seen, lone, weighting="fixed")
+    made, n = member_errors(predicted, lone, held), len(predicted.heard)
+    assert not made.covariance[:n].any()
+    assert not made.covariance[:, :n].any()
+    assert not made.size_shares[0].any()
+    np.testing.assert_allclose(made.size_shares[1], held.by_size / held.by_size.sum())
+    weights, raw = held.scale**2 / (held.scale**2).sum(), held.errors * np.sqrt(held.relative)[:, None]
+    expected = (weights @ raw.sum(axis=1) ** 2) / (weights @ predicted.process.left_out_variances(held.points))
+    scale = np.where(predicted.known, 0.0, lone.scale[:, None])
+    freedom = max(1 / (weights**2).sum() - 1, 3)
+    wider = (stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95)) ** 2
+    summed = predicted.process.summed_covariance(scale)
+    np.testing.assert_allclose(made.covariance[n:, n:], wider * expected * summed, rtol=1e-9)
+
+
 def test_copies_err_alike(scene):
     predicted, lone, held = scene
     covariance = member_errors(predicted, lone, held).covariance

@@ -12,6 +12,9 @@ An absent client enters the total of a coalition in two ways, each with an error
 Points weigh g², since rounds with large utilities decide the sums. Within a round the two errors are alike (a lucky
 batch helps both); from round to round each process errs in its own way. The scales come from n points, as many as
 weigh alike: everything is widened as Student's t with n − 1 degrees of freedom widens a 90 % interval.
+
+With fixed weights the lone process has no say: a client alone errs as its predicted model does, so e is 0 and f counts
+from size 1 on.
 """
 
 from dataclasses import dataclass
@@ -41,9 +44,7 @@ class MemberErrors:
 
 def member_errors(predicted: PredictedLedger, lone: Lone, held: HoldOuts) -> MemberErrors:
     """The errors, as the held-out points say; none where nothing was held out."""
-    heard = predicted.heard
-    shares = np.zeros((2, len(heard)))
-    shares[0, 0], shares[1, 1:] = 1.0, held.company_shares
+    heard, shares = predicted.heard, held.size_shares
     if len(held.points) == 0:
         return MemberErrors(np.zeros((2 * len(heard), 2 * len(heard))), shares)
     scale = np.where(predicted.known, 0.0, lone.scale[:, None])[:, heard]  # g, (n_rounds, n_heard)

@@ -43,6 +43,7 @@ class HoldOuts:
     relative: Floats  # ρ, (n_points,)
     scale: Floats  # g, (n_points,): of the points' rounds
     n_evaluations: int
+    is_far_alone: bool = True  # whether a lone client takes the lone process's word
 
     @property
     def by_size(self) -> Floats:
@@ -51,20 +52,24 @@ class HoldOuts:
 
     @property
     def alone(self) -> Floats:
-        """(n_points,): the error of the lone process, in units of g."""
-        return np.asarray(self.errors[:, 0] * np.sqrt(self.relative))
+        """(n_points,): the error of the lone process, in units of g; 0 where it has no say."""
+        return np.asarray(self.is_far_alone * self.errors[:, 0] * np.sqrt(self.relative))
 
     @property
     def in_company(self) -> Floats:
-        """(n_points,): the error of a predicted model, summed over the sizes from 2 on, in units of g."""
-        return np.asarray(self.errors[:, 1:].sum(axis=1) * np.sqrt(self.relative))
+        """(n_points,): the error of a predicted model, summed over the sizes that take it, in units of g."""
+        return np.asarray(self.errors[:, int(self.is_far_alone) :].sum(axis=1) * np.sqrt(self.relative))
 
     @property
-    def company_shares(self) -> Floats:
-        """κ, (n_clients − 1,): what each size from 2 on has of the error in company, in all 1."""
-        sizes = self.by_size[1:] if len(self.errors) else np.zeros(self.errors.shape[1] - 1)
+    def size_shares(self) -> Floats:
+        """(2, n_clients): what each size has of the error alone, and κ, of that in company; each in all 1."""
+        first, n = int(self.is_far_alone), self.errors.shape[1]
+        shares = np.zeros((2, n))
+        shares[0, :first] = 1.0
+        sizes = self.by_size[first:] if len(self.errors) else np.zeros(n - first)
         total = float(sizes.sum())
-        return np.asarray(sizes / total) if total > 0 else np.full(len(sizes), 1 / max(len(sizes), 1))
+        shares[1, first:] = sizes / total if total > 0 else 1 / max(n - first, 1)
+        return shares
 
 
 def hold_outs(
@@ -82,7 +87,8 @@ def hold_outs(
         n_evaluations += n_measured
     relative = np.maximum(variances / variances.mean(), LEAST_VARIANCE) if len(points) else variances
     scale = lone.scale[predicted.process.rounds[points]]
-    return HoldOuts(points, errors / np.sqrt(relative)[:, None], relative, scale, n_evaluations)
+    scaled = errors / np.sqrt(relative)[:, None]
+    return HoldOuts(points, scaled, relative, scale, n_evaluations, is_far_alone(weighting))
 
 
 def held_points(predicted: PredictedLedger) -> Indices:
