@@ -29,6 +29,7 @@ WAY = (
 )
 SUBROOMS = {
     "fedworth.ledger.manifest",
+    "fedworth.ledger.oddities",
     "fedworth.utility.fast",
     "fedworth.utility.games",
     "fedworth.completion.by_kernel",

@@ -10,7 +10,7 @@ from fedworth.ledger.writer import Answer, create_ledger
 from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
 
-SAME = "Clients 'a' and 'b' sent the same model, in the only round they share (0)."
+SAME = "Clients 'a' and 'b' sent the same model, in the only round they share (0); certain, by equal bytes."
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedworth.ledger.finding import Finding, FindingKind
+from fedworth.ledger.oddities import OF_ANSWERS, Finding, FindingKind
 from fedworth.report.report import Report
 from fedworth.report.rounds import Rounds
 from fedworth.trail import Trail
@@ -85,7 +85,7 @@ def hospitals(
             "n_columns_by_size": [12] * n_clients,
         },
         findings=(found,) if findings is None else findings,
-        looked_for=tuple(FindingKind),
+        looked_for=OF_ANSWERS,
         rounds=Rounds(
             tuple(range(1, n_rounds + 1)),
             participants,

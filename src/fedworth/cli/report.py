@@ -81,6 +81,6 @@ def show_report(report: "Report", paths: list[Path], *, as_json: bool) -> None:
     for table in tables(report):
         show_table(table)
     show_lines([*headlines(report), ""] if report.copies else [])
-    show_findings(report.findings)
+    show_findings(report.all_findings)
     show_lines(["written: " + ", ".join(str(path) for path in paths)] if paths else [])
     warn(report.warnings())

@@ -11,8 +11,8 @@ from fedworth.cli.verify_report import add_report_options, report_file, verify_r
 
 if TYPE_CHECKING:
     from fedworth.federation.rules.check import Checked
-    from fedworth.ledger.finding import Finding
     from fedworth.ledger.ledger import Ledger
+    from fedworth.ledger.oddities import Finding
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -46,8 +46,8 @@ def _verify_ledger(args: argparse.Namespace) -> None:
     """Say what is in the ledger, and whether its server did what its rule says."""
     from fedworth.federation.rules.check import check_ledger
     from fedworth.federation.rules.documents import rule_name, rule_of
-    from fedworth.ledger.findings import findings
     from fedworth.ledger.ledger import verify_ledger
+    from fedworth.ledger.oddities import findings
 
     ledger = verify_ledger(args.what)
     said = check_head(args, ledger)

@@ -97,5 +97,5 @@ def _show(report: "Report", *, as_json: bool) -> None:
     show_lines([report.title])
     if report.valuations:
         show_table(values_table(report))
-    show_findings(report.findings)
+    show_findings(report.all_findings)
     warn(report.warnings())

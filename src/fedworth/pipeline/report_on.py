@@ -23,10 +23,9 @@ from fedworth.completion.completion_file import load_completion, load_factors, s
 from fedworth.completion.coverage import coverage
 from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.federation.task import Task
-from fedworth.ledger.finding import FindingKind
-from fedworth.ledger.findings import findings
 from fedworth.ledger.heads import heads
 from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.oddities import OF_ANSWERS, findings
 from fedworth.names import Measure, MethodName, OracleName
 from fedworth.pipeline.folder import claim_for
 from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of, measure, value_by
@@ -93,7 +92,7 @@ def report_on(
         coverage=coverage(utilities).document() if _is_listed(utilities) else None,
         notes=_notes(ledger, utilities, is_valued=bool(valuations)),
         findings=findings(ledger),
-        looked_for=tuple(FindingKind),
+        looked_for=OF_ANSWERS,
         rounds=rounds_of_report(utilities, valuations, completed["comfedsv"], numbers=work.numbers),
     )
 

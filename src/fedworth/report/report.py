@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from fedworth.errors import ArtefactError, UsageError
-from fedworth.ledger.finding import Finding, FindingKind, finding_from
+from fedworth.ledger.oddities import OF_ANSWERS, Finding, FindingKind, finding_from
 from fedworth.names import MethodName
 from fedworth.report.rounds import Rounds, rounds_from
 from fedworth.theory.fairness import relative_difference
 from fedworth.trail import Trail
 from fedworth.valuation.notebook import notebook_html
+from fedworth.valuation.oddities import value_findings
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import BASES, Valuation, valuation_from
 from fedworth.valuation.worth import Worth
@@ -71,6 +72,11 @@ class Report:
             )
         return found
 
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        """What the answers show, and what the chosen values do."""
+        return (*self.findings, *(value_findings(self.chosen) if self.valuations else ()))
+
     def __getitem__(self, client: str) -> Worth:
         return self.chosen[client]
 
@@ -85,7 +91,7 @@ class Report:
 
     def __repr__(self) -> str:
         methods = ", ".join(valuation.method for valuation in self.valuations) or "none"
-        return f"<Report {self.title!r}: {len(self)} clients by {methods}; findings: {len(self.findings)}>"
+        return f"<Report {self.title!r}: {len(self)} clients by {methods}; findings: {len(self.all_findings)}>"
 
     def _repr_html_(self) -> str:
         chosen = self.chosen
@@ -122,7 +128,7 @@ class Report:
             "coverage": self.coverage,
             "notes": list(self.notes),
             "trail": None if self.trail is None else self.trail.document(),
-            "findings": [finding.document() for finding in self.findings],
+            "findings": [finding.document() for finding in self.all_findings],
             "looked_for": [str(kind) for kind in self.looked_for],
             "rounds": None if self.rounds is None else self.rounds.document(),
         }
@@ -143,7 +149,7 @@ def report_from(document: dict[str, Any]) -> Report:
             tuple((copy, of) for copy, of in document["copies"]),
             document["coverage"],
             tuple(document["notes"]),
-            tuple(finding_from(found) for found in document.get("findings", ())),
+            tuple(found for found in map(finding_from, document.get("findings", ())) if found.kind in OF_ANSWERS),
             tuple(FindingKind(kind) for kind in document.get("looked_for", ())),
             rounds_from(document.get("rounds")),
         )

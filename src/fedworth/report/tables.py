@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedworth.ledger.finding import Finding
+from fedworth.ledger.oddities import Finding
 from fedworth.names import MethodName, ValuedBy
 from fedworth.report.report import Report, agreement
 from fedworth.trail import Trail
@@ -160,8 +160,8 @@ def markdown(report: Report) -> str:
     for table in tables(report):
         parts += [f"## {table.title}", _markdown_table(table)]
         parts += [_plain(text) for text in (table.note, table.words) if text]
-    if report.findings:
-        parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.findings)]
+    if report.all_findings:
+        parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.all_findings)]
     completed = report.valuation("comfedsv")
     if completed is not None and completed.completion is not None:
         parts += ["## The completion behind ComFedSV", _markdown_table(completion_table(completed.completion))]

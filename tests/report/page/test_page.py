@@ -11,13 +11,15 @@ import pytest
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import UsageError
-from fedworth.ledger.finding import Finding, FindingKind
+from fedworth.ledger.oddities import OF_ANSWERS, OF_VALUES, Finding
 from fedworth.names import MethodName
-from fedworth.report.page import PageSettings, page_html
+from fedworth.report.page import PageSettings, page_html, statement_html
 from fedworth.report.page.figures import axis_over, nice_ticks, packed
-from fedworth.report.page.findings import WORDS
+from fedworth.report.page.kinds import WORDS
 from fedworth.report.report import Report, report_from
 from fedworth.report.rewards import rewards
+from fedworth.report.tables import findings_lines, markdown
+from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 from tests.support.browser import chromium
 from tests.support.reports import HOSTILE, hospitals
@@ -125,17 +127,39 @@ def test_a_page_says_what_was_not_looked_for():
 def test_checks_that_found_nothing_are_counted_and_told():
     text = text_of(page_html(hospitals(findings=()), HOSPITAL))
     assert "No two hospitals sent the same model." in text
-    assert "13 checks found nothing" in text
+    assert "15 checks found nothing" in text
 
 
-@pytest.mark.parametrize("kind", FindingKind)
+@pytest.mark.parametrize("kind", OF_ANSWERS)
 def test_every_finding_says_what_was_seen_why_it_matters_and_what_to_do(kind):
-    found = Finding(kind, ("Lakeside Clinic", "Westbrook Day Surgery"), (1,), 2, {"ratio": 12.0, "n_samples": 9.0})
+    evidence = {"ratio": 12.0, "n_samples": 9.0, "likeness": 0.9}
+    found = Finding(kind, ("Lakeside Clinic", "Westbrook Day Surgery"), (1,), 2, evidence, 0.97)
     text = text_of(page_html(hospitals(findings=(found,)), HOSPITAL))
     assert found.sentence in text
     assert kind in WORDS
     assert WORDS[kind].why in text
     assert WORDS[kind].do in text
+
+
+def low_and_harming() -> Report:
+    """Eight alike, one far below zero."""
+    names, values = tuple("abcdefghi"), np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, -2.0])
+    return Report(
+        "t", names, (Valuation("comfedsv", names, values, None, {}, (), uncertainty(values, np.eye(9) / 100)),)
+    )
+
+
+def test_what_values_show_has_the_same_words_in_text_json_markdown_and_on_the_page():
+    report = low_and_harming()
+    assert {found.kind for found in report.all_findings} == set(OF_VALUES)
+    for found in report.all_findings:
+        assert found.clients == ("i",)
+        for shown in (text_of(page_html(report)), markdown(report), json.dumps(report.document(), ensure_ascii=False)):
+            assert found.sentence in shown
+        assert f"- {found.sentence}" in findings_lines(report.all_findings)
+        assert WORDS[found.kind].do in text_of(page_html(report))
+    assert report_from(report.document()) == report
+    assert "Your value is −2.0" in statement_html(report, "i")
 
 
 def test_a_report_without_values_says_why():

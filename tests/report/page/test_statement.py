@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.ledger.finding import Finding, FindingKind
+from fedworth.ledger.oddities import OF_ANSWERS, Finding
 from fedworth.report.files import write_statement
 from fedworth.report.page import PageSettings, statement_html
 from fedworth.report.rewards import rewards
@@ -75,9 +75,9 @@ def test_few_others_are_not_shown_as_a_band():
     assert "You among" not in statement_html(hospitals(7), HOSPITALS[0])
 
 
-@pytest.mark.parametrize("kind", FindingKind)
+@pytest.mark.parametrize("kind", OF_ANSWERS)
 def test_a_finding_is_told_without_the_others_name(kind):
-    found = Finding(kind, (HOSPITALS[0], HOSPITALS[5]), (1,), 2, {"ratio": 12.0, "n_samples": 9.0})
+    found = Finding(kind, (HOSPITALS[0], HOSPITALS[5]), (1,), 2, {"ratio": 12.0, "n_samples": 9.0, "likeness": 0.9})
     html = statement_html(hospitals(findings=(found,)), HOSPITALS[0], SETTINGS)
     assert "Mercy" not in html
     assert "Seen in 1 of 2 rounds." in html

@@ -6,9 +6,8 @@ from handwriting import client_app
 from handwriting.task import build
 
 import fedworth.flower
-from fedworth.ledger.finding import FindingKind
-from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.oddities import FindingKind, findings
 from tests.federation.live.flower.in_process import InProcessGrid
 
 CONFIG = {"n-clients": 4, "learning-rate": 0.2}

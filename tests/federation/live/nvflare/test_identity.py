@@ -5,9 +5,8 @@ from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import ServerCommandKey
 
 from fedworth.federation.live.nvflare import RoundRecorder
-from fedworth.ledger.finding import FindingKind
-from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.oddities import FindingKind, findings
 from tests.federation.live.nvflare.test_recording import START, Job, result
 
 

@@ -4,9 +4,10 @@ In: the traces of all rounds. Out: groups of two or more that are equal in bytes
 
 For the second, each update's sketch is scaled to length one. A copy w' = w^t + c u, stored in numbers of relative
 precision ε, errs by up to ε ‖w'‖, which is a share ρ = ε ‖w'‖ / ‖u'‖ of its update. Two updates are taken for copies if
-their scaled sketches differ by no more than 2 (ρ + ρ'). Updates with ρ above 10⁻⁴ are not compared: there an honest
-client's next step can be as near. Nor are those that move in a few directions only (an effective dimension under 4),
-where being parallel means nothing.
+their scaled sketches differ by no more than δ = 2 (ρ + ρ'). Two unrelated directions in d dimensions are so near with
+a chance below δ^{d−1}: that, for all pairs that are compared, is what `sure` leaves. Updates with ρ above 10⁻⁴ are not
+compared: there an honest client's next step can be as near. Nor are those that move in a few directions only (an
+effective dimension under 4), where being parallel means nothing.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedworth.arrays import Floats
-from fedworth.ledger.traces import RoundTrace
+from fedworth.ledger.oddities.traces import RoundTrace
 
 SERVER = -1
 MOST_ROUNDING = 1e-4
@@ -34,6 +35,7 @@ class Sent:
     round_index: int
     start: str  # the sha256 of the global model that the round began with
     length: float = 1.0
+    chance: float = 0.0  # that an unrelated update is as near
 
     @property
     def is_servers(self) -> bool:
@@ -101,8 +103,10 @@ def _directions(traces: list[RoundTrace]) -> Iterator[_Direction]:
         for client, sketch, model_norm in rows:
             length = float(np.linalg.norm(sketch))
             rounding = trace.rounding * model_norm / length if length > 0 else np.inf
-            if rounding <= MOST_ROUNDING and _n_directions(sketch) >= FEWEST_DIRECTIONS:
-                yield _Direction(Sent(client, round_index, trace.sha256s[0], length), sketch / length, rounding)
+            n_directions = _n_directions(sketch) if rounding <= MOST_ROUNDING else 0.0
+            if n_directions >= FEWEST_DIRECTIONS:
+                chance = (4 * rounding) ** (n_directions - 1)
+                yield _Direction(Sent(client, round_index, trace.sha256s[0], length, chance), sketch / length, rounding)
         before = trace
 
 

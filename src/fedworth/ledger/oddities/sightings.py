@@ -1,10 +1,11 @@
 """Findings. In: a ledger. Out: what is odd about its clients' answers, with numbers.
 
-    large update    ‖w_k − w^t‖ is 10 times the median of the round, or more
+    large update    ‖w_k − w^t‖ is 5 times the median of the round or more, and the others' differ far less (`norms`)
     many samples    a client reports 100 times the median sample count of the round, or more
     no update       w_k = w^t, up to the rounding of the numbers
     same model      two clients send the same model in one round
     scaled copy     the update of one client is c times that of another in the same round
+    alike           two clients' updates are alike as those of no other two (`likeness`)
     replay          a client sends a model, or c times an update, that it has sent in an earlier round
     late copy       … that another client has sent in an earlier round
     stale model     a client sends a global model of an earlier round
@@ -14,26 +15,26 @@
 
 Equal means equal bytes. "c times" means: the two sketches, scaled to length one, differ by no more than what the
 rounding of the models' numbers can make of a copy. Where rounding is a large part of the update this cannot be told,
-and nothing is said; nor in a round of fewer than three answers, where there is no median to speak of. Medians are those
-of one round, since updates become shorter as a model learns. An equal answer to an equal global model is no replay:
+and nothing is said; nor of norms in a round of fewer than three answers, where there is no median. Medians are those of
+one round, since updates become shorter as a model learns. An equal answer to an equal global model is no replay:
 training that draws nothing at random repeats itself. The models are read a round at a time.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedworth.ledger.copies import Sent, same_bytes, same_directions
-from fedworth.ledger.finding import IN_DIFFERENT_ROUNDS, Finding, FindingKind
 from fedworth.ledger.ledger import Ledger
-from fedworth.ledger.traces import RoundTrace, trace_of
+from fedworth.ledger.oddities.copies import Sent, same_bytes, same_directions
+from fedworth.ledger.oddities.finding import IN_DIFFERENT_ROUNDS, LEAST_SURE, Finding, FindingKind, sure_of
+from fedworth.ledger.oddities.likeness import alike_pairs
+from fedworth.ledger.oddities.norms import FEWEST, LARGE_UPDATE, log_ratios, sure_of_large
+from fedworth.ledger.oddities.traces import RoundTrace, trace_of
 
-LARGE_UPDATE = 10.0
 MANY_SAMPLES = 100.0
-FEWEST = 3
-"""Answers in a round without which no median is taken."""
 
 
 _AS_UPDATES = {FindingKind.SAME_MODEL: FindingKind.SCALED_COPY, FindingKind.STALE_MODEL: FindingKind.ECHO}
@@ -48,6 +49,7 @@ class Sighting:
     clients: tuple[int, ...]
     round_index: int
     evidence: tuple[tuple[str, float], ...] = ()
+    sure: float = 1.0
 
 
 def findings(ledger: Ledger, *, is_kept: bool = True) -> tuple[Finding, ...]:
@@ -56,20 +58,37 @@ def findings(ledger: Ledger, *, is_kept: bool = True) -> tuple[Finding, ...]:
     seen = [
         sighting
         for round_index, trace in enumerate(traces)
-        for sighting in (*_of_norms(round_index, trace), *_of_counts(ledger, round_index))
+        for sighting in (*_of_nothing(round_index, trace), *_of_counts(ledger, round_index))
     ]
-    return tuple(_gathered(ledger, [*seen, *_of_copies(traces), *_of_names(ledger)]))
+    copied = list(_of_copies(traces))
+    seen += [*copied, *_of_norms(traces), *_of_likeness(traces, copied), *_of_names(ledger)]
+    return tuple(found for found in _gathered(ledger, seen) if found.sure >= LEAST_SURE)
 
 
-def _of_norms(round_index: int, trace: RoundTrace) -> Iterator[Sighting]:
-    """Updates that are absent, or far longer than the round's median."""
-    norms, start = trace.update_norms[1:], trace.model_norms[0]
-    median = float(np.median(norms)) if len(norms) >= FEWEST else 0.0
-    for client, norm in zip(trace.clients, norms.tolist(), strict=True):
-        if norm <= trace.rounding * start:
+def _of_nothing(round_index: int, trace: RoundTrace) -> Iterator[Sighting]:
+    """Updates that are absent."""
+    for client, norm in zip(trace.clients, trace.update_norms[1:].tolist(), strict=True):
+        if norm <= trace.rounding * trace.model_norms[0]:
             yield Sighting(FindingKind.NO_UPDATE, (client,), round_index)
-        elif 0 < LARGE_UPDATE * median <= norm:
-            yield Sighting(FindingKind.LARGE_UPDATE, (client,), round_index, (("ratio", norm / median),))
+
+
+def _of_norms(traces: list[RoundTrace]) -> Iterator[Sighting]:
+    """Updates that are far longer than the others'."""
+    ratios = log_ratios(traces)
+    for (round_index, client), ratio in ratios.items():
+        if ratio >= math.log(LARGE_UPDATE):
+            evidence = (("ratio", math.exp(ratio)),)
+            sure = sure_of_large(client, ratios)
+            yield Sighting(FindingKind.LARGE_UPDATE, (client,), round_index, evidence, sure)
+
+
+def _of_likeness(traces: list[RoundTrace], copied: list[Sighting]) -> Iterator[Sighting]:
+    """Pairs that are alike; not those that are said to be copies, nor whoever answered with what is not its own."""
+    said = {(client, sighting.round_index) for sighting in copied for client in sighting.clients}
+    for round_index, trace in enumerate(traces):
+        for pair in alike_pairs(trace):
+            if not any((client, round_index) in said for client in pair.clients):
+                yield Sighting(FindingKind.ALIKE, pair.clients, round_index, (("likeness", pair.likeness),), pair.sure)
 
 
 def _of_counts(ledger: Ledger, round_index: int) -> Iterator[Sighting]:
@@ -84,30 +103,36 @@ def _of_counts(ledger: Ledger, round_index: int) -> Iterator[Sighting]:
 
 def _of_copies(traces: list[RoundTrace]) -> Iterator[Sighting]:
     """Models that are equal, and updates that are scaled copies; what is equal is not said to be scaled as well."""
-    equal = [sighting for group in same_bytes(traces) for sighting in _of_group(group, of_models=True)]
+    equal = [sighting for group in same_bytes(traces) for sighting in _of_group(group)]
     yield from equal
     said = {
         (_AS_UPDATES.get(sighting.kind, sighting.kind), client, sighting.round_index)
         for sighting in equal
         for client in sighting.clients
     }
-    for sighting in (found for group in same_directions(traces) for found in _of_group(group, of_models=False)):
+    n_sent = sum(len(trace.sha256s) for trace in traces)
+    compared = n_sent * (n_sent - 1) / 2
+    for sighting in (found for group in same_directions(traces) for found in _of_group(group, compared)):
         if any((sighting.kind, client, sighting.round_index) not in said for client in sighting.clients):
             yield sighting
 
 
-def _of_group(group: list[Sent], *, of_models: bool) -> Iterator[Sighting]:
-    """What a group of copies means: for each round, who sent them, and who had sent the same before."""
+def _of_group(group: list[Sent], n_compared: float = 0.0) -> Iterator[Sighting]:
+    """What a group of copies means: for each round, who sent them, and who had sent the same before. `n_compared` pairs
+    of updates were looked at; none if the group is of equal models."""
     earlier: list[Sent] = []
+    of_models = n_compared == 0
+    sure = 1.0 if of_models else sure_of(n_compared * max(sent.chance for sent in group))
     for round_index in sorted({sent.round_index for sent in group}):
         earlier += [sent for sent in group if sent.is_servers and sent.round_index == round_index]
         now = [sent for sent in group if not sent.is_servers and sent.round_index == round_index]
         if len(now) > 1:
             lengths, clients = [sent.length for sent in now], tuple(sent.client for sent in now)
             kind = FindingKind.SAME_MODEL if of_models else FindingKind.SCALED_COPY
-            yield Sighting(kind, clients, round_index, () if of_models else (("ratio", max(lengths) / min(lengths)),))
+            ratio = () if of_models else (("ratio", max(lengths) / min(lengths)),)
+            yield Sighting(kind, clients, round_index, ratio, sure)
         before = [sent for sent in earlier if sent.is_servers or sent.start != now[0].start] if now else []
-        yield from (_repeated(sent, before, of_models=of_models) for sent in now if before)
+        yield from (replace(_repeated(sent, before, of_models=of_models), sure=sure) for sent in now if before)
         earlier += now
 
 
@@ -170,4 +195,5 @@ def _finding(ledger: Ledger, kind: FindingKind, clients: tuple[int, ...], sighti
         tuple(ledger.entries[t].number for t in indices),
         len(possible),
         largest,
+        max(sighting.sure for sighting in sightings),
     )

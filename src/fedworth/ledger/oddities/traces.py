@@ -1,7 +1,7 @@
 """The trace of a round: the few numbers about its models that findings are made of.
 
 In: one round of a ledger. Out, for the global model and for each answer: the sha256 of the model, its norm, the norm
-of its update w_k − w^t, and a *sketch* of that update.
+of its update w_k − w^t, a *sketch* of that update, and the updates' inner products (unless they take too long).
 
 The sketch is a linear map to 64 numbers, s_j = Σ_b ±_b u[64 b + j], with signs that are fixed once and for all. It is
 linear, so a scaled copy of an update has a scaled copy of its sketch, in whatever round; and two updates that are not
@@ -27,9 +27,13 @@ from fedworth.ledger.model import Model
 from fedworth.storage import make_folder, read_npz, write_npz
 
 FOLDER = "traces"
-FORMAT = 1
+FORMAT = 2
 WIDTH = 64
 PIECE = 4096  # rows of 64 numbers that are looked at together
+MOST_PRODUCTS = 2e10
+"""Multiplications that the inner products of a round may take: some seconds."""
+
+TOGETHER = 1 << 22  # numbers of all updates in memory for a product
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class RoundTrace:
     sketches: Floats  # (1 + n_answered, 64): of the global model, then of the updates
     rounding: float  # the largest relative error of a number in the models' dtypes
     n_numbers: int  # that a model has
+    products: Floats | None = None  # (n_answered, n_answered): inner products of the updates
 
 
 def trace_of(ledger: Ledger, round_index: int, *, is_kept: bool = True) -> RoundTrace:
@@ -73,7 +78,24 @@ def traced(round_: Round) -> RoundTrace:
         np.stack([sketch for _, _, sketch in looked]),
         max((torch.finfo(tensor.dtype).eps for tensor in floats), default=1.0),
         sum(tensor.numel() for tensor in floats),
+        _products(round_),
     )
+
+
+def _products(round_: Round) -> Floats | None:
+    """(n, n): the updates' inner products in float64; None where they would take too long."""
+    models, n = list(round_.client_models.values()), len(round_.client_models)
+    starts = {name: tensor.reshape(-1) for name, tensor in round_.global_model.items() if tensor.is_floating_point()}
+    if n * n * sum(map(len, starts.values())) > MOST_PRODUCTS:
+        return None
+    total, width = np.zeros((n, n)), max(1, TOGETHER // max(n, 1))
+    for name, start in starts.items():
+        for first in range(0, len(start), width):
+            part = slice(first, first + width)
+            rows = [model[name].reshape(-1)[part].double() - start[part].double() for model in models]
+            updates = torch.stack(rows).numpy() if rows else np.zeros((0, 0))
+            total += updates @ updates.T
+    return total
 
 
 def model_sha256(model: Model) -> str:
@@ -116,6 +138,7 @@ def _arrays(trace: RoundTrace, sha256: str) -> dict[str, NDArray[np.generic]]:
         "of": np.array([str(FORMAT), sha256, *trace.sha256s]),
         "numbers": np.column_stack([trace.model_norms, trace.update_norms, trace.sketches]),
         "models": np.array([trace.rounding, trace.n_numbers]),
+        "products": np.zeros((0, 0)) if trace.products is None else trace.products,
     }
 
 
@@ -123,12 +146,16 @@ def _read(path: Path, sha256: str, clients: tuple[int, ...]) -> RoundTrace | Non
     """The trace at `path`, if it is one of this round as it is now."""
     try:
         arrays = read_npz(path)
-        (of, numbers, models), n_models = (arrays["of"], arrays["numbers"], arrays["models"]), 1 + len(clients)
+        of, numbers, models, products = (arrays[name] for name in ("of", "numbers", "models", "products"))
     except (ArtefactError, KeyError):
         return None
+    n_models = 1 + len(clients)
     if of.shape != (2 + n_models,) or list(of[:2]) != [str(FORMAT), sha256] or models.shape != (2,):
         return None
     if numbers.dtype != np.float64 or numbers.shape != (n_models, 2 + WIDTH):
         return None
-    names = tuple(str(name) for name in of[2:])
-    return RoundTrace(clients, names, numbers[:, 0], numbers[:, 1], numbers[:, 2:], float(models[0]), int(models[1]))
+    if products.shape not in ((0, 0), (len(clients), len(clients))):
+        return None
+    names, known = tuple(str(name) for name in of[2:]), products if len(products) or not clients else None
+    sizes = float(models[0]), int(models[1])
+    return RoundTrace(clients, names, numbers[:, 0], numbers[:, 1], numbers[:, 2:], *sizes, known)

@@ -7,9 +7,9 @@ import torch
 
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate
-from fedworth.ledger.finding import Finding, FindingKind, finding_from
-from fedworth.ledger.findings import findings
 from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.oddities import Finding, FindingKind, finding_from, findings
+from fedworth.ledger.oddities.finding import OF_VALUES, RESTS_ON
 from fedworth.ledger.writer import Answer, create_ledger
 
 CLIENTS = ("a", "b", "c", "d")
@@ -73,12 +73,20 @@ def test_an_update_far_longer_than_the_median(planted, tmp_path, factor):
     assert finding.evidence["ratio"] == pytest.approx(factor, rel=0.1)
     shown = f"{finding.evidence['ratio']:.3g}" if factor < 100 else f"{finding.evidence['ratio']:,.0f}"
     assert finding.sentence == (
-        f"Client 'b' sent an update of up to {shown} times the median norm, in 1 of its 4 rounds (2)."
+        f"Client 'b' sent an update of up to {shown} times the median norm, in 1 of its 4 rounds (2); "
+        "more than 99.9 % sure, by how much the others' norms differ."
     )
 
 
-def test_nine_times_the_median_is_no_finding(planted, tmp_path):
-    planted.plant(2, "b", plus(planted.globals[2], planted.updates[2]["b"], 8.5))
+def test_four_times_the_median_is_no_finding(planted, tmp_path):
+    planted.plant(2, "b", plus(planted.globals[2], planted.updates[2]["b"], 4.5))
+    assert planted.found(tmp_path / "l") == ()
+
+
+def test_seven_times_the_median_is_no_finding_where_the_others_differ_as_much(planted, tmp_path):
+    for t, (client, factor) in enumerate([("a", 4.5), ("c", 0.2), ("d", 4.0), ("c", 0.25)]):
+        planted.plant(t, client, plus(planted.globals[t], planted.updates[t][client], factor))
+    planted.plant(1, "b", plus(planted.globals[1], planted.updates[1]["b"], 7))
     assert planted.found(tmp_path / "l") == ()
 
 
@@ -87,7 +95,8 @@ def test_a_hundred_times_the_samples(planted, tmp_path):
     finding = only(planted.found(tmp_path / "l"))
     assert finding.kind == FindingKind.MANY_SAMPLES
     assert finding.sentence == (
-        "Client 'c' reported up to 10,000 samples, 192 times the median, in 1 of its 4 rounds (1)."
+        "Client 'c' reported up to 10,000 samples, 192 times the median, in 1 of its 4 rounds (1); "
+        "certain, by what it reported."
     )
 
 
@@ -95,14 +104,19 @@ def test_the_global_model_returned(planted, tmp_path):
     for t in (0, 3):
         planted.plant(t, "d", planted.globals[t])
     finding = only(planted.found(tmp_path / "l"))
-    assert finding.sentence == "Client 'd' returned the global model unchanged, in 2 of its 4 rounds (0, 3)."
+    assert finding.sentence == (
+        "Client 'd' returned the global model unchanged, in 2 of its 4 rounds (0, 3); "
+        "certain, by the numbers in its models."
+    )
 
 
 def test_equal_models_of_clients_are_one_finding_for_all_of_them(planted, tmp_path):
     planted.plant(0, "b", planted.answers[0]["a"].model)
     planted.plant(1, "c", planted.answers[1]["b"].model)
     finding = only(planted.found(tmp_path / "l"))
-    assert finding.sentence == "Clients 'a', 'b' and 'c' sent the same model, in 2 of the 4 rounds they share (0, 1)."
+    assert finding.sentence == (
+        "Clients 'a', 'b' and 'c' sent the same model, in 2 of the 4 rounds they share (0, 1); certain, by equal bytes."
+    )
 
 
 @pytest.mark.parametrize("factor", [0.25, 3.0, -1.0])
@@ -111,6 +125,7 @@ def test_a_scaled_copy_of_another_clients_update(planted, tmp_path, factor):
     finding = only(planted.found(tmp_path / "l"))
     assert (finding.kind, finding.clients, finding.rounds) == (FindingKind.SCALED_COPY, ("a", "b"), (1,))
     assert finding.evidence["ratio"] == pytest.approx(max(abs(factor), 1 / abs(factor)), rel=1e-4)
+    assert 0.999 < finding.sure <= 1
 
 
 def test_a_copy_with_a_little_noise_is_not_called_a_copy(planted, tmp_path):
@@ -123,7 +138,8 @@ def test_a_copy_with_a_little_noise_is_not_called_a_copy(planted, tmp_path):
 def test_an_update_sent_again(planted, tmp_path, factor):
     planted.plant(3, "a", plus(planted.globals[3], planted.updates[0]["a"], factor))
     finding = only(planted.found(tmp_path / "l"))
-    assert finding.sentence == "Client 'a' repeated an answer of an earlier round, in 1 of its 4 rounds (3)."
+    assert finding.sentence.startswith("Client 'a' repeated an answer of an earlier round, in 1 of its 4 rounds (3); ")
+    assert finding.sentence.endswith(" by its own earlier answers.")
 
 
 def test_the_same_answer_to_the_same_global_model_is_no_replay(planted, tmp_path):
@@ -191,11 +207,11 @@ def test_a_contested_name_and_a_shared_node_are_found(planted, tmp_path):
         writer.end_round(nodes={"a": "key-1", "b": "key-2", "c": "key-2"}, contested=["d"] if t == 3 else [])
     found = {finding.kind: finding for finding in findings(open_ledger(tmp_path / "l"))}
     assert found[FindingKind.CONTESTED_NAME].sentence == (
-        "Client 'd' had its name claimed by another node, in 1 of its 4 rounds (3)."
+        "Client 'd' had its name claimed by another node, in 1 of its 4 rounds (3); certain, by the nodes' messages."
     )
     assert found[FindingKind.SHARED_NODE].sentence == (
         "Clients 'b' and 'c' answered from one node, so there are more names than nodes, "
-        "in 4 of their 4 rounds (0, 1, 2, 3)."
+        "in 4 of their 4 rounds (0, 1, 2, 3); certain, by the nodes' messages."
     )
     assert len(found) == 2
 
@@ -207,19 +223,27 @@ def test_findings_go_to_json_and_back(planted, tmp_path):
     assert tuple(finding_from(finding.document()) for finding in found) == found
 
 
-def test_every_kind_has_a_sentence():
-    evidence = {"ratio": 12345.6, "n_samples": 3.0}
+def test_every_kind_has_a_sentence_with_how_sure_it_is_and_what_it_rests_on():
+    evidence = {"ratio": 12345.6, "n_samples": 3.0, "likeness": 0.9, "value": -0.5, "low": -0.7, "high": -0.3}
+    evidence["middle"] = 0.2
     for kind in FindingKind:
-        sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence).sentence
+        sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence, 0.953).sentence
         assert "'h' and 3 more" in sentence
+        assert sentence.endswith(f"; 95.3 % sure, by {RESTS_ON[kind]}.")
+        if kind in OF_VALUES:
+            assert "-0.5" in sentence
+            assert "(-0.7 to -0.3)" in sentence
+            continue
         among = (
             "their 30 rounds"
             if kind in (FindingKind.LATE_COPY, FindingKind.SHARED_NODE)
             else "the 30 rounds they share"
         )
-        assert sentence.endswith(f"in 20 of {among} (0, 1, 2, 3, 4, 5, 6, 7, …).")
-    assert Finding(FindingKind.NO_UPDATE, ("a",), (3,), 1).sentence.endswith(", in its only round (3).")
-    assert Finding(FindingKind.SAME_MODEL, ("a", "b"), (3,), 1).sentence.endswith(", in the only round they share (3).")
+        assert f", in 20 of {among} (0, 1, 2, 3, 4, 5, 6, 7, …); " in sentence
+    assert ", in its only round (3); " in Finding(FindingKind.NO_UPDATE, ("a",), (3,), 1).sentence
+    assert ", in the only round they share (3); " in Finding(FindingKind.SAME_MODEL, ("a", "b"), (3,), 1).sentence
+    measured = Finding(FindingKind.HARM, ("a",), (), 0, {"value": -0.5, "low": -0.5, "high": -0.5})
+    assert measured.sentence == "Client 'a' made the model worse: its value is -0.5; certain, by its interval."
 
 
 def test_a_damaged_trace_is_made_again(planted, tmp_path):
@@ -233,7 +257,9 @@ def test_a_damaged_trace_is_made_again(planted, tmp_path):
 def test_a_ledger_that_cannot_be_written_to_is_read_all_the_same(planted, tmp_path, monkeypatch):
     planted.plant(0, "d", planted.globals[0])
     expected = planted.found(tmp_path / "l")
-    monkeypatch.setattr("fedworth.ledger.traces.FOLDER", "federation.json")  # a file: no folder can be made there
+    monkeypatch.setattr(
+        "fedworth.ledger.oddities.traces.FOLDER", "federation.json"
+    )  # a file: no folder can be made there
     assert findings(open_ledger(tmp_path / "l")) == expected
 
 

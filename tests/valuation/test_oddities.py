@@ -1,0 +1,71 @@
+"""What values show: a client far below the others, and one that harms; nothing where nothing is odd."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedworth.ledger.oddities import FindingKind
+from fedworth.valuation.oddities import value_findings
+from fedworth.valuation.uncertainty import uncertainty
+from fedworth.valuation.valuation import Valuation
+
+ALIKE = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, 1.03]
+
+
+def valued(values, deviation=0.05, completion=None):
+    names, found = tuple(str(k) for k in range(len(values))), np.array(values, dtype=float)
+    known = uncertainty(found, np.eye(len(found)) * deviation**2) if deviation else None
+    return Valuation("comfedsv", names, found, None, {} if completion is None else completion, (), known)
+
+
+def kinds(valuation):
+    return [(found.kind, found.clients) for found in value_findings(valuation)]
+
+
+def test_nothing_is_found_where_values_are_alike_or_differ_by_nature():
+    assert kinds(valued(ALIKE)) == []
+    assert kinds(valued([0.1, 0.3, 0.6, 0.9, 1.2, 1.5, 1.9, 2.2, 2.5])) == []
+
+
+def test_a_value_far_below_the_others_is_found_with_its_interval_and_how_sure_that_is():
+    (found,) = value_findings(valued([*ALIKE, 0.3]))
+    assert (found.kind, found.clients) == (FindingKind.LOW_VALUE, ("9",))
+    spread = 1.4826 * np.median(np.abs(np.array(ALIKE) - 1.0))
+    chance = stats.t.cdf(-0.7 / np.hypot(spread, 0.05), 0.4 * 9)
+    assert found.sure == pytest.approx(1 - 10 * chance)
+    assert found.evidence == pytest.approx({"value": 0.3, "low": 0.3 - 0.0822, "high": 0.3 + 0.0822, "middle": 1}, 1e-3)
+
+
+def test_a_low_value_that_may_be_far_off_is_not_named():
+    assert kinds(valued([*ALIKE, 0.3], deviation=0.5)) == []
+
+
+def test_two_noisy_clients_do_not_hide_each_other():
+    assert kinds(valued([*ALIKE, 0.2, 0.1])) == [(FindingKind.LOW_VALUE, ("9",)), (FindingKind.LOW_VALUE, ("10",))]
+
+
+def test_a_value_whose_interval_lies_below_zero_harms():
+    (found,) = value_findings(valued([0.5, 0.2, -0.1, -0.3], deviation=0.1))
+    assert (found.kind, found.clients) == (FindingKind.HARM, ("3",))
+    assert found.sure == pytest.approx(stats.norm.cdf(3))
+
+
+def test_many_that_harm_are_one_finding():
+    (found,) = value_findings(valued([*np.linspace(-3, -1, 10), 1, 2, 3, 4, 5]))
+    assert len(found.clients) == 10
+    assert found.sentence.startswith("Clients '0', '1', '2', '3', '4', '5', '6', '7' and 2 more made the model worse: ")
+
+
+def test_a_measured_value_below_zero_is_certain():
+    names = ("a", "b")
+    (found,) = value_findings(Valuation("fedsv", names, np.array([1.0, -1.0])))
+    assert (found.clients, found.sure) == (("b",), 1.0)
+
+
+def test_of_values_whose_errors_are_not_known_nothing_is_said():
+    assert kinds(valued([*ALIKE, -5.0], deviation=0)) == []
+
+
+def test_few_clients_and_clients_without_a_value_are_left_out():
+    assert kinds(valued([1.0, 1.0, 1.1, 0.2])) == []
+    assert kinds(valued([*ALIKE, np.nan])) == []
