@@ -10,46 +10,67 @@ from typing import Any
 import pytest
 
 import fedworth
-from fedworth.compile import compiled
+from fedworth.compile import COMPILING, compiled
+from fedworth.notices import told
 
 RUN = """
-import numpy as np
-from fedworth.completion.kernels.points import residuals
-from fedworth.completion.kernels.layout import Cells
-cells = Cells(np.array([0, 1]), np.array([0]), np.array([10.0]), np.array([1.0]))
-print(residuals(cells, np.full((1, 2), 2.0), np.full((1, 2), 1.0))[0], sum(residuals.stats.cache_hits.values()))
+from fedworth.notices import told
+from fedworth.own_caller import tripled_and_one
+heard = []
+with told(heard.append):
+    found = tripled_and_one(2.0)
+print(found, sum(tripled_and_one.stats.cache_hits.values()), len(heard) > 0)
 """
-HELPER, CALLER = "completion/kernels/arithmetic.py", "completion/kernels/points.py"
+SOURCES = {
+    "own_helper.py": """
+from fedworth.compile import compiled_within
+
+@compiled_within
+def tripled(number):
+    return 3 * number
+""",
+    "own_caller.py": """
+from fedworth.compile import compiled
+from fedworth.own_helper import tripled
+
+@compiled
+def tripled_and_one(number):
+    return tripled(number) + 1
+""",
+}
+COMPILED, KEPT = ["7.0", "0", "True"], ["7.0", "1", "False"]
 
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package, without what was compiled before."""
-    copy = tmp_path / "fedworth"
+    """A copy of the package with two kernels more, without what was compiled before."""
+    copy = tmp_path / "here" / "fedworth"
     shutil.copytree(Path(fedworth.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, source in SOURCES.items():
+        (copy / name).write_text(source)
     return copy
 
 
-def run(package: Path) -> list[str]:
-    """What a fresh process computes, and how many functions it found compiled."""
-    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+def run(package: Path, **variables: str) -> list[str]:
+    """What a fresh process computes, how many functions it found compiled, and whether it said that it compiles."""
+    cache = package.parents[1] / "cache"
+    environment = {**os.environ, "PYTHONPATH": str(package.parent), "XDG_CACHE_HOME": str(cache)}
     environment.pop("NUMBA_CACHE_DIR", None)
     command = [sys.executable, "-c", RUN]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split()
+    done = subprocess.run(command, env=environment | variables, check=True, capture_output=True, text=True)
+    return done.stdout.split()
 
 
 def test_an_edited_helper_in_another_file_runs_as_its_new_self(package):
-    assert run(package) == ["6.0", "0"]
-    assert run(package) == ["6.0", "1"]
-    helper, before = package / HELPER, (package / CALLER).stat()
+    assert run(package) == COMPILED
+    assert run(package) == KEPT
+    helper, before = package / "own_helper.py", (package / "own_caller.py").stat()
     source = helper.read_text()
-    edited = source.replace("total += one[i, k] * other[j, k]", "total += 2 * one[i, k] * other[j, k]")
-    assert edited != source
-    helper.write_text(edited)
-    assert run(package) == ["2.0", "0"]
+    helper.write_text(source.replace("3 * number", "5 * number"))
+    assert run(package) == ["11.0", "0", "True"]
     helper.write_text(source)
-    assert run(package) == ["6.0", "0"]
-    after = (package / CALLER).stat()
+    assert run(package) == KEPT  # what was compiled from these very sources is still there
+    after = (package / "own_caller.py").stat()
     assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
 
 
@@ -57,10 +78,38 @@ def test_an_edit_elsewhere_leaves_machine_code_as_it_is(package):
     run(package)
     other = package / "completion" / "coverage.py"
     other.write_text(other.read_text() + "\n# a remark\n")
-    assert run(package) == ["6.0", "1"]
+    assert run(package) == KEPT
+
+
+def test_machine_code_survives_a_reinstallation(package):
+    assert run(package) == COMPILED
+    elsewhere = package.parents[1] / "there" / "fedworth"
+    shutil.copytree(package, elsewhere, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(package)
+    assert run(elsewhere) == KEPT
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions are those of POSIX")
+def test_machine_code_that_others_could_have_written_is_not_run(package):
+    cache = package.parents[1] / "cache" / "fedworth"
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    assert run(package) == COMPILED
+    assert list(cache.rglob("*.nbc")) == []
+    assert run(package) == KEPT  # beside the source, where numba keeps it
+
+
+def test_a_folder_named_for_numba_is_used_for_ours_too(package, tmp_path):
+    named = tmp_path / "named"
+    assert run(package, NUMBA_CACHE_DIR=str(named)) == COMPILED
+    assert run(package, NUMBA_CACHE_DIR=str(named)) == KEPT
+    assert list(named.rglob("*.nbc"))
 
 
 def test_a_function_that_cannot_be_kept_on_disk_is_compiled_all_the_same():
     namespace: dict[str, Any] = {}
     exec("def double(x): return 2 * x", namespace)  # has no file to keep machine code beside
-    assert compiled(namespace["double"])(21) == 42
+    heard: list[str] = []
+    with told(heard.append):
+        assert compiled(namespace["double"])(21) == 42
+    assert heard == [COMPILING]

@@ -8,7 +8,7 @@ import fedworth
 
 ROOT = Path(fedworth.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
-FRAMEWORKS = ("flower_grid.py", "flower_strategy.py", "nvflare.py", "ray_engine.py")
+FRAMEWORKS = ("compile.py", "flower_grid.py", "flower_strategy.py", "nvflare.py", "ray_engine.py")
 """Their methods are called by the framework, not by us."""
 
 CALLED_BY_OTHERS = {"entry", "__version__", "forward"}

@@ -7,10 +7,13 @@ To compile is slow in proportion to how many functions there are and how much of
 what they compute. So kernels get the arrays they fill, and name nothing of numpy but numbers where that can be.
 
 Numba keeps machine code for as long as the file that defines a function stays as it is, but machine code contains the
-functions of other files too. Here it is kept for as long as every file with a kernel in it stays as it is.
+functions of other files too. Here it is kept for as long as every file with a kernel in it stays as it is. It is kept
+in the user's folder for such things: whoever installs again, or elsewhere, compiles nothing.
 """
 
+import gc
 import hashlib
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -22,7 +25,11 @@ import llvmlite.ir
 import numba
 import numba.core.caching
 import numba.core.cgutils
+import numba.core.codegen
+import numba.core.compiler
 import numba.extending
+
+from fedworth.notices import tell
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,12 +39,17 @@ types: Any = numba.types
 cgutils: Any = numba.core.cgutils
 njit: Any = numba.njit
 caching: Any = numba.core.caching
+Library: Any = numba.core.codegen.JITCodeLibrary
+Compiler: Any = numba.core.compiler.Compiler
+
+
+COMPILING = "compiling kernels, once"
+PACKAGE = Path(__file__).parent
 
 
 def compiled(function: Function) -> Function:
     """Compile a function at its first call, and keep the machine code for the next process."""
-    dispatcher: Any = njit(function, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
-    dispatcher.get_call_template = partial(_template, dispatcher)
+    dispatcher = _dispatcher(function, no_cfunc_wrapper=True)
     with suppress(RuntimeError):
         # numba may find no folder it may write to, neither beside the source nor in the user's cache:
         # every process then compiles for itself.
@@ -46,10 +58,58 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_within(function: Function) -> Function:
-    """The same for a function that only compiled ones call: no way in from Python is made, which takes its time too."""
-    dispatcher: Any = njit(function, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    dispatcher.get_call_template = partial(_template, dispatcher)
+    """The same for a function that only compiled ones call: there is no way in from Python."""
+    dispatcher = _dispatcher(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, pipeline_class=_Within)
     return cast(Function, dispatcher)
+
+
+def _dispatcher(function: Callable[..., Any], **options: Any) -> Any:
+    """Numba's own object for a function, which compiles it when it is called."""
+    made = njit(function, nogil=True, error_model="numpy", **options)
+    made.get_call_template = partial(_template, made)
+    made._compiler.compile = partial(_compile, made._compiler.compile)
+    return made
+
+
+def _compile(compile_: Callable[..., Any], *arguments: Any) -> Any:
+    """Compile what was not found on disk. Numba makes objects by the million, and looking for garbage among them takes
+    a sixth of the time."""
+    tell(COMPILING)
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return compile_(*arguments)
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
+class _Within(Compiler):  # type: ignore[misc]  # numba has no types
+    """Compiles a function as far as those that call it need it."""
+
+    def __init__(self, typing: Any, target: Any, library: Any, *rest: Any) -> None:
+        super().__init__(typing, target, library or _Part(target.codegen(), "part"), *rest)
+
+
+class _Part(Library):  # type: ignore[misc]
+    """What a function is to its callers, which take it in whole. So it is not optimised by itself, nor made into
+    machine code, which would take as long as all that is wanted."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None: ...
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    @property
+    def codegen(self) -> "_Part":
+        """Whom numba tells of a function's environment; only what is called from Python has one."""
+        return self
+
+    def set_env(self, *_: Any) -> None: ...
 
 
 def _template(dispatcher: Any, args: Any, kws: Any) -> Any:
@@ -59,17 +119,47 @@ def _template(dispatcher: Any, args: Any, kws: Any) -> Any:
 
 
 def _kernel_cache(function: Callable[..., Any]) -> Any:
-    """Numba's cache for a function, by our own stamp in place of the file's."""
+    """Numba's cache for a function, by our own stamp in place of the file's, and in our own folder if there is one."""
     found = caching.FunctionCache(function)
-    found._cache_file = caching.IndexDataCacheFile(found.cache_path, found._impl.filename_base, kernels_stamp())
+    source, folder = Path(function.__code__.co_filename), kernels_folder()
+    path = found.cache_path
+    if folder is not None and PACKAGE in source.parents:
+        path = str(folder / source.relative_to(PACKAGE).with_suffix(""))
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    found._cache_file = caching.IndexDataCacheFile(path, found._impl.filename_base, kernels_stamp())
     return found
+
+
+@cache
+def kernels_folder() -> Path | None:
+    """Where the machine code of these very sources is kept for a user.
+
+    None, and so numba's own choice, if NUMBA_CACHE_DIR names a place, or if anybody else could write there: what is
+    read from disk is run as it is.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.environ.get("NUMBA_CACHE_DIR") or not hasattr(os, "getuid") or not os.path.isabs(home):
+        return None
+    folder = Path(home) / "fedworth" / kernels_stamp()[:16]
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        is_own = all(_is_own(part) for part in (folder, folder.parent)) and os.access(folder, os.W_OK)
+    except OSError:
+        return None
+    return folder if is_own else None
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder is the user's, and nobody else may write to it."""
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 @cache
 def kernels_stamp() -> str:
     """The sha256 of every source of this package that has to do with kernels: those that name this module."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_bytes()
         if b"fedworth.compile" in source or path == Path(__file__):
             digest.update(path.name.encode() + hashlib.sha256(source).digest())

@@ -55,3 +55,10 @@ def test_what_needs_no_numbers_loads_no_library(arguments, code):
         "fedworth.errors",
         "fedworth.names",
     }
+
+
+def test_a_run_on_a_perceptron_loads_no_compiler_of_torch(tmp_path):
+    sizes = ["--rounds", "2", "--clients", "4", "--copy", "none", "--no-truth"]
+    code, modules = loaded("run", *sizes, "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert {"torch._dynamo", "sympy"}.isdisjoint(modules)

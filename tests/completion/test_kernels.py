@@ -7,16 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedworth.compile import compiled
+from fedworth.completion.als import column_step, point, row_step
 from fedworth.completion.certificate import stationarity
 from fedworth.completion.kernels.layout import LANES
 from fedworth.completion.kernels.newton import newton_step
-from fedworth.completion.kernels.points import point, pulls, residuals, ridge, scaled_gram
-from fedworth.completion.kernels.sweeps import mix
-from fedworth.completion.kernels.systems import grams
+from fedworth.completion.kernels.points import pulls, residuals, scaled_gram
+from fedworth.completion.kernels.sweeps import mix as mix_within
+from fedworth.completion.kernels.systems import grams as grams_within
 from fedworth.completion.problem import problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from fedworth.names import PenaltyKind
 from tests.support.games import federation, large_federation, random_problem
+
+
+@compiled
+def grams(cells, H, penalty):
+    return grams_within(cells, H, penalty)
+
+
+@compiled
+def mix(points, steps, n_past, rank):
+    return mix_within(points, steps, n_past, rank)
+
 
 SEEDS, RANKS = st.integers(0, 10_000), st.integers(1, 6)
 
@@ -79,9 +92,9 @@ def test_sums_over_the_cells_are_those_of_dense_matrices(seed, rank):
 @given(SEEDS, RANKS)
 def test_a_point_has_the_best_columns_and_their_objective_and_slope(seed, rank):
     problem, penalty, W, _ = drawn(seed, rank)
-    at, H = point(problem.cells, problem.transposed, W, penalty), plain_ridge(problem, W, penalty)
+    at, H = point(problem, W, penalty), plain_ridge(problem, W, penalty)
     assert np.allclose(at.H, H, rtol=0, atol=1e-9)
-    assert np.array_equal(at.H, ridge(problem.transposed, W, penalty))
+    assert np.array_equal(at.H, column_step(problem, W, penalty))
     R = dense(problem, problem.residuals(W, at.H))
     assert at.objective == pytest.approx(problem.objective(W, at.H, penalty), rel=1e-12)
     assert at.slope == pytest.approx(penalty * problem.row_weights[:, None] * W - R @ at.H, abs=1e-10)
@@ -91,7 +104,7 @@ def test_a_point_has_the_best_columns_and_their_objective_and_slope(seed, rank):
 @given(SEEDS, st.integers(1, 3))
 def test_a_newton_step_solves_newtons_equations(seed, rank):
     problem, penalty, W, _ = drawn(seed, rank)
-    at, units = point(problem.cells, problem.transposed, W, penalty), np.eye(W.size).reshape(-1, *W.shape)
+    at, units = point(problem, W, penalty), np.eye(W.size).reshape(-1, *W.shape)
     hessian = np.array([plain_derivative(problem, W, at.H, unit, penalty).ravel() for unit in units])
     row_grams = grams(problem.cells, at.H, penalty).reshape(-1, rank, rank)
     measure = np.array([np.einsum("tij,tj->ti", row_grams, unit).ravel() for unit in units])
@@ -110,11 +123,11 @@ def test_rows_do_not_notice_how_many_are_solved_beside_them(n_rows):
     rows, columns = np.nonzero(seen)
     problem = problem_of_cells(seen.shape, rows, columns, rng.normal(size=len(rows)), "counts")
     H = rng.normal(size=(7, 3))
-    together = ridge(problem.cells, H, 0.1)
+    together = row_step(problem, H, 0.1)
     for t in range(n_rows):
         mine = rows == t
         alone = problem_of_cells((1, 7), rows[mine] * 0, columns[mine], problem.values[mine], "counts")
-        assert np.array_equal(ridge(alone.cells, H, 0.1)[0], together[t])
+        assert np.array_equal(row_step(alone, H, 0.1)[0], together[t])
 
 
 @given(SEEDS, st.integers(1, 8), st.booleans())
@@ -133,7 +146,7 @@ def test_mixing_is_the_least_squares_combination_of_past_steps(seed, n_past, has
 def test_a_pivot_that_rounding_takes_below_its_charge_is_set_to_it():
     # two equal directions: the second pivot is the charge, 1e-18 of the first, and lost in it
     problem = problem_of_cells((1, 2), np.zeros(2, dtype=int), np.arange(2), np.array([1.0, 2.0]), "uniform")
-    W = ridge(problem.cells, np.array([[1.0, 1.0], [2.0, 2.0]]), 1e-18)
+    W = row_step(problem, np.array([[1.0, 1.0], [2.0, 2.0]]), 1e-18)
     assert np.isfinite(W).all()
     assert W.sum() == pytest.approx(1, rel=1e-9)
 

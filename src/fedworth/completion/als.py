@@ -12,9 +12,7 @@ Stops when the gradient is small, not when progress is slow: a slow sweep may be
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fedworth.completion.kernels.layout import Factors, Point
-from fedworth.completion.kernels.points import point as kernel_point
-from fedworth.completion.kernels.points import ridge
+from fedworth.completion.kernels.layout import Cells, Factors, Point
 from fedworth.completion.kernels.sweeps import sweeps
 from fedworth.completion.problem import Problem
 
@@ -42,17 +40,23 @@ class Sweeps:
 
 def point(problem: Problem, W: Factors, penalty: float) -> Point:
     """These row factors with the best column factors for them."""
-    return kernel_point(problem.cells, problem.transposed, W, penalty)
+    return _without_a_sweep(problem.cells, problem.transposed, W, penalty)
 
 
 def column_step(problem: Problem, W: Factors, penalty: float) -> Factors:
     """The best column factors for these row factors."""
-    return ridge(problem.transposed, W, penalty)
+    return _without_a_sweep(problem.cells, problem.transposed, W, penalty).H
 
 
 def row_step(problem: Problem, H: Factors, penalty: float) -> Factors:
     """The best row factors for these column factors."""
-    return ridge(problem.cells, H, penalty)
+    return _without_a_sweep(problem.transposed, problem.cells, H, penalty).H
+
+
+def _without_a_sweep(cells: Cells, transposed: Cells, W: Factors, penalty: float) -> Point:
+    """Where sweeps start: the kernel that sweeps is the only one that has to be compiled."""
+    at, _ = sweeps(cells, transposed, W, penalty, 0, 0.0, MEMORY)
+    return at
 
 
 def sweep(problem: Problem, W: Factors, penalty: float, *, max_sweeps: int, tolerance: float) -> Sweeps:

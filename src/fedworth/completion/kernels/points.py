@@ -8,7 +8,7 @@ from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Gr
 from fedworth.completion.kernels.systems import factorise, fill, load, solve_block, squares_of, sum_squares
 
 
-@compiled
+@compiled_within
 def ridge(cells: Cells, H: Factors, penalty: float) -> Factors:
     """Row factors that best explain the seen cells, column factors held fixed."""
     W, squares = np.empty((len(cells.weights), H.shape[1])), squares_of(H)
@@ -48,7 +48,7 @@ def _ridge_block(
     solve_block(systems, 0, W, first, n, vectors)
 
 
-@compiled
+@compiled_within
 def point(cells: Cells, transposed: Cells, W: Factors, penalty: float) -> Point:
     """These row factors with the best column factors for them."""
     n_rows, rank, n_columns = len(W), W.shape[1], len(transposed.weights)
@@ -84,26 +84,19 @@ def point(cells: Cells, transposed: Cells, W: Factors, penalty: float) -> Point:
     return Point(W, H, left, total(costs), slope, steepness)
 
 
-@compiled
 def residuals(cells: Cells, W: Factors, H: Factors) -> Floats:
     """(n_seen,): what the factors leave of each cell, row by row."""
-    left = np.empty(len(cells.values))
-    for t in range(len(W)):
-        for cell in range(cells.starts[t], cells.starts[t + 1]):
-            left[cell] = cells.values[cell] - product(W, t, H, cells.columns[cell])
-    return left
+    rows, explained = np.repeat(np.arange(len(W)), np.diff(cells.starts)), np.zeros(len(cells.values))
+    for k in range(W.shape[1]):
+        explained += W[rows, k] * H[cells.columns, k]
+    return cells.values - explained
 
 
-@compiled
 def pulls(transposed: Cells, left: Floats, H: Factors, n_rows: int) -> Factors:
-    """(n_rows, rank): Σ_S R_{t,S} h_S, with the residual column by column."""
-    sums = np.zeros((n_rows, H.shape[1]))
-    for column in range(len(H)):
-        for cell in range(transposed.starts[column], transposed.starts[column + 1]):
-            t, rest = transposed.columns[cell], left[cell]
-            for k in range(H.shape[1]):
-                sums[t, k] += rest * H[column, k]
-    return sums
+    """(n_rows, rank): Σ_S R_{t,S} h_S, with the residual column by column, in whose order it is summed."""
+    columns = np.repeat(np.arange(len(H)), np.diff(transposed.starts))
+    sums = [np.bincount(transposed.columns, left * H[columns, k], n_rows) for k in range(H.shape[1])]
+    return np.stack(sums, axis=1)
 
 
 @compiled

@@ -16,7 +16,8 @@ def sweeps(
     cells: Cells, transposed: Cells, W: Factors, penalty: float, max_sweeps: int, tolerance: float, memory: int
 ) -> tuple[Point, int]:
     """Where alternating solves lead from these row factors, and how many it took. Each is mixed with the last few,
-    unless that would not lower the objective; the plain one always does, and mixing starts anew."""
+    unless that would not lower the objective; the plain one always does, and mixing starts anew. Of no sweeps at all
+    come these row factors with the best column factors for them."""
     at, n_past = point(cells, transposed, W, penalty), 0
     points, steps = np.empty((memory, W.size)), np.empty((memory, W.size))
     for n_sweeps in range(1, max_sweeps + 1):
@@ -48,7 +49,7 @@ def _remember(points: Floats, steps: Floats, n_past: int, W: Factors, plain: Fac
     return n_past + 1
 
 
-@compiled
+@compiled_within
 def mix(points: Floats, steps: Floats, n_past: int, rank: int) -> Factors:
     """Anderson's mixing: the combination of past points (oldest first) whose step would be smallest, moved by it.
 

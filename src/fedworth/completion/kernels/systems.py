@@ -6,11 +6,11 @@ says otherwise it is set to it.
 
 import numpy as np
 
-from fedworth.compile import compiled, compiled_within
+from fedworth.compile import compiled_within
 from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Grams, Systems
 
 
-@compiled
+@compiled_within
 def grams(cells: Cells, H: Factors, penalty: float) -> Grams:
     """(n_rows, rank²): Σ h_S h_Sᵀ over the row's seen cells, plus its charge on the diagonal."""
     sums, squares = np.empty((len(cells.weights), H.shape[1] ** 2)), squares_of(H)

@@ -1,7 +1,7 @@
 """Local training: every client of a round starts at the global model and takes its steps.
 
 w_i ← w_i − η^t ∇F_i(w_i) (eq. local_step), F_i the mean cross-entropy of the client's samples or of a batch.
-Clients whose model is a plain perceptron train side by side in one computation (`torch.func`); others one
+Clients whose model is a plain perceptron train side by side in one computation (`side_by_side`); others one
 after the other, which measured faster for convolutions on a CPU.
 
 Identical data must give identical models, to the bit: the order of batches depends on the seed, the round
@@ -18,16 +18,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
 from fedworth.arrays import Indices, stream
 from fedworth.errors import ModelError, UsageError
 from fedworth.federation.data.dataset import Samples
 from fedworth.federation.simulation.bounds import MOST_STEPS
 from fedworth.federation.simulation.models import state_of
+from fedworth.federation.simulation.side_by_side import is_perceptron, slopes
 from fedworth.ledger.ledger import Model, check_finite
-
-SIDE_BY_SIDE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def train_clients(
     """
     distinct = {c.fingerprint: c for c in clients if c.fingerprint not in trained}
     orders = {n: local.batches(n, seed=seed, round_index=round_index) for n in {len(c) for c in clients}}
-    if all(isinstance(layer, SIDE_BY_SIDE) for layer in module.modules()):
+    if is_perceptron(module):
         for group in _of_like_size(list(distinct.values())):
             models = _train_side_by_side(module, start, group, [orders[len(c)] for c in group], learning_rate)
             trained.update(zip((client.fingerprint for client in group), models, strict=True))
@@ -112,19 +110,14 @@ def _train_side_by_side(
     module: nn.Module, start: Model, group: Sequence[ClientData], orders: list[list[Indices]], rate: float
 ) -> list[Model]:
     """Gradient descent of all clients of a group at once; shorter batches are padded with weight 0."""
-
-    def loss(state: Model, inputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        return (F.cross_entropy(functional_call(module, state, (inputs,)), labels, reduction="none") * weights).sum()
-
     inputs = nn.utils.rnn.pad_sequence([c.inputs for c in group], batch_first=True)  # (n_clients, n_most, ...)
     labels = nn.utils.rnn.pad_sequence([c.labels for c in group], batch_first=True)  # (n_clients, n_most)
-    gradient = vmap(grad(loss))
     states = {name: torch.stack([tensor] * len(group)) for name, tensor in start.items()}
     rows = torch.arange(len(group))[:, None]
     whole = all(len(step) == len(client) for client, steps in zip(group, orders, strict=True) for step in steps)
     for indices, weights in _padded_steps(orders, inputs.dtype):
         batch = (inputs, labels) if whole else (inputs[rows, indices], labels[rows, indices])
-        for name, slope in gradient(states, *batch, weights).items():
+        for name, slope in slopes(module, states, *batch, weights):
             states[name] = states[name] - rate * slope
     return [{name: tensor[row].clone() for name, tensor in states.items()} for row in range(len(group))]
 

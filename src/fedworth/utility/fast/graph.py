@@ -31,6 +31,10 @@ NodeRule = Callable[[fx.Node, Set[int]], bool]
 """Is the node affine if the arguments at these positions are affine, and the others constant?"""
 
 
+ROWS = "rows"
+"""What stands for the number of samples in a shape that was not made by torch.export."""
+
+
 class Dependence(IntEnum):
     """How a value depends on the tensors that vary between models."""
 
@@ -108,6 +112,8 @@ def _checked(program: torch.export.ExportedProgram) -> Exported:
 
 def shape_of(node: fx.Node) -> tuple[Any, ...]:
     """A tensor's shape, its batch size a symbol; () for what is no tensor."""
+    if "shape" in node.meta:
+        return tuple(node.meta["shape"])
     value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
 

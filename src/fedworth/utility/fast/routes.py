@@ -25,6 +25,7 @@ from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import one_torch_thread
 from fedworth.utility.fast.graph import Exported, NotExportable, export, operation, shape_of
 from fedworth.utility.fast.heads import Head, head_of
+from fedworth.utility.fast.layered import layered
 from fedworth.utility.fast.sections import Sections, cut, largest_sharing, numbers
 from fedworth.utility.fast.selfcheck import (
     N_SAMPLES,
@@ -149,7 +150,7 @@ class Routes:
             if isinstance(self.module, UtilityModule):
                 return OWN_UTILITY
             try:
-                self._exported = export(self.module, self.task.inputs)
+                self._exported = layered(self.module, self.task.inputs) or export(self.module, self.task.inputs)
             except NotExportable as error:
                 self._exported = str(error)
         if isinstance(self._exported, str):
