@@ -22,17 +22,18 @@ from typing import Any
 
 import numpy as np
 from nvflare.apis.client import Client
+from nvflare.apis.dxo import MetaKey
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, FLMetaKey, ReturnCode, ServerCommandKey
 from nvflare.apis.shareable import Shareable
-from nvflare.app_common.abstract.fl_model import ParamsType
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from fedworth.errors import FedworthError
+from fedworth.errors import FedworthError, ModelError
 from fedworth.federation.live.claims import Node, Owners, label_of, owners_of, settle
 from fedworth.federation.live.lookalikes import skeleton
 from fedworth.federation.live.recorder import LiveRecorder, Valuer, record_into, with_difference
@@ -84,7 +85,9 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             try:
                 action(recorder, fl_ctx)
             except Exception as error:
-                self._lose(recorder, f"{type(error).__name__}: {error}")
+                self._lose(
+                    recorder, str(error) if isinstance(error, FedworthError) else f"{type(error).__name__}: {error}"
+                )
         except Exception as error:
             log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
 
@@ -111,6 +114,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
 
     def _asked_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
+        _refuse_encrypted(sent)
         registered = [client.name for client in fl_ctx.get_engine().get_clients()]
         self._owners = self._owners.knowing([*registered, _peer(fl_ctx)])
         name = self._owners.spelt(_peer(fl_ctx))
@@ -146,9 +150,13 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             return
         try:
             answer = FLModelUtils.from_shareable(result)
+            _refuse_encrypted(answer)
             model = _full(answer.params, answer.params_type, self._model)
             steps = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
             n_samples = checked_count(steps, "samples", "its steps") * _given_weight(_peer(fl_ctx), fl_ctx)
+        except ModelError as error:
+            recorder.client_quarantined(name, str(error))
+            return
         except Exception as error:  # a result may hold anything
             recorder.client_quarantined(name, f"its result cannot be read ({type(error).__name__}: {error})")
             return
@@ -186,7 +194,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._end(recorder)
         if isinstance(result, Shareable):
             result = FLModelUtils.from_shareable(result)
-        if result is not None and result.params:
+        if result is not None and result.params and not _is_encrypted(result):
             self._after = {**before, **_full(result.params, result.params_type, before)}
 
     def _ended(self, recorder: LiveRecorder, _fl_ctx: Any) -> None:
@@ -217,6 +225,22 @@ class EveryoneHeardFedAvg(FedAvg):  # type: ignore[misc]
 def _peer(fl_ctx: Any) -> str:
     """Who is at the other end."""
     return str(fl_ctx.get_peer_context().get_identity_name())
+
+
+def _refuse_encrypted(model: FLModel) -> None:
+    """Refuse what nobody but its sender can read: a server with homomorphic encryption adds up without seeing."""
+    if _is_encrypted(model):
+        raise ModelError(
+            "encrypted (homomorphic encryption): the server adds up models that it cannot read, so one by one they "
+            "cannot be valued; let a party record that may read them, or groups whose sums are revealed "
+            "(docs/privacy.md)"
+        )
+
+
+def _is_encrypted(model: FLModel) -> bool:
+    """NVFlare's filters say so, and leave bytes once such a model was stored."""
+    is_bytes = any(isinstance(value, bytes) for value in (model.params or {}).values())
+    return is_bytes or (model.meta or {}).get(MetaKey.PROCESSED_ALGORITHM) is not None
 
 
 def _given_weight(site: str, fl_ctx: Any) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from nvflare.apis.client import Client
+from nvflare.apis.dxo import MetaKey
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContextManager
@@ -22,11 +23,12 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import fedworth.nvflare
-from fedworth.errors import UsageError
+from fedworth.errors import RuleError, UsageError
 from fedworth.federation.live import nvflare as live
 from fedworth.federation.live.nvflare import RoundRecorder
 from fedworth.federation.live.recorder import LiveRecorder
 from fedworth.federation.rules.check import check_ledger
+from fedworth.federation.rules.robust import Median
 from fedworth.federation.rules.rule import WeightedMean
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import open_ledger, verify_ledger
@@ -152,6 +154,31 @@ def test_a_hostile_site_is_refused_alone(job, tmp_path, answer):
     assert (entry.answered, entry.quarantined) == ((0, 2), (1,))
 
 
+ENCRYPTED = {
+    "its filter says so": {"params": START, "meta": {MetaKey.PROCESSED_ALGORITHM: "CKKS"}},
+    "stored as bytes": {"params": {name: b"a ciphertext" for name in START}},
+}
+
+
+@pytest.mark.parametrize("how", ENCRYPTED)
+def test_homomorphic_encryption_is_refused_with_the_reason(job, tmp_path, how):
+    """As NVFlare's HEModelEncryptor and HEModelShareableGenerator leave it: the first global model alone is plain."""
+    hidden = FLModel(params_type=ParamsType.DIFF, **ENCRYPTED[how])
+    for site in job.sites:
+        job.ask(site, 0)
+    for site in job.sites:
+        job.hear(site, 0, FLModelUtils.to_shareable(hidden))
+    job.fire(AppEventType.AFTER_AGGREGATION, AGGREGATION_RESULT=FLModelUtils.to_shareable(hidden))
+    sent = FLModelUtils.to_shareable(FLModel(current_round=1, total_rounds=9, **ENCRYPTED[how]))
+    job.fire(AppEventType.BEFORE_TRAIN_TASK, "site-1", TRAIN_SHAREABLE=sent)
+    job.fire(EventType.END_RUN)
+    ledger = verify_ledger(tmp_path / "l")
+    reasons = [*ledger.entries[0].quarantine_reasons, *(gone.reason for gone in ledger.missing)]
+    assert [gone.number for gone in ledger.missing] == [1]
+    assert len(reasons) == 4
+    assert all(reason.startswith("encrypted (homomorphic encryption): the server adds up") for reason in reasons)
+
+
 def test_what_the_server_did_not_accept_is_not_counted(job, tmp_path):
     job.ask("site-1", 0)
     job.hear("site-1", 0, result(START), accepted=False)
@@ -229,7 +256,7 @@ CALLS = [
     *((live.RoundRecorder, n) for n in vars(live.RoundRecorder) if n.startswith("_") and not n.endswith("__")),
     *((LiveRecorder, n) for n, f in vars(LiveRecorder).items() if not n.endswith("__") and callable(f)),
     *((LedgerWriter, n) for n, f in vars(LedgerWriter).items() if not n.endswith("__") and callable(f)),
-    *((live, name) for name in ("_peer", "_full", "_array", "_given_weight")),
+    *((live, name) for name in ("_peer", "_full", "_array", "_given_weight", "_refuse_encrypted", "_is_encrypted")),
 ]
 
 
@@ -292,6 +319,21 @@ def test_scatter_and_gather_is_recorded_and_a_site_that_fails_is_told_from_a_sil
     assert [len(entry.participants) for entry in ledger.entries] == [3, 2]
     assert (ledger.entries[1].failed, ledger.entries[1].silent) == ((1,), ())
     assert ledger.sample_counts() == {0: 25, 1: 20, 2: 30}
+
+
+def test_scaffold_is_recorded_and_its_controls_are_no_part_of_a_model(tmp_path):
+    ledger = simulated(tmp_path, JOBS, "scaffold", "--diff")
+    assert set(ledger.open_round(0).global_model) == {"weight", "bias"}
+    assert ledger.sample_counts() == {0: 10, 1: 20, 2: 30}
+
+
+def test_an_aggregator_of_ones_own_is_recorded_and_refused_when_valued(tmp_path):
+    """It takes the middle one of each number."""
+    with pytest.raises(RuleError, match="the recorded next model is not the weighted mean"):
+        simulated(tmp_path, JOBS, "own-aggregator")
+    checked = check_ledger(verify_ledger(tmp_path / "l"), Median())
+    checked.refuse_others()
+    assert checked.n_same == 2
 
 
 def test_another_kind_of_object_is_an_error(tmp_path):

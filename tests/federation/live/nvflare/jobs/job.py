@@ -1,14 +1,16 @@
-"""Three sites in NVFlare's simulator: ScatterAndGather, or a recipe; both recorded."""
+"""Three sites in NVFlare's simulator: ScatterAndGather, with an aggregator of one's own too, SCAFFOLD, or a recipe."""
 
 import argparse
 import tempfile
 from pathlib import Path
 
-from drawn import Drawn, First  # type: ignore[import-not-found]
+from drawn import Drawn, First, Middle  # type: ignore[import-not-found]
 from nvflare.apis.dxo import DataKind
+from nvflare.app_common.abstract.aggregator import Aggregator
 from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
 from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
+from nvflare.app_common.workflows.scaffold import Scaffold
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.client.config import TransferType
 from nvflare.job_config.api import FedJob
@@ -21,11 +23,12 @@ WEIGHTS = {"site-1": 2.5}
 HERE = Path(__file__).parent
 
 
-def scatter_and_gather(diff: bool) -> FedJob:
+def scatter_and_gather(diff: bool, aggregator: Aggregator | None = None) -> FedJob:
     job = FedJob(name="gather", min_clients=2)
     kind = DataKind.WEIGHT_DIFF if diff else DataKind.WEIGHTS
     parts = {
-        "aggregator": InTimeAccumulateWeightedAggregator(expected_data_kind=kind, aggregation_weights=dict(WEIGHTS)),
+        "aggregator": aggregator
+        or InTimeAccumulateWeightedAggregator(expected_data_kind=kind, aggregation_weights=dict(WEIGHTS)),
         "shareable_generator": FullModelShareableGenerator(),
         "persistor": First(),
     }
@@ -33,7 +36,15 @@ def scatter_and_gather(diff: bool) -> FedJob:
         job.to_server(part, id=name)
     options = {"wait_time_after_min_received": 0, "task_check_period": 0.05, "persistor_id": "persistor"}
     job.to_server(ScatterAndGather(min_clients=2, num_rounds=N_ROUNDS, **options))
-    job.to_clients(Drawn(fails="site-2", diff=diff), tasks=["train"])
+    job.to_clients(Drawn(fails="" if aggregator else "site-2", diff=diff), tasks=["train"])
+    return job
+
+
+def scaffold(diff: bool) -> FedJob:
+    job = FedJob(name="scaffold", min_clients=N_SITES)
+    job.to_server(First(), id="persistor")
+    job.to_server(Scaffold(num_clients=N_SITES, num_rounds=N_ROUNDS, persistor_id="persistor"))
+    job.to_clients(Drawn(diff=diff), tasks=["train"])
     return job
 
 
@@ -51,11 +62,17 @@ def recipe(diff: bool) -> NumpyFedAvgRecipe:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workflow", choices=["scatter-and-gather", "recipe"])
+    parser.add_argument("workflow", choices=["scatter-and-gather", "own-aggregator", "scaffold", "recipe"])
     parser.add_argument("--ledger", required=True)
     parser.add_argument("--diff", action="store_true")
     args = parser.parse_args()
-    job = recipe(args.diff) if args.workflow == "recipe" else scatter_and_gather(args.diff)
+    made = {
+        "recipe": recipe,
+        "scaffold": scaffold,
+        "scatter-and-gather": scatter_and_gather,
+        "own-aggregator": lambda diff: scatter_and_gather(diff, Middle()),
+    }
+    job = made[args.workflow](args.diff)
     fedworth.nvflare.record(job, ledger=args.ledger)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as workspace:
         if args.workflow == "recipe":
