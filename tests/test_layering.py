@@ -31,6 +31,7 @@ SUBROOMS = {
     "fedworth.ledger.manifest",
     "fedworth.ledger.oddities",
     "fedworth.utility.fast",
+    "fedworth.utility.recheck",
     "fedworth.utility.games",
     "fedworth.completion.by_kernel",
     "fedworth.completion.models",

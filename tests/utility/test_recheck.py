@@ -131,6 +131,20 @@ def test_an_overflowing_coalition_is_refused_with_the_client_whose_absence_cures
     )
 
 
+def test_a_utility_that_rounding_alone_decides_is_refused_with_the_client(tmp_path):
+    """Equal numbers of 1e6 in every layer: outputs of 1e17 that cancel, and a loss that differs by route."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    models = {name: {key: t + 0.1 * torch.randn(t.shape) for key, t in start.items()} for name in ("ada", "ben")}
+    models["eve"] = {key: torch.full_like(t, 1e6) for key, t in start.items()}
+    writer = create_ledger(tmp_path / "ledger", list(models), aggregation="uniform")
+    writer.record_round(start, {name: Answer(model, 1) for name, model in models.items()})
+    ledger, task = open_ledger(tmp_path / "ledger"), Task(module, torch.randn(64, 8), torch.arange(64) % 3)
+    with pytest.raises(UtilityError, match=r"rounding alone decides its utility; without 'eve' it is sure, so leave"):
+        observe(ledger, FastOracle(task), plan_exact(participation(ledger)))
+
+
 @pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
 def test_two_who_overflow_together_only_are_told_apart_by_trying(tmp_path, oracle_type):
     """Either alone is finite; in the coalition of both, the absence of either cures it."""

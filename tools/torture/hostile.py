@@ -1,8 +1,9 @@
 """One client sends something odd: every utility is what the plain loop measures, or the client is refused by name.
 
 Each kind of model and of count goes through the recorder of a live federation, into a ledger, and through an oracle;
-then every cell is measured again by the plain loop, within what rounding explains (`utility/recheck.py`). An oracle
-that refuses must name the client. What fails otherwise, or differs without a word, is wrong.
+then every cell is measured again by the plain loop, within what rounding explains (`utility/recheck/plain.py`), and
+where the difference is small against the loss. An oracle that refuses must name the client. What fails otherwise, or
+differs without a word, is wrong.
 """
 
 import itertools
@@ -27,8 +28,8 @@ from fedworth.utility.fast import FastOracle
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle, TaskOracle
 from fedworth.utility.planning.plan import plan_exact
-from fedworth.utility.recheck import plain_round
-from fedworth.utility.weighting import mixtures
+from fedworth.utility.recheck import PlainRound, plain_round
+from fedworth.utility.weighting import Mixtures, mixtures
 
 EVIL = "evil"
 CLIENTS = ("ada", EVIL, "ben", "cyd")
@@ -86,6 +87,7 @@ MODELS: dict[str, Make] = {
     **{f"update times {factor:g}": moved(factor) for factor in (0.0, 10.0, 1e3, -1e5, 1e9)},
     **{f"one number {value:g}": one(value) for value in (np.nan, np.inf, -np.inf, 1e5, 1e15, 1e37, 1e-45, 3e38)},
     **{str(dtype): cast(dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8)},
+    **{f"every number {value:g}": each(lambda t, value=value: torch.full_like(t, value)) for value in (1e4, 1e6, -1e7)},
     "complex": cast(torch.complex64),
     "the global model": lambda _, start: dict(start),
     "no tensors": lambda *_: {},
@@ -151,8 +153,15 @@ def tried(ledger: Ledger, task: Task, oracle: str, weighting: Weighting, measure
     weights = round_weights(ledger, 0, weighting)
     cells = mixtures(matrix.coalitions[matrix.coalition_indices], weights, weighting)
     plain = plain_round(made, round_)
-    wrong = [plain.disagreement(cells, row, float(utility)) for row, utility in enumerate(matrix.utilities)]
+    wrong = [compared(plain, cells, row, float(utility)) for row, utility in enumerate(matrix.utilities)]
     return end, [text for text in wrong if text]
+
+
+def compared(plain: PlainRound, cells: Mixtures, row: int, utility: float) -> str:
+    """What is wrong with a utility; nothing if it is the plain loop's, and not what rounding made of it."""
+    after = plain.after(cells, row)
+    moved = f"cell {row}: rounding alone moved its utility to {utility}" if plain.is_moved(utility, after) else ""
+    return plain.disagreement(cells, row, utility, after) or moved
 
 
 def hostile(

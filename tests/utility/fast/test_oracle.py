@@ -1,6 +1,7 @@
 """The fast oracle against the plain loop in float64, over modules of every kind."""
 
 import pickle
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -368,3 +369,16 @@ def test_models_that_differ_in_very_much_are_left_to_the_plain_loop(monkeypatch)
     frozen = round_of(task.module, 2, frozen=("0.",))
     oracle.utilities(frozen, wanted)
     assert "kernel: 2 of 4 tensors vary" in oracle.describe()
+
+
+@pytest.mark.parametrize("n_samples", [30, 32, 45])
+def test_samples_that_fill_up_a_tile_lose_nothing_however_large_the_margins(n_samples):
+    """A client whose logits are of 1e6: the samples that are none had been counted as soon as margins passed 1e4."""
+    drawn = torch.Generator().manual_seed(n_samples)
+    inputs, labels = torch.randn(n_samples, 16, generator=drawn), torch.arange(n_samples) % 3
+    task = Task(nn.Linear(16, 3), inputs, labels)
+    round_ = round_of(task.module)
+    models = {**round_.client_models, 2: {name: -1e6 * tensor for name, tensor in round_.client_models[2].items()}}
+    hostile, wanted = replace(round_, client_models=models), all_mixtures("fixed")
+    expected = LoopOracle(task).utilities(hostile, wanted)
+    np.testing.assert_allclose(FastOracle(task).utilities(hostile, wanted), expected, rtol=1e-5, atol=1e-5)

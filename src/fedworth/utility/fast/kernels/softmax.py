@@ -28,7 +28,7 @@ from fedworth.utility.fast.kernels.products import add
 from fedworth.utility.fast.tiles import Block, Floats, Labels
 
 LARGEST_MARGIN = 80.0
-PADDING = 1e4
+PADDING = 1e38  # beyond any margin of numbers that a ledger takes, and times log2(e) still a float32
 
 Integers = NDArray[np.int32]
 
