@@ -76,6 +76,11 @@ def cast(dtype: torch.dtype) -> Make:
     return lambda good, _: {k: t.to(dtype) if t.is_floating_point() else t for k, t in good.items()}
 
 
+def every(value: float) -> Make:
+    """All numbers are this one."""
+    return lambda good, _: {name: torch.full_like(tensor, value) for name, tensor in good.items()}
+
+
 def each(change: Callable[[torch.Tensor], Any]) -> Make:
     """Every tensor, changed."""
     return lambda good, _: {name: change(tensor) for name, tensor in good.items()}
@@ -87,7 +92,7 @@ MODELS: dict[str, Make] = {
     **{f"update times {factor:g}": moved(factor) for factor in (0.0, 10.0, 1e3, -1e5, 1e9)},
     **{f"one number {value:g}": one(value) for value in (np.nan, np.inf, -np.inf, 1e5, 1e15, 1e37, 1e-45, 3e38)},
     **{str(dtype): cast(dtype) for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8)},
-    **{f"every number {value:g}": each(lambda t, value=value: torch.full_like(t, value)) for value in (1e4, 1e6, -1e7)},
+    **{f"every number {value:g}": every(value) for value in (1e4, 1e6, -1e7)},
     "complex": cast(torch.complex64),
     "the global model": lambda _, start: dict(start),
     "no tensors": lambda *_: {},

@@ -5,6 +5,7 @@ A round's line as fedworth writes it has its fields in one order, so one regular
 by the same checks as any other line's, and known from then on. A line that does not fit is left to `parsed_line`.
 """
 
+import contextlib
 import json
 import re
 from typing import Any, get_type_hints
@@ -36,6 +37,10 @@ def _field(name: str) -> bytes:
 LINE = re.compile(rb'\{"kind": "round"' + b"".join(_field(name) for name in FIELDS) + rb', "chain": "[0-9a-f]{64}"\}')
 
 
+NOTHING = object()
+"""What a wrong spelling says; null says None."""
+
+
 class QuickReader:
     """Reads the lines of one manifest, and remembers what their lists say."""
 
@@ -51,28 +56,30 @@ class QuickReader:
         index, number, file, sha256, *spelled = found.groups()
         said = {}
         for (name, hint, known), text in zip(self._known, spelled, strict=True):
-            try:
-                said[name] = known[text]
-            except KeyError:
-                if not _learn(known, text, hint):
+            value = known.get(text, NOTHING)
+            if value is NOTHING:
+                value = _learnt(known, text, hint)
+                if value is NOTHING:
                     return None
-                said[name] = known[text]
+            said[name] = value
         return RoundEntry(
             round_index=int(index), number=int(number), file=file.decode(), sha256=sha256.decode(), **said
         )
 
 
-def _learn(known: dict[bytes | None, Any], text: bytes, hint: Any) -> bool:
-    """Parse and check a spelling that was not met before; False if it is not a right one."""
-    is_right, _ = CHECKED[hint]
-    try:
-        value, end = SCAN(text.decode())
-    except ValueError:
-        return False
-    if end != len(text) or not is_right(value):
-        return False
+def _learnt(known: dict[bytes | None, Any], text: bytes, hint: Any) -> Any:
+    """What a spelling says that was not met before; NOTHING if it is not a right one."""
+    value: Any = NOTHING
+    if hint == tuple[str, ...]:  # between quotes and commas, plain texts are what they look like
+        texts = () if text == b"[]" else tuple(text[2:-2].decode().split('", "'))
+        value = texts if text.count(b'"') == 2 * len(texts) else NOTHING
+    else:
+        with contextlib.suppress(ValueError):
+            found, end = SCAN(text.decode())
+            is_right = end == len(text) and CHECKED[hint][0](found)
+            value = (tuple(found) if type(found) is list else found) if is_right else NOTHING
     if len(known) >= MOST_KNOWN:
         known.clear()
         known[None] = ()
-    known[text] = tuple(value) if type(value) is list else value
-    return True
+    known[text] = value
+    return value

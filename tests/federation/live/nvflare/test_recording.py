@@ -154,7 +154,7 @@ def test_a_hostile_site_is_refused_alone(job, tmp_path, answer):
     assert (entry.answered, entry.quarantined) == ((0, 2), (1,))
 
 
-ENCRYPTED = {
+ENCRYPTED: dict[str, dict[str, Any]] = {
     "its filter says so": {"params": START, "meta": {MetaKey.PROCESSED_ALGORITHM: "CKKS"}},
     "stored as bytes": {"params": {name: b"a ciphertext" for name in START}},
 }
