@@ -20,13 +20,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument(
         "study",
-        help="unfairness, fairness, spectrum, rank, noisy-data, noisy-labels, time, models, sensitivity, fidelity; all",
+        help="regime, unfairness, fairness, noisy-data, noisy-labels, spectrum, rank, models, time, sensitivity, "
+        "fidelity; all",
     )
     parser.add_argument(
-        "--dataset", action="append", default=[], metavar="NAME", help="only this data set of the study (repeatable)"
+        "--dataset", action="append", default=[], metavar="NAME", help="only this setup of the study (repeatable)"
     )
     parser.add_argument(
-        "--scale", default="quick", help="quick (default: half an hour for all), page (as docs/results.md), paper"
+        "--scale", default="quick", help="quick (default: a quarter of an hour), page (as docs/results.md), paper"
     )
     parser.add_argument("--seeds", metavar="A-B|A,B", help="the seeds to run (default: those of the scale)")
     parser.add_argument("--jobs", type=whole, metavar="N", help="trials side by side (default: one a processor)")

@@ -1,9 +1,10 @@
 """Reproduce a study: run those of its trials that are not on disk yet, then write what they show.
 
 FOLDER/trials/ utilities/ clock/    what can be resumed (see `trial`)
-FOLDER/figures/STUDY.csv            the numbers
-FOLDER/figures/STUDY.svg            the picture
-FOLDER/results.md                   the page, of all of the paper's studies run so far
+FOLDER/figures/STUDY.csv            the numbers, a line a seed and method
+FOLDER/figures/STUDY.svg            the picture (STUDY-more.svg: the appendix's)
+FOLDER/figures/manifest.json        by study: commit, command, settings
+FOLDER/results.md                   the page, of all of the paper's studies run so far; results-appendix.md beside it
 FOLDER/fidelity.md                  the page of `fidelity`, which is none of the paper's
 """
 
@@ -22,33 +23,36 @@ from fedworth.studies import (
     noisy_data,
     noisy_labels,
     rank,
+    regime,
     sensitivity,
     spectrum,
     time,
     unfairness,
 )
 from fedworth.studies.fidelity import study as fidelity
+from fedworth.studies.results.manifest import Account, write_account
 from fedworth.studies.results.outcome import Outcome
-from fedworth.studies.results.page import Account, lone_page, section, write_page, write_section
+from fedworth.studies.results.page import lone_page, pages_of
 from fedworth.studies.results.pictures import draw
 from fedworth.studies.results.study import Study
 from fedworth.studies.trials.crew import run_side_by_side
 from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.readings import READERS
 from fedworth.studies.trials.settings import extents_of, setup_of
-from fedworth.studies.trials.trial import Bench, Row, Trial, is_done, row_of, seconds_of
+from fedworth.studies.trials.trial import Bench, Row, Trial, is_done, row_of, spent_on
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
+        regime.STUDY,
         unfairness.STUDY,
         fairness.STUDY,
-        spectrum.STUDY,
-        rank.STUDY,
         noisy_data.STUDY,
         noisy_labels.STUDY,
-        time.STUDY,
+        spectrum.STUDY,
+        rank.STUDY,
         models.STUDY,
+        time.STUDY,
         sensitivity.STUDY,
         fidelity.STUDY,
     )
@@ -125,6 +129,12 @@ def study(
     return reproduce(name, request, Bench(Path(folder), n_jobs=n_jobs))
 
 
+def write_pages(folder: Path) -> None:
+    """Write the pages of results once more, from the numbers in the folder."""
+    for name, text in pages_of(folder, [STUDIES[study] for study in PAPERS]).items():
+        write_whole(folder / name, text.encode())
+
+
 def trials_of(study: Study, request: Request, dataset: str, extent: Extent) -> list[Trial]:
     """The trials of one data set: on the seeds asked for, or on those of the scale."""
     seeds = request.seeds or tuple(range(study.first_seed, study.first_seed + extent.n_seeds))
@@ -161,16 +171,22 @@ def _account(name: str, request: Request, planned: dict[str, list[Trial]], bench
     left = [dataset for dataset in extents_of(request.scale, name) if dataset not in planned]
     if left:
         sentences.append(f"Not run here, though part of this scale: {', '.join(left)}.")
-    return Account(request.command(name), request.scale, len(trials), seconds_of(trials, bench), tuple(sentences))
+    seconds, commits = spent_on(trials, bench)
+    settings = {dataset: found[0].federation.document() for dataset, found in planned.items()}
+    command = request.command(name)
+    return Account(command, request.scale, len(trials), seconds, tuple(sentences), commits, settings)
 
 
 def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> None:
-    make_folder(folder / "figures")
-    write_whole(folder / "figures" / f"{study.name}.csv", outcome.csv_text().encode())
-    draw(outcome.panels, folder / "figures" / f"{study.name}.svg")
+    figures = folder / "figures"
+    make_folder(figures)
+    write_whole(figures / f"{study.name}.csv", outcome.csv_text().encode())
+    draw(outcome.panels, figures / f"{study.name}.svg")
+    if outcome.all_panels:
+        draw(outcome.all_panels, figures / f"{study.name}-more.svg")
     if study.name in PAPERS:
-        write_section(folder, outcome, section(outcome, study.claim, study.remarks, account))
-        write_page(folder, PAPERS)
+        write_account(figures, study.name, account)
+        write_pages(folder)
     else:
         write_whole(folder / f"{study.name}.md", lone_page(outcome, study.remarks, account).encode())
 
@@ -180,7 +196,8 @@ def extent_sentence(dataset: str, trials: list[Trial]) -> str:
     runs, first = [trial.federation for trial in trials], trials[0].federation
     widths = f" of widths {first.hidden}" if first.hidden else ""
     widths = f" / {first.width_divisor}" if first.width_divisor > 1 else widths
-    training = f"rate {_span(run.rate for run in runs)}, {first.n_steps} steps of {first.batch_size or 'all samples'}"
+    steps = f"{_span(run.n_steps or 0 for run in runs)} steps of {first.batch_size or 'all samples'}"
+    training = f"rate {_span(run.rate for run in runs)}, {steps}"
     sizes = {"N": (r.n_clients for r in runs), "K": (r.n_participants for r in runs), "T": (r.n_rounds for r in runs)}
     size = ", ".join(f"{letter} = {_span(numbers)}" for letter, numbers in sizes.items())
     limits = {"training": (r.train_limit for r in runs), "test": (r.test_limit for r in runs)}

@@ -14,7 +14,9 @@ import numpy as np
 
 from fedworth.federation.simulation.settings import settings_from
 from fedworth.federation.simulation.simulate import participants_of as drawn
-from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series, claim_of
+from fedworth.studies.results.comparing import accuracy_of, all_of, judged
+from fedworth.studies.results.outcome import Claim, Outcome, Panel, Series
+from fedworth.studies.results.records import Record, csv_of, federation_record, grouped, numbers, shortened
 from fedworth.studies.results.statistics import mean_of
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.extents import Extent
@@ -23,10 +25,7 @@ from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 RATE, NEAR, PAPERS_RATIO, COUNTED_ROUNDS = 0.3, 0.1, "0.25–0.28", (10, 100)
-COLUMNS = (
-    "n_clients", "n_rounds", "how", "fedsv", "comfedsv", "ratio", "n_seeds",
-)  # fmt: skip
-SHOWN = ("N", "T", "measured as", "FedSV", "ComFedSV", "FedSV / ComFedSV", "paper")
+SHOWN = ("N", "measured as", "FedSV", "ComFedSV", "FedSV / ComFedSV", "paper", "accuracy", "seeds")
 
 
 def trials(setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Trial]:
@@ -65,102 +64,83 @@ def counted(row: Row, n_rounds: int) -> tuple[int, int]:
     return plans["fedsv"].n_evaluations, plans["comfedsv"].n_evaluations
 
 
-def findings(rows: Rows) -> Outcome:
+def records_of(rows: Rows) -> list[Record]:
+    """Counts and seconds of both metrics, for every federation and way of measuring."""
+    return [record for setup, found in rows.items() for row in found for record in _costs(setup, row)]
+
+
+def _costs(setup: str, row: Row) -> list[Record]:
+    same = federation_record(setup, row)
+    costs: dict[str, tuple[float, float]] = {f"evaluations, T = {n}": counted(row, n) for n in COUNTED_ROUNDS}
+    for oracle, seconds in row["reading"]["seconds"].items():
+        costs[f"seconds, {oracle}, T = {same['n_rounds']}"] = seconds["fedsv"], seconds["comfedsv"]
+    return [
+        {**same, "how": how, "fedsv": fedsv, "comfedsv": comfedsv, "ratio": fedsv / comfedsv}
+        for how, (fedsv, comfedsv) in costs.items()
+    ]
+
+
+def shown(records: Sequence[Record]) -> Outcome:
     """Counts, times and their ratios by the number of clients."""
-    cells = [cell for found in rows.values() for of_n in _by_clients(found) for cell in _cells(of_n)]
+    columns, rows = csv_of(records)
+    ways = grouped(records, "how")
+    cells = [found for mine in ways.values() for found in grouped(mine, "n_clients").values()]
+    ends = {min(numbers(records, "n_clients")), max(numbers(records, "n_clients"))}
     return Outcome(
         study="time",
         title="Time: what the two metrics cost",
-        columns=COLUMNS,
-        rows=tuple(cells),
+        columns=columns,
+        rows=rows,
         shown=SHOWN,
-        lines=tuple(_line(row) for row in cells),
-        claims=tuple(settling_claim(how, n_rounds, cells) for how, n_rounds in _ways(cells)),
-        panels=_panels(cells),
+        lines=tuple(_line(found) for found in cells if found[0]["n_clients"] in ends),
+        claims=tuple(settling_claim(str(how), found) for (how,), found in ways.items()),
+        panels=_panels(records),
+        all_shown=SHOWN,
+        all_lines=tuple(_line(found) for found in cells),
     )
 
 
-def _by_clients(rows: Sequence[Row]) -> list[list[Row]]:
-    found: dict[int, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["federation"]["n_clients"], []).append(row)
-    return list(found.values())
+def _line(records: Sequence[Record]) -> tuple[str, ...]:
+    first = records[0]
+    form = ",.0f" if str(first["how"]).startswith("evaluations") else ".2f"
+    costs = [f"{mean_of(numbers(records, metric)).value:{form}}" for metric in ("fedsv", "comfedsv")]
+    paper = PAPERS_RATIO if first["n_clients"] == 100 else "–"
+    ratio, accuracy = mean_of(numbers(records, "ratio")).text(), f"{accuracy_of(records):.2f}"
+    return (str(first["n_clients"]), str(first["how"]), *costs, ratio, paper, accuracy, str(len(records)))
 
 
-def _cells(rows: list[Row]) -> list[tuple[Cell, ...]]:
-    """All ways of measuring, for one number of clients."""
-    federation = rows[0]["federation"]
-    n, k, n_rounds = federation["n_clients"], federation["n_participants"], federation["n_rounds"]
-    made: list[tuple[Cell, ...]] = []
-    for rounds in COUNTED_ROUNDS:
-        counts = [counted(row, rounds) for row in rows]
-        made.append(_cell(n, rounds, "evaluations", counts))
-        made.append((n, rounds, "the paper's count", None, None, papers_count(n, k), len(rows)))
-    for oracle in ("loop", "fast"):
-        seconds = [row["reading"]["seconds"][oracle] for row in rows]
-        made.append(_cell(n, n_rounds, f"seconds, {oracle}", [(s["fedsv"], s["comfedsv"]) for s in seconds]))
-    return made
-
-
-def _cell(n: int, n_rounds: int, how: str, costs: Sequence[tuple[float, float]]) -> tuple[Cell, ...]:
-    fedsv, comfedsv = (mean_of([pair[side] for pair in costs]).value for side in (0, 1))
-    return n, n_rounds, how, fedsv, comfedsv, fedsv / comfedsv, len(costs)
-
-
-def _line(row: tuple[Cell, ...]) -> tuple[str, ...]:
-    n, n_rounds, how, fedsv, comfedsv, ratio, _ = row
-    form = ",.0f" if how == "evaluations" else ".2f"
-    costs = ["–" if cost is None else f"{cost:{form}}" for cost in (fedsv, comfedsv)]
-    return str(n), str(n_rounds), str(how), *costs, f"{ratio:.2f}", PAPERS_RATIO if n == 100 else "–"
-
-
-def _ways(cells: Sequence[tuple[Cell, ...]]) -> list[tuple[str, int]]:
-    return list(dict.fromkeys((str(row[2]), int(row[1] or 0)) for row in cells if row[2] != "the paper's count"))
-
-
-def settling_claim(how: str, n_rounds: int, cells: Sequence[tuple[Cell, ...]]) -> Claim:
+def settling_claim(how: str, records: Sequence[Record]) -> Claim:
     """Whether the ratio is near the participation rate at the two largest numbers of clients."""
-    mine = [row for row in cells if row[2] == how and row[1] == n_rounds]
-    ratios = [float(row[5] or 0) for row in mine]
-    why = f"{ratios[0]:.2f} at the fewest clients, " + " and ".join(f"{r:.2f}" for r in ratios[-2:]) + " at the most"
-    what = f"by {how}, T = {n_rounds}: the ratio settles near the participation rate of .3"
-    settled = all(abs(ratio - RATE) <= NEAR for ratio in ratios[-2:]) if len(ratios) > 1 else None
-    return claim_of(what, settled, why, n_seeds=int(mine[-1][6] or 0))
+    of = {int(n or 0): mean_of(numbers(found, "ratio")) for (n,), found in grouped(records, "n_clients").items()}
+    last = [of[n] for n in sorted(of)[-2:]]
+    why = " and ".join(f"{of[n].value:.2f} at N = {n}" for n in sorted(of)[-2:])
+    settled = all_of([judged(ratio, least=RATE - NEAR, most=RATE + NEAR) for ratio in last]) if len(of) > 1 else None
+    return Claim(f"by {how}: FedSV / ComFedSV settles near the participation rate of .3", settled, why)
 
 
-def _panels(cells: Sequence[tuple[Cell, ...]]) -> tuple[Panel, ...]:
+def _panels(records: Sequence[Record]) -> tuple[Panel, ...]:
     ratios = []
-    for how, n_rounds in [*_ways(cells), ("the paper's count", COUNTED_ROUNDS[0])]:
-        mine = [row for row in cells if row[2] == how and row[1] == n_rounds]
-        name = how if how.startswith("the paper") else f"{how}, T = {n_rounds}"
-        ratios.append(Series(name, [float(row[0] or 0) for row in mine], [float(row[5] or 0) for row in mine]))
-    timed = [row for row in cells if row[2] == "seconds, loop"]
-    n = [float(row[0] or 0) for row in timed]
-    curves = (
-        Series("fedsv", n, [float(r[3] or 0) for r in timed]),
-        Series("comfedsv-counts", n, [float(r[4] or 0) for r in timed]),
-    )
-    return (
-        Panel("Ratio FedSV / ComFedSV", "clients", "ratio", tuple(ratios), logarithmic=True, limits=(0.1, 10)),
-        Panel(f"Plain loop, T = {timed[0][1]}", "clients", "processor seconds", curves, logarithmic=True),
-    )
+    for (how,), found in grouped(records, "how").items():
+        of = grouped(found, "n_clients")
+        y = [mean_of(numbers(mine, "ratio")).value for mine in of.values()]
+        ratios.append(Series(str(how), [float(n or 0) for (n,) in of], y))
+    clients = sorted(set(numbers(records, "n_clients")))
+    expected = [papers_count(int(n), round(RATE * n)) for n in clients]
+    ratios.append(Series("the paper's count", clients, expected, is_papers=True))
+    return (Panel("Ratio FedSV / ComFedSV", "clients", "ratio", tuple(ratios), logarithmic=True, limits=(0.05, 10)),)
 
 
 STUDY = Study(
     "time",
     "The ratio between the computing times of FedSV and ComFedSV approaches a constant near the participation rate.",
     trials,
-    findings,
+    lambda rows: shown(shortened(records_of(rows))),
     (
-        "The paper takes every prefix of every permutation to be evaluated in every round, $\\mathcal O(TNK\\log "
-        "N)$. Algorithm 1 evaluates only those inside $I_t$, of which uniform permutations give few: "
-        "$M[N+(T-1)K/(N-K+1)]$ are expected with $M=N\\ln N$, against at most $TK\\cdot K\\ln K$ of FedSV "
-        "([theory](theory.md#10-cost)). Their ratio grows in proportion to $T$ as long as the first round dominates, "
-        "and tends to $T(K/N)^2$ as $N$ grows: .9 at $T=10$ and 9 at $T=100$ for $K=.3N$, and $K/N$ only where "
-        "$T=N/K$. FedSV is counted without a round that hears everyone, which it does not need. Seconds are "
-        "processor seconds on one thread; they are not in proportion to the counts: in the plain loop averaging a "
-        "coalition costs in proportion to its size, and the first round's reach all clients; the fast oracle shares "
-        "work among coalitions; and ComFedSV's include the completion.",
+        "The paper takes every prefix of every permutation to be evaluated in every round. Algorithm 1 evaluates only "
+        "those inside $I_t$, of which there are few: $M[N+(T-1)K/(N-K+1)]$ are expected "
+        "([theory](theory.md#10-cost)), so the ratio tends to $T(K/N)^2$. Seconds are processor seconds on one thread, "
+        "the completion included.",
     ),
     is_timed=True,
+    shown=shown,
 )

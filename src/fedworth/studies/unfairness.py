@@ -11,19 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedworth.arrays import stream
-from fedworth.studies.fairness import COPY, SOURCE, differences, trials
-from fedworth.studies.results.comparing import bound_claim, label, listed
+from fedworth.studies.fairness import COPY, SOURCE, trials
+from fedworth.studies.results.comparing import accuracy_of, at_setting, bound_claim, label, place_of
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
+from fedworth.studies.results.records import Record, csv_of, grouped, numbers, shortened, value_records
 from fedworth.studies.results.statistics import Interval, chance_of
 from fedworth.studies.results.study import Rows, Study
-from fedworth.studies.trials.methods import RIVAL
-from fedworth.studies.trials.trial import Row
+from fedworth.studies.trials.methods import FOUR, RIVAL
 from fedworth.theory.observation1 import difference_chance, unfairness_bound, unfairness_chance
 
 N_CLIENTS, N_ROUNDS, N_PARTICIPANTS, N_DRAWS = 10, 10, 3, 20_000
 PAPERS_CHANCE, ABOUT = 0.65, 0.15
-COLUMNS = ("part", "what", "value", "low", "high", "n", "paper")
-SHOWN = ("", "", "ours", "paper")
+SHOWN = ("data, steps × rate", "accuracy", *(label(key) for key in FOUR), "FedSV, d as printed", "seeds")
+ALL_SHOWN = ("s", "P_s as printed", "P_s corrected", "exact, σ = 0", "simulated")
 
 
 def printed_bound(n_clients: int, n_participants: int, n_rounds: int, s: int) -> float:
@@ -46,67 +46,61 @@ def simulated_chances(n_draws: int = N_DRAWS) -> list[Interval]:
     return [chance_of((apart >= s).tolist()) for s in range(N_ROUNDS + 1)]
 
 
-def findings(rows: Rows) -> Outcome:
+def records_of(rows: Rows) -> list[Record]:
+    """d of every method, and FedSV's as the paper prints it."""
+    printed: dict[tuple[Cell, ...], float | None] = {
+        (setup, row["seed"]): printed_difference(
+            row["reading"]["values"][RIVAL][SOURCE], row["reading"]["values"][RIVAL][COPY]
+        )
+        for setup, found in rows.items()
+        for row in found
+    }
+    return [
+        {**record, "printed_d": printed[record["setup"], record["seed"]] if record["method"] == RIVAL else None}
+        for record in value_records(rows, ("d",))
+    ]
+
+
+def shown(records: Sequence[Record]) -> Outcome:
     """P_s beside what it bounds, and the share of runs that set the two clients apart."""
     simulated = simulated_chances()
-    cells = [*_bound_cells(simulated), *(row for name, found in rows.items() for row in _run_cells(name, found))]
+    places = grouped(records, "setup")
+    columns, rows = csv_of(records)
     return Outcome(
         study="unfairness",
         title="Unfairness of FedSV: Observation 1 and Example 1",
-        columns=COLUMNS,
-        rows=tuple(cells),
+        columns=columns,
+        rows=rows,
         shown=SHOWN,
-        lines=tuple(_line(row) for row in cells),
-        claims=(*_bound_claims(simulated), *(_run_claim(name, found) for name, found in rows.items())),
-        panels=(_bound_panel(simulated), *(_run_panel(name, found) for name, found in rows.items())),
+        lines=tuple(_line(found) for found in places.values()),
+        claims=(*_bound_claims(simulated), *(at_setting(_run_claim(found), found) for found in places.values())),
+        panels=(_bound_panel(simulated), _run_panel(list(places.values()))),
+        all_shown=ALL_SHOWN,
+        all_lines=tuple(_bound_line(s, simulated[s]) for s in (1, 2, 3, 5)),
     )
 
 
-def _bound_cells(simulated: list[Interval]) -> list[tuple[Cell, ...]]:
-    made: list[tuple[Cell, ...]] = []
-    setting = (N_CLIENTS, N_PARTICIPANTS, N_ROUNDS)
-    for s in (1, 2, 3, 5):
-        printed, found = printed_bound(*setting, s), simulated[s]
-        made.append((f"P_s, s = {s}", "bound, corrected", unfairness_bound(*setting, s), None, None, None, printed))
-        made.append((f"P_s, s = {s}", "exact, σ = 0", unfairness_chance(*setting, s), None, None, None, None))
-        made.append((f"P_s, s = {s}", "simulated", found.value, found.low, found.high, found.n, None))
-    return made
+def _bound_line(s: int, simulated: Interval) -> tuple[str, ...]:
+    setting = (N_CLIENTS, N_PARTICIPANTS, N_ROUNDS, s)
+    found = (printed_bound(*setting), unfairness_bound(*setting), unfairness_chance(*setting))
+    return (str(s), *(f"{number:.3f}" for number in found), simulated.text())
 
 
-def _run_cells(name: str, rows: Sequence[Row]) -> list[tuple[Cell, ...]]:
-    made: list[tuple[Cell, ...]] = []
-    for key, numbers in differences(rows).items():
-        found = chance_of([d > 0.5 for d in listed(numbers)])
-        paper = PAPERS_CHANCE if key == RIVAL else None
-        made.append((f"P(d > 0.5), {name}", label(key), found.value, found.low, found.high, found.n, paper))
-        if key == RIVAL:
-            made.append(_printed_cell(name, rows))
-    return made
+def _apart(records: Sequence[Record], key: str) -> Interval:
+    return chance_of([d > 0.5 for d in numbers(grouped(records, "method").get((key,), []), "d")])
+
+
+def _line(records: Sequence[Record]) -> tuple[str, ...]:
+    printed = chance_of([d > 0.5 for d in numbers(records, "printed_d")])
+    shares = [_apart(records, key) for key in FOUR]
+    texts = [found.text() if key == RIVAL else f"{found.value:.2f}" for key, found in zip(FOUR, shares, strict=True)]
+    as_printed = f"{printed.value:.2f} of the {printed.n} where it is defined" if printed.n else "nowhere defined"
+    return (place_of(records[0]), f"{accuracy_of(records):.2f}", *texts, as_printed, str(shares[0].n))
 
 
 def printed_difference(first: float, second: float) -> float | None:
     """d as the paper prints it, |s_i − s_j| / max{s_i, s_j}; none where neither value is positive."""
     return abs(first - second) / max(first, second) if max(first, second) > 0 else None
-
-
-def _printed_chance(rows: Sequence[Row]) -> Interval:
-    """How often FedSV's d as printed is above one half, of the runs where it is defined."""
-    values = [row["reading"]["values"][RIVAL] for row in rows]
-    found = [printed_difference(v[SOURCE], v[COPY]) for v in values]
-    return chance_of([d > 0.5 for d in found if d is not None])
-
-
-def _printed_cell(name: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
-    found = _printed_chance(rows)
-    what = f"{label(RIVAL)}, d as printed, undefined in {len(rows) - found.n} of {len(rows)}"
-    return f"P(d > 0.5), {name}", what, found.value, found.low, found.high, found.n, PAPERS_CHANCE
-
-
-def _line(row: tuple[Cell, ...]) -> tuple[str, ...]:
-    part, what, value, low, high, n, paper = row
-    found = Interval(value, low, high, n)  # type: ignore[arg-type]
-    ours = f"{value:.3f}" if low is None else f"{found.text()} ({n:,})"
-    return str(part), str(what), ours, "–" if paper is None else f"{paper:.2f}"
 
 
 def _bound_claims(simulated: list[Interval]) -> list[Claim]:
@@ -115,21 +109,15 @@ def _bound_claims(simulated: list[Interval]) -> list[Claim]:
     bounded = all(unfairness_bound(*setting, s) <= simulated[s].high for s in range(1, N_ROUNDS + 1))
     return [
         Claim("P_s as printed is a probability", printed <= 1, f"P_1 = {printed:.2f} for N = 10, m = 3, T = 10"),
-        Claim(
-            "P_s corrected bounds the chance from below",
-            bounded,
-            "against 20,000 simulated runs, s = 1…10",
-        ),
+        Claim("P_s corrected bounds the chance from below", bounded, "against 20,000 simulated runs, s = 1…10"),
     ]
 
 
-def _run_claim(name: str, rows: Sequence[Row]) -> Claim:
-    found = chance_of([d > 0.5 for d in listed(differences(rows)[RIVAL])])
-    what = f"{name}: FedSV has d > 0.5 in about 65 % of runs (50 to 80 %)"
+def _run_claim(records: Sequence[Record]) -> Claim:
+    found = _apart(records, RIVAL)
+    data = place_of(records[0]).partition(",")[0]
     bounds = {"least": PAPERS_CHANCE - ABOUT, "most": PAPERS_CHANCE + ABOUT}
-    printed = _printed_chance(rows)
-    as_printed = f"with d as printed {printed.text()} of the {printed.n} runs where it is defined"
-    return bound_claim(what, found, f"{found.text()}, {found.n} seeds; {as_printed}", **bounds)
+    return bound_claim(f"{data}: FedSV has d > .5 in about 65 % of runs (50 to 80 %)", found, found.text(), **bounds)
 
 
 def _bound_panel(simulated: list[Interval]) -> Panel:
@@ -143,14 +131,15 @@ def _bound_panel(simulated: list[Interval]) -> Panel:
     return Panel("Observation 1 (N = 10, T = 10)", "s", "chance of |s_i − s_j| ≥ sδ", tuple(series), limits=(0, 1.6))
 
 
-def _run_panel(name: str, rows: Sequence[Row]) -> Panel:
+def _run_panel(places: Sequence[Sequence[Record]]) -> Panel:
     series = []
-    for key, numbers in differences(rows).items():
-        found = chance_of([d > 0.5 for d in listed(numbers)])
-        series.append(Series(key, [0], [found.value], [found.low], [found.high]))
+    for key in FOUR:
+        found = [_apart(records, key) for records in places]
+        bounds = [one.low for one in found], [one.high for one in found]
+        series.append(Series(key, list(range(len(places))), [one.value for one in found], *bounds))
     return Panel(
-        f"Example 1: {name}", "", "share of runs with d > 0.5", tuple(series), "bars", ticks=("",),
-        levels=(("FedSV, paper", PAPERS_CHANCE),),
+        "Example 1", "", "share of runs with d > .5", tuple(series), "bars",
+        ticks=tuple(place_of(records[0]) for records in places), levels=(("FedSV, paper", PAPERS_CHANCE),),
     )  # fmt: skip
 
 
@@ -158,11 +147,11 @@ STUDY = Study(
     "unfairness",
     "FedSV sets clients with the same data apart with probability P_s; on MNIST d₀₉ > 0.5 in 65 % of 50 runs.",
     trials,
-    findings,
+    lambda rows: shown(shortened(records_of(rows))),
     (
-        "The paper's column shows $P_s$ as printed; it has $(1-p)$ where $(1-2p)$ belongs "
-        "([theory](theory.md#6-observation-1-fedsv-is-unfair)). *d* is $|s_0-s_9|/\\max(|s_0|,|s_9|)$, from 0 to 2: "
-        "the printed denominator $\\max(s_0,s_9)$ fails where neither value is positive; the row *d as printed* is of "
-        "the runs where it does not.",
+        "A cell has the share of runs with *d* > .5. $P_s$ as printed has $(1-p)$ where $(1-2p)$ belongs "
+        "([theory](theory.md#6-observation-1-fedsv-is-unfair)), and *d* as printed divides by $\\max(s_0,s_9)$, which "
+        "fails where neither value is positive.",
     ),
+    shown=shown,
 )

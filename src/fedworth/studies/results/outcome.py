@@ -31,11 +31,17 @@ class Claim:
     what: str
     holds: bool | None
     why: str
+    setting: str = ""  # paper-like or practical, where a claim is judged at both
 
     @property
     def verdict(self) -> Verdict:
         """The claim's own verdict."""
         return Verdict.OPEN if self.holds is None else Verdict.HOLDS if self.holds else Verdict.FAILS
+
+    @property
+    def named(self) -> str:
+        """What is claimed, and at which setting."""
+        return f"{self.what}, {self.setting}" if self.setting else self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,9 @@ class Outcome:
     claims: tuple[Claim, ...]
     panels: tuple[Panel, ...]
     notes: tuple[str, ...] = field(default=())
+    all_shown: tuple[str, ...] = ()  # headings and cells of the appendix's table
+    all_lines: tuple[tuple[str, ...], ...] = ()
+    all_panels: tuple[Panel, ...] = ()  # pictures of the appendix
 
     @property
     def verdict(self) -> Verdict:
@@ -87,7 +96,7 @@ class Outcome:
 
     def sentence(self) -> str:
         """One line that says whether the paper's claim held, and why."""
-        said = "; ".join(f"{claim.what}: {claim.verdict} ({claim.why})" for claim in self.claims)
+        said = "; ".join(f"{claim.named}: {claim.verdict} ({claim.why})" for claim in self.claims)
         return f"{self.study}: {self.verdict} — {said}" if said else f"{self.study}: no claim of the paper's"
 
     def csv_text(self) -> str:
@@ -101,13 +110,8 @@ class Outcome:
     def document(self) -> dict[str, Any]:
         """The findings as JSON."""
         rows = [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows]
-        claims = [{"claim": c.what, "verdict": str(c.verdict), "why": c.why} for c in self.claims]
+        claims = [{"claim": c.named, "verdict": str(c.verdict), "why": c.why} for c in self.claims]
         return {"study": self.study, "verdict": str(self.verdict), "claims": claims, "rows": rows}
-
-
-def claim_of(what: str, holds: bool | None, why: str, *, n_seeds: int) -> Claim:
-    """A claim; open where a single seed speaks for it or against it, however clearly."""
-    return Claim(what, holds if n_seeds > 1 else None, why if n_seeds > 1 else f"{why}, one seed")
 
 
 def verdict_of(claims: Sequence[Claim]) -> Verdict:

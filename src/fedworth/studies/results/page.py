@@ -1,129 +1,106 @@
-"""The results page: a section a study, with the paper's numbers beside ours, the verdict, the command, what it took.
+"""The pages of results, made of nothing but the CSVs and the manifest beside them.
 
-Each study leaves its section in `sections/`; the page joins those that are there, so studies can be run one by one.
-What the paper proves or says without a study stands at the end, from `docs/theory.md`.
+results.md            does it work, and when; the regime map; the table of claims; of every study a figure, four
+                      methods and a command
+results-appendix.md   every method, sensitivity, the theory, and what each study ran
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedworth.storage import make_folder, read_json, write_json, write_whole
-from fedworth.studies.results.outcome import Outcome, Verdict
+from fedworth.storage import read_bytes
+from fedworth.studies.results.claims import HEADINGS, claim_lines
+from fedworth.studies.results.manifest import Account, accounts_in
+from fedworth.studies.results.outcome import Outcome
+from fedworth.studies.results.records import Record, records_from
+from fedworth.studies.results.study import Study
+from fedworth.studies.results.summary import APPENDIX, HOW, summary
+from fedworth.studies.results.theory import THEORY, THEORY_TITLE
 
-INTRODUCTION = """# The paper's studies, reproduced
-
-Every number below comes from `fedworth reproduce`, run on the data sets named; intervals are of 95 % over seeds
-(Student's for means, Wilson's for shares), *p* is Wilcoxon's signed-rank test over the same seeds, one-sided. *truth*
-needs every client's model of every round, which no server has; *FedSV, later rounds* leaves out the round that heard
-everyone; *ComFedSV, counts* has the penalty of the solver that the paper used, *uniform* the penalty as printed, and
-*chosen* that of the former with rank and strength by cross-validation; *heard round* is the Shapley value of the first
-round alone, and *leave-one-out* what the participants lose without the client. Verdicts are on *counts*. All metrics
-of a comparison share one trajectory.
-
-How verdicts are made: a comparison of two methods holds if the paired test has *p* < .05, does not hold if the reverse
-test has, and is open otherwise, as it is with fewer than five pairs. A number held against a bound is judged by its
-whole interval: on the right side it holds, on the wrong side it does not, and across the bound, or without an interval
-(fewer than three seeds), it is open.
-
-Verdicts on CIFAR-10 and Fashion-MNIST are on the reduced models and samples stated under each study (VGG16 at an eighth
-of its width, convolutional models of a few channels, 10,000 training samples), not on the paper's scale. *cifar10-full*
-is VGG16 in its own width, on all training samples, for as many rounds, test samples and seeds as a processor carries.
-
-Any row can be run again: `fedworth reproduce STUDY --dataset NAME --scale page --seeds 0-9`; all of them: `fedworth
-reproduce all --scale page`, which goes on where a killed run stopped. Data sets are looked for in `FEDWORTH_DATA`.
-`--scale page` keeps the paper's N, K and, unless said, T, and cuts seeds, samples and widths as stated under each
-study; `--scale quick` (the default) has fewer seeds and rounds (24 minutes on the two cores that made this page);
-`--scale paper` cuts nothing (50 runs, all samples, VGG16 in its real width) and wants a larger machine, as in `--scale
-paper --device cuda`. *Processor time* is the sum over trials, which run side by side on as many processors as there
-are; a trial that several studies use is run once, and counted in each.
-"""
-
-THEORY_TITLE = "What the paper proves, or says without a study"
-THEORY: tuple[tuple[str, str, str], ...] = (
-    (
-        "Theorem 1: with a δ-complete completion ComFedSV is 4δ/N-Shapley-fair",
-        "✘ as printed, with a counterexample from N = 5 on; ✔ with 4δ",
-        "[7](theory.md#7-theorem-1-what-a-good-completion-guarantees), `fedworth theory fairness`",
-    ),
-    (
-        "Proposition 1: a bound on the ε-rank of the utility matrix, which determines the rank of the completion",
-        "✔ if kept between 1 and min(T, 2^N); ✘ as a rule for the rank: 2,800 to 12,083 where the SVD gives 2 to 5",
-        "[8](theory.md#8-rank-of-the-utility-matrix), `fedworth theory rank-bound`, `fedworth theory rank`",
-    ),
-    (
-        "Proposition 2: the same for strongly convex losses",
-        "✘ as printed, its bound on the path length was violated in all of 6 runs; ✔ with a further factor L₁",
-        "[8](theory.md#8-rank-of-the-utility-matrix), `fedworth theory rank-bound`",
-    ),
-    (
-        "Observation 1: FedSV sets equal clients apart by sδ or more with probability at least P_s",
-        "✘ as printed, no probability (P_1 = 3.24 for N = 10, m = 3, T = 10); ✔ with 1 − 2p for 1 − p",
-        "[6](theory.md#6-observation-1-fedsv-is-unfair), `fedworth theory observation-1`",
-    ),
-    (
-        "Assumption 1: everyone is heard once",
-        "needed: without that round the rank correlation with the truth was .26 to .56, with it .90 to .96",
-        "[4](theory.md#4-completion)",
-    ),
-    (
-        "The Monte Carlo estimate is unbiased",
-        "✔ for true utilities or given factors; ✘ with the reduced completion: 5 % of the norm at N = 6, M = 11, "
-        "below 1 % at M = 50",
-        "[3](theory.md#3-monte-carlo)",
-    ),
-    (
-        "Synthetic(α, β): α and β say how much clients differ; α = β = 0 is IID",
-        "✘ α has no effect at all, and with α = β = 0 every client still has its own source",
-        "[9](theory.md#9-federation)",
-    ),
-    (
-        "Algorithm 1 costs O(TNK log N), so FedSV is cheaper by K/N",
-        "✘ a loose upper bound; counted, the reverse at T = 100 and large N",
-        "[10](theory.md#10-cost), `fedworth reproduce time`",
-    ),
-)
-"""What the paper says, whether it holds, and where `docs/theory.md` shows it."""
-
-MARK = {"holds": "✔", "does not hold": "✘", "open": "?"}
-COUNTED = {Verdict.HOLDS: ("holds", "hold"), Verdict.FAILS: ("does not", "do not"), Verdict.OPEN: ("open", "open")}
+PAGE, APPENDIX_PAGE, MAP, TUNING = "results.md", "results-appendix.md", "regime", "sensitivity"
+MOST_CSV = 50_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What a study took: the command, its scale, its trials and their seconds."""
-
-    command: str
-    scale: str
-    n_trials: int
-    cpu_seconds: float
-    extents: tuple[str, ...]
-
-    def sentence(self) -> str:
-        """What was run, for people."""
-        minutes = f"{self.cpu_seconds / 60:.1f} min of processor time"
-        return f"Scale `{self.scale}`: {self.n_trials} trials, {minutes}. {' '.join(self.extents)}"
+def records_in(figures: Path, study: str) -> list[Record]:
+    """The records of a study's CSV; none where it was not run."""
+    path = figures / f"{study}.csv"
+    return records_from(read_bytes(path, MOST_CSV).decode()) if path.is_file() else []
 
 
-def section(outcome: Outcome, claim: str, remarks: tuple[str, ...], account: Account) -> str:
-    """One study as Markdown."""
-    claims = [f"- {MARK[c.verdict]} {c.what}: {c.verdict} — {c.why}" for c in outcome.claims]
+def pages_of(folder: Path, studies: Sequence[Study]) -> dict[str, str]:
+    """Both pages as text, from the figures of a folder."""
+    figures = folder / "figures"
+    accounts = accounts_in(figures)
+    kept = {study.name: records_in(figures, study.name) for study in studies if study.name in accounts}
+    outcomes = {s.name: s.shown(kept[s.name]) for s in studies if s.shown is not None and kept.get(s.name)}
+    return {
+        PAGE: _page(studies, outcomes, accounts, kept),
+        APPENDIX_PAGE: _appendix(studies, outcomes, accounts),
+    }
+
+
+def _page(
+    studies: Sequence[Study],
+    outcomes: Mapping[str, Outcome],
+    accounts: Mapping[str, Account],
+    kept: Mapping[str, Sequence[Record]],
+) -> str:
+    claims = [claim for outcome in outcomes.values() for claim in outcome.claims]
+    missing = [study.name for study in studies if study.name not in outcomes]
+    shown = [study for study in studies if study.name in outcomes and study.name != TUNING]
     parts = [
-        f"## {outcome.title}",
-        f"> {claim}",
-        f"**Verdict: {outcome.verdict}.**" if claims else "",
-        "\n".join(claims),
-        *remarks,
-        f"![{outcome.title}](figures/{outcome.study}.svg)",
-        table(outcome.shown, outcome.lines),
-        "\n".join(f"- {note}" for note in outcome.notes),
-        f"`{account.command}` — {account.sentence()} [Numbers](figures/{outcome.study}.csv).",
+        *summary(kept, accounts, missing),
+        *[_section(study, outcomes[study.name], accounts[study.name]) for study in shown if study.name == MAP],
+        f"## The paper's claims\n\n{HOW}",
+        table(HEADINGS, tuple(claim_lines(claims)), n_names=5),
+        *[_section(study, outcomes[study.name], accounts[study.name]) for study in shown if study.name != MAP],
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _section(study: Study, outcome: Outcome, account: Account) -> str:
+    n_names = sum(heading in NAMES for heading in outcome.shown)
+    parts = [
+        f"## {outcome.title}",
+        f"> {study.claim}" if study.claim[0] != "(" else "",
+        *study.remarks,
+        f"![{outcome.title}](figures/{study.name}.svg)" if outcome.panels else "",
+        table(outcome.shown, outcome.lines, n_names=max(n_names, 1)),
+        f"`{account.command}`, {account.cpu_seconds / 60:.1f} min · [numbers](figures/{study.name}.csv)",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+NAMES = {"data, steps × rate", "", "completion", "model, data, rounds", "steps × rate", "measured as", "N"}
+"""Headings of columns that hold names, not numbers."""
+
+
+def _appendix(studies: Sequence[Study], outcomes: Mapping[str, Outcome], accounts: Mapping[str, Account]) -> str:
+    parts = [APPENDIX]
+    for study in studies:
+        if study.name in outcomes:
+            parts.append(_appended(study, outcomes[study.name], accounts[study.name]))
+    parts.append(f"## {THEORY_TITLE}\n\n{table(('claim', 'verdict', 'where'), THEORY, n_names=3)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _appended(study: Study, outcome: Outcome, account: Account) -> str:
+    is_tuning = study.name == TUNING
+    shown, lines = (outcome.shown, outcome.lines) if is_tuning else (outcome.all_shown, outcome.all_lines)
+    picture = study.name if is_tuning else f"{study.name}-more"
+    parts = [
+        f"## {outcome.title}",
+        *(study.remarks if is_tuning else ()),
+        f"![{outcome.title}](figures/{picture}.svg)" if is_tuning or outcome.all_panels else "",
+        table(shown, lines, n_names=2) if lines else "",
+        f"`{account.command}` — {account.sentence()} Commit {', '.join(account.commits)}.",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
 def lone_page(outcome: Outcome, remarks: tuple[str, ...], account: Account) -> str:
     """A page of one study's own: its table, its bars and what it took."""
-    held = [f"- {MARK[c.verdict]} {c.what}: {c.why}" for c in outcome.claims]
+    held = [f"- {'✔' if c.holds else '✘' if c.holds is False else '?'} {c.what}: {c.why}" for c in outcome.claims]
     parts = [
         f"# {outcome.title}",
         *remarks,
@@ -146,29 +123,3 @@ def table(headings: tuple[str, ...], lines: tuple[tuple[str, ...], ...], n_names
         above = line[0]
         made.append("| " + " | ".join((first, *line[1:])) + " |")
     return "\n".join(made)
-
-
-def write_section(folder: Path, outcome: Outcome, text: str) -> None:
-    """Keep a study's section, and its verdict for the summary."""
-    make_folder(folder / "sections")
-    counts = {v: sum(claim.verdict == v for claim in outcome.claims) for v in COUNTED}
-    said = ", ".join(f"{n} {COUNTED[v][n > 1]}" for v, n in counts.items() if n)
-    kept = {
-        "title": outcome.title,
-        "verdict": str(outcome.verdict) if said else "–",
-        "claims": said or "none of its own",
-    }
-    write_json(folder / "sections" / f"{outcome.study}.json", {**kept, "text": text})
-
-
-def write_page(folder: Path, order: tuple[str, ...]) -> Path:
-    """The page of all sections that are there, in this order, under a summary."""
-    paths = {study: folder / "sections" / f"{study}.json" for study in order}
-    kept = {study: read_json(path) for study, path in paths.items() if path.is_file()}
-    lines = tuple((f"`{study}`", found["verdict"], found["claims"]) for study, found in kept.items())
-    summary = table(("study", "verdict", "claims"), lines, n_names=3)
-    theory = f"## {THEORY_TITLE}\n\n{table(('claim', 'verdict', 'where'), THEORY, n_names=3)}\n"
-    page = folder / "results.md"
-    parts = [INTRODUCTION, summary + "\n", *(found["text"] for found in kept.values()), theory]
-    write_whole(page, "\n".join(parts).encode())
-    return page

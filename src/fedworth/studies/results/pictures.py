@@ -17,12 +17,17 @@ from fedworth.storage import write_whole
 from fedworth.studies.results.outcome import Panel, Series
 from fedworth.studies.trials.methods import METHODS
 
-PANEL_INCHES = (4.0, 3.1)
-MOST_ACROSS = 3
+PANEL_INCHES = (3.6, 2.7)
+MOST_ACROSS = 2
+"""So that letters are ten pixels high where a picture is 700 wide."""
+
+MOST_LEVEL_TICKS = 4
+"""With more names than these below a panel they are slanted."""
+
 MOST_MARKED = 40
 FEW_POWERS = 1000
 SPARE_COLOURS = ("#332288", "#882255", "#117733", "#DDCC77", "#44AA99", "#AA4499", "#888888")  # none is a method's
-PAPER = "paper"
+PAPER, ACCURACY = "paper", "accuracy"
 SPARE_DASHES = ("-", "--", ":", "-.", "-", "--", ":")
 SPARE_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SETTINGS = {
@@ -43,7 +48,7 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
     """Write the panels side by side as one picture; the ending of `path` says which kind (.svg, .png)."""
     plt = _pyplot(backend="Agg")
     with plt.rc_context(SETTINGS):
-        n_across = min(MOST_ACROSS, len(panels)) if len(panels) != 4 else 2
+        n_across = min(MOST_ACROSS, len(panels))
         n_down = -(-len(panels) // n_across)
         width = PANEL_INCHES[0] * max(n_across, 2)  # a panel alone takes the room of two
         size = (width, PANEL_INCHES[1] * n_down + 0.5)
@@ -92,7 +97,12 @@ def plot_panel(panel: Panel, ax: Any = None) -> Any:
     if panel.logarithmic:
         _label_powers(axes)
     if panel.ticks:
-        axes.set_xticks(range(len(panel.ticks)), panel.ticks)
+        slant = (
+            {"rotation": 35, "ha": "right"}
+            if len(panel.ticks) > MOST_LEVEL_TICKS and "\n" not in panel.ticks[0]
+            else {}
+        )
+        axes.set_xticks(range(len(panel.ticks)), panel.ticks, **slant)
     return axes
 
 
@@ -119,6 +129,8 @@ def _style(name: str, names: Sequence[str]) -> dict[str, Any]:
     if name in METHODS:
         method = METHODS[name]
         return {"label": method.label, "color": method.colour, "ls": method.dash, "marker": method.marker}
+    if name == ACCURACY:
+        return {"label": name, "color": "#777777", "ls": (0, (4, 2)), "marker": ""}
     spare = names.index(name) % len(SPARE_COLOURS)
     looks = {"color": SPARE_COLOURS[spare], "ls": SPARE_DASHES[spare], "marker": SPARE_MARKERS[spare]}
     return {"label": name, **looks}
@@ -138,7 +150,7 @@ def _shared_legend(figure: Any, grid: Any) -> None:
     for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    columns = max(1, min(4, len(entries)))
+    columns = max(1, min(3, len(entries)))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 

@@ -15,6 +15,8 @@ from fedworth.valuation import ranking
 
 LEVEL = 0.95
 FEWEST_FOR_INTERVAL = 3
+FEWEST_TO_JUDGE = 5
+"""Independent seeds below which no claim is judged."""
 DIGITS = 12  # beyond them numbers that are equal on paper differ by rounding
 CORRELATIONS, SHARES = (-1.0, 1.0), (0.0, 1.0)
 
@@ -67,11 +69,11 @@ def chance_of_less(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return float(stats.wilcoxon(apart, alternative="less").pvalue)
 
 
-def dominance(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The share of thresholds t, among all numbers seen, at which P(ours ≤ t) ≥ P(theirs ≤ t)."""
-    thresholds = np.unique(np.concatenate([ours, theirs]))
-    below = [np.searchsorted(np.sort(numbers), thresholds, side="right") / len(numbers) for numbers in (ours, theirs)]
-    return float(np.mean(below[0] >= below[1]))
+def chances_of_crossing(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """p-values of "P(ours ≤ t) > P(theirs ≤ t) at some t" and of the reverse (Kolmogorov and Smirnov, one-sided)."""
+    mine, others = np.round(ours, DIGITS), np.round(theirs, DIGITS)
+    left = stats.ks_2samp(mine, others, alternative="greater")
+    return float(left.pvalue), float(stats.ks_2samp(mine, others, alternative="less").pvalue)
 
 
 def jaccard(first: set[int], second: set[int]) -> float:

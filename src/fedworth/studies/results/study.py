@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedworth.studies.results.outcome import Outcome
+from fedworth.studies.results.outcome import Cell, Outcome
 from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
 
 Rows = Mapping[str, Sequence[Row]]
-"""By data set, in the order of the trials."""
+"""By setup, in the order of the trials."""
 
 
 @dataclass(frozen=True)
@@ -23,3 +23,5 @@ class Study:
     remarks: tuple[str, ...] = ()  # paragraphs of Markdown: what a reader must know to judge the numbers
     first_seed: int = 0
     is_timed: bool = False  # its trials must not be run side by side
+    shown: Callable[[Sequence[Mapping[str, Cell]]], Outcome] | None = None  # the same from the records of its CSV
+    method: str = ""  # a sentence for the page: what was done, in the paper's size or how cut

@@ -14,8 +14,8 @@ class Extent:
     n_clients: int = 10
     n_permutations: int | None = None  # at most so many orders, of Algorithm 1 and of FedSV in a round
     client_step: int = 10  # of `time`: from 10 clients to n_clients by so many
-    test_limit: int | None = None  # test samples, where fewer than the setup's
-    special: str = ""  # of `fidelity`: what is special about the federation
+    rate_step: int = 10  # of `noisy-labels`: from 10 to 50 percent of the clients a round by so many
+    special: str = ""  # of `fidelity`: what is special about the federation; of `sensitivity`: what is varied
 
     def has_truth(self, position: int) -> bool:
         """Whether the truth is measured for the seed at this position."""
@@ -44,105 +44,82 @@ FIDELITY: Mapping[str, Extent] = {
     "mnist-100-50": Extent(2, 50, n_clients=100),
 }
 
-VARIED = ("synthetic", "synthetic-iid", "mnist", "fashion-mnist", "cifar10", "cifar10-cnn")
-"""The data sets of `sensitivity` in the paper's size."""
+PAIRS = ("mnist-small", "mnist", "synthetic-small", "synthetic")
+LONG = ("mnist-long-small", "mnist-long", "synthetic-small", "synthetic")
+NOISY = ("mnist-noise-small", "mnist-noise", "synthetic-noise-small", "synthetic-noise")
+LABELS = ("labels-small", "labels")
+"""The setups of the studies; `settings` says what they are."""
+
+
+def _of(names: tuple[str, ...], extent: Extent) -> dict[str, Extent]:
+    return dict.fromkeys(names, extent)
+
+
+def _varied(n_seeds: int) -> dict[str, Extent]:
+    """What `sensitivity` varies on which setup."""
+    noise, orders = Extent(n_seeds, n_truth_seeds=0, special="noise strength"), Extent(n_seeds, special="permutations")
+    return {**_of(("mnist", "synthetic"), Extent(n_seeds)), **_of(NOISY, noise), "labels": orders}
+
+
+def _regime(short: Extent, long: Extent) -> dict[str, Extent]:
+    return {**_of(("regime", "regime-logistic"), short), **_of(("regime-long", "regime-logistic-long"), long)}
+
 
 EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
     "paper": {
-        "unfairness": {"mnist": Extent(50)},
-        "spectrum": {name: Extent(5, 100) for name in ("synthetic", "mnist", "cifar10-cnn")},
-        "rank": {"mnist": Extent(5, 100)},
-        "fairness": {name: Extent(50) for name in ("synthetic", "mnist", "fashion-mnist", "cifar10")},
-        "noisy-data": {
-            name: Extent(50) for name in ("synthetic-iid", "synthetic-0-0", "mnist", "fashion-mnist", "cifar10")
-        },
-        "noisy-labels": {
-            name: Extent(10, 100, n_clients=100) for name in ("synthetic-iid", "mnist", "fashion-mnist", "cifar10")
-        },
+        "regime": _regime(Extent(50), Extent(10, 100)),
+        "unfairness": _of(PAIRS[:2], Extent(50)),
+        "fairness": _of((*PAIRS, "fashion-mnist"), Extent(50)),
+        "spectrum": _of(LONG, Extent(10, 100)),
+        "rank": _of(LONG[:2], Extent(10, 100)),
+        "noisy-data": _of((*NOISY, "fashion-mnist-noise"), Extent(50)),
+        "noisy-labels": _of(LABELS, Extent(10, 100, n_clients=100)),
         "time": {"synthetic": Extent(5, 100, n_clients=100)},
-        "models": {name: Extent(5, 100) for name in ("synthetic", "mnist", "fashion-mnist", "cifar10")},
-        "sensitivity": {name: Extent(20, n_clients=100) for name in VARIED},
+        "models": _of(LONG, Extent(10, 100)),
+        "sensitivity": _varied(20),
         "fidelity": FIDELITY,
     },
     "page": {
-        "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(10, 100), "mnist": Extent(10, 100), "cifar10-cnn": Extent(3, 50)},
-        "rank": {"mnist": Extent(10, 100)},
-        "fairness": {
-            "synthetic": Extent(50),
-            "mnist": Extent(50),
-            "fashion-mnist": Extent(50, n_truth_seeds=3),
-            "cifar10": Extent(20, n_truth_seeds=0),
-            "cifar10-full": Extent(2, 3, n_truth_seeds=0),
-        },
-        "noisy-data": {
-            "synthetic-iid": Extent(50),
-            "synthetic-0-0": Extent(50),
-            "mnist": Extent(50),
-            "fashion-mnist": Extent(50, n_truth_seeds=5),
-            "cifar10": Extent(12, n_truth_seeds=3),
-        },
-        "noisy-labels": {
-            "synthetic-iid": Extent(3, 100, n_clients=100),
-            "mnist": Extent(3, 100, n_clients=100),
-            "fashion-mnist": Extent(2, 30, n_clients=100, n_permutations=20, test_limit=100),
-            "cifar10": Extent(2, 5, n_clients=100, n_permutations=20, test_limit=50),
-        },
-        "time": {"synthetic": Extent(2, 100, n_clients=100, client_step=30)},
-        "models": {
-            "synthetic": Extent(10, 100),
-            "mnist": Extent(10, 100),
-            "fashion-mnist": Extent(3, 200),
-            "cifar10": Extent(3, 100),
-        },
-        "sensitivity": {name: Extent(3, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
-        | {name: Extent(3) for name in ("fashion-mnist", "cifar10", "cifar10-cnn")},
+        "regime": _regime(Extent(10), Extent(5, 100)),
+        "unfairness": _of(PAIRS[:2], Extent(20)),
+        "fairness": {**_of(PAIRS, Extent(20)), "fashion-mnist": Extent(5, n_truth_seeds=0)},
+        "spectrum": _of(LONG, Extent(5, 100)),
+        "rank": _of(LONG[:2], Extent(5, 100)),
+        "noisy-data": {**_of(NOISY, Extent(20)), "fashion-mnist-noise": Extent(5, n_truth_seeds=0)},
+        "noisy-labels": _of(LABELS, Extent(5, 100, n_clients=100, rate_step=20)),
+        "time": {"synthetic": Extent(5, 10, n_clients=100, client_step=30)},
+        "models": _of(LONG, Extent(5, 100)),
+        "sensitivity": _varied(5),
         "fidelity": FIDELITY,
     },
     "quick": {
-        "unfairness": {"mnist": Extent(50)},
-        "spectrum": {"synthetic": Extent(2, 100), "mnist": Extent(2, 100), "cifar10-cnn": Extent(1, 10)},
-        "rank": {"mnist": Extent(2, 100)},
-        "fairness": {
-            "synthetic": Extent(50),
-            "mnist": Extent(50),
-            "fashion-mnist": Extent(6, n_truth_seeds=0),
-            "cifar10": Extent(3, n_truth_seeds=0),
-        },
-        "noisy-data": {
-            "synthetic-iid": Extent(20),
-            "synthetic-0-0": Extent(20),
-            "mnist": Extent(20),
-            "fashion-mnist": Extent(5, n_truth_seeds=0),
-            "cifar10": Extent(3, n_truth_seeds=0),
-        },
-        "noisy-labels": {
-            "synthetic-iid": Extent(2, 20, n_clients=100),
-            "mnist": Extent(2, 20, n_clients=100),
-            "fashion-mnist": Extent(1, 5, n_clients=100, n_permutations=20, test_limit=100),
-            "cifar10": Extent(1, 5, n_clients=100, n_permutations=10, test_limit=50),
-        },
-        "time": {"synthetic": Extent(2, 10, n_clients=100, client_step=30)},
-        "models": {
-            "synthetic": Extent(2, 100),
-            "mnist": Extent(2, 100),
-            "fashion-mnist": Extent(1, 30),
-            "cifar10": Extent(1, 30),
-        },
-        "sensitivity": {name: Extent(2, n_clients=100) for name in ("synthetic", "synthetic-iid", "mnist")}
-        | {name: Extent(1) for name in ("fashion-mnist", "cifar10", "cifar10-cnn")},
+        "regime": _regime(Extent(2), Extent(1, 30)),
+        "unfairness": _of(PAIRS[:2], Extent(10)),
+        "fairness": _of(PAIRS, Extent(10)),
+        "spectrum": _of(LONG, Extent(1, 100)),
+        "rank": _of(LONG[:2], Extent(1, 100)),
+        "noisy-data": _of(NOISY, Extent(8)),
+        "noisy-labels": _of(LABELS, Extent(1, 20, n_clients=100, rate_step=20)),
+        "time": {"synthetic": Extent(1, 10, n_clients=70, client_step=30)},
+        "models": _of(LONG, Extent(1, 100)),
+        "sensitivity": _varied(1),
         "fidelity": {name: FIDELITY[name] for name in ("digits", "synthetic")},
     },
     "tiny": {
+        "regime": {"digits": Extent(2, 3)},
         "unfairness": {"digits": Extent(3, 3)},
+        "fairness": {"synthetic": Extent(2, 3), "digits": Extent(3, 3)},
         "spectrum": {"digits": Extent(1, 4)},
         "rank": {"digits": Extent(1, 4)},
-        "fairness": {"synthetic": Extent(2, 3), "digits": Extent(3, 3)},
         "noisy-data": {"synthetic-iid": Extent(1, 3), "digits": Extent(2, 3, n_truth_seeds=1)},
-        "noisy-labels": {"digits": Extent(1, 3, n_clients=20, n_permutations=6)},
+        "noisy-labels": {"digits": Extent(1, 3, n_clients=20, n_permutations=20)},
         "time": {"synthetic": Extent(1, 3, n_permutations=6)},
-        "models": {"digits": Extent(1, 3)},
-        "sensitivity": {"synthetic-iid": Extent(1, 2, n_clients=20, n_permutations=6)},
+        "models": {"digits": Extent(1, 4)},
+        "sensitivity": {
+            "synthetic": Extent(1, 2),
+            "synthetic-iid": Extent(1, 2, n_truth_seeds=0, special="noise strength"),
+            "digits": Extent(1, 1, n_clients=20, special="permutations"),
+        },
         "fidelity": {"digits": Extent(2, 4)},
     },
 }

@@ -4,15 +4,11 @@ A method takes what the server saw (and, for the truth, what it could not see) a
 named by a key that stands in the rows on disk; changing what a key means needs a new key.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedworth.arrays import stream
-from fedworth.completion.complete import FactorSettings, complete
-from fedworth.completion.completion import Completion
-from fedworth.completion.crossvalidation import choose_factors
+from fedworth.completion.complete import FactorSettings
 from fedworth.names import MethodName
-from fedworth.utility.matrix import UtilityMatrix
 
 COUNTS = FactorSettings(penalty_kind="counts")
 UNIFORM = FactorSettings(penalty_kind="uniform")
@@ -20,15 +16,17 @@ UNIFORM = FactorSettings(penalty_kind="uniform")
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to value clients: `value`'s name for it, the completion it rests on if it rests on one, and how it looks
-    in pictures (colours of Okabe and Ito, safe for the colour-blind)."""
+    """One way to value clients: `value`'s name for it, the completion it rests on if it rests on one (factors of these
+    settings, or predicted models), and how it looks in pictures (colours of Okabe and Ito, safe for the
+    colour-blind)."""
 
     label: str
     of: MethodName
     colour: str
     dash: str
     marker: str
-    completed: Callable[[UtilityMatrix], Completion] | None = None
+    factors: FactorSettings | None = None
+    by_models: bool = False
 
     @property
     def needs_truth(self) -> bool:
@@ -36,26 +34,32 @@ class Method:
         return self.of == "truth"
 
 
-def _chosen(seen: UtilityMatrix) -> Completion:
-    """The completion whose rank and penalty predict hidden cells best."""
-    return complete(seen, choose_factors(seen, rng=stream(0, "cross-validation")).settings)
+def _ranked(kind: FactorSettings, rank: int, colour: str, marker: str) -> Method:
+    """The paper's completion with another rank than the usual one."""
+    settings = FactorSettings(penalty_kind=kind.penalty_kind, rank=rank)
+    return Method(f"ComFedSV, {kind.penalty_kind}, rank {rank}", "comfedsv", colour, ":", marker, settings)
 
 
 METHODS: Mapping[str, Method] = {
     "truth": Method("truth", "truth", "#000000", "-", "o"),
     "fedsv": Method("FedSV", "fedsv", "#D55E00", "-", "s"),
     "fedsv-later": Method("FedSV, later rounds", "fedsv-later", "#E69F00", "--", "v"),
-    "comfedsv-counts": Method("ComFedSV, counts", "comfedsv", "#0072B2", "-", "D", lambda seen: complete(seen, COUNTS)),
-    "comfedsv-uniform": Method(
-        "ComFedSV, uniform", "comfedsv", "#56B4E9", "--", "^", lambda seen: complete(seen, UNIFORM)
-    ),
-    "comfedsv-chosen": Method("ComFedSV, chosen", "comfedsv", "#999999", "-.", "*", _chosen),
+    "comfedsv-counts": Method("ComFedSV", "comfedsv", "#0072B2", "-", "D", COUNTS),
+    "comfedsv-counts-3": _ranked(COUNTS, 3, "#0072B2", "<"),
+    "comfedsv-counts-1": _ranked(COUNTS, 1, "#0072B2", ">"),
+    "comfedsv-uniform": Method("ComFedSV, uniform", "comfedsv", "#56B4E9", "--", "^", UNIFORM),
+    "comfedsv-uniform-3": _ranked(UNIFORM, 3, "#56B4E9", "<"),
+    "comfedsv-uniform-1": _ranked(UNIFORM, 1, "#56B4E9", ">"),
     "heard-round": Method("heard round", "heard-round", "#009E73", ":", "P"),
-    "leave-one-out": Method("leave-one-out", "leave-one-out", "#CC79A7", "-.", "X"),
+    "comfedsv-models": Method("by models", "comfedsv", "#CC79A7", "-", "*", by_models=True),
+    "leave-one-out": Method("leave-one-out", "leave-one-out", "#999999", "-.", "X"),
 }
 
 PAPERS = "comfedsv-counts"
-"""Which of them stands for the paper's ComFedSV in verdicts: the penalty of the solver that the paper used."""
+"""Which of them stands for the paper's ComFedSV in verdicts: the penalty of the solver that the paper used, rank 5."""
 
 RIVAL = "fedsv"
 """What the paper holds it against."""
+
+FOUR = (RIVAL, PAPERS, "heard-round", "comfedsv-models")
+"""What the page shows of every study; the appendix has all."""

@@ -16,24 +16,28 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, TypeVar
 
+from fedworth.arrays import stream
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import Ledger
 from fedworth.storage import Progress, json_bytes, make_folder, read_json, silent, write_json
+from fedworth.studies.trials.commit import UNKNOWN, commit_of_source
 from fedworth.studies.trials.methods import METHODS
 from fedworth.utility.choices import device_named
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe, participation
-from fedworth.utility.planning.choose import PlanSettings, choose_plan
-from fedworth.utility.planning.plan import Plan
+from fedworth.utility.oracle import Oracle
+from fedworth.utility.planning.choose import choose_plan
+from fedworth.utility.planning.plan import Plan, plan_games
+from fedworth.utility.squares import default_permutations
 
 FORMAT = 1
 """Raised when a reading changes its meaning, so that old rows are not taken for new ones."""
 
-DRAW = 2
-"""Raised when Monte Carlo trials draw other permutations than before. 1: by a plan of the studies' own."""
+DRAW = 3
+"""Raised when Monte Carlo trials draw other cells than before. 2: permutations of each round's participants."""
 
 Reading = dict[str, Any]
 Row = dict[str, Any]
@@ -48,6 +52,7 @@ class Trial:
     reading: str = "values"
     monte_carlo: bool = False
     n_permutations: int | None = None
+    without_models: bool = False  # whether the completion by models is left out
 
     def measured(self) -> dict[str, Any]:
         """All that decides the utilities, as JSON."""
@@ -58,7 +63,8 @@ class Trial:
     @property
     def key(self) -> str:
         """The name of the row."""
-        methods = list(METHODS) if self.reading == "values" else []
+        kept = [key for key, method in METHODS.items() if not (method.by_models and self.without_models)]
+        methods = kept if self.reading in ("values", "matrix") else []
         return _hash({**self.measured(), "reading": self.reading, "methods": methods})
 
     @property
@@ -102,29 +108,31 @@ def row_of(trial: Trial, bench: Bench, readers: Mapping[str, Reader]) -> Row:
         wall, cpu = time.perf_counter(), time.process_time()
         reading = readers[trial.reading](trial, bench)
         spent = {"wall_seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
-        write_json(bench.place("clock") / path.name, spent)
+        write_json(bench.place("clock") / path.name, {**spent, "commit": commit_of_source()})
         write_json(path, {"seed": trial.federation.seed, **trial.measured(), "reading": reading})
     row: Row = read_json(path)
     return row
 
 
-def seconds_of(trials: list[Trial], bench: Bench) -> float:
-    """Processor seconds that these trials took, each counted once."""
+def spent_on(trials: list[Trial], bench: Bench) -> tuple[float, tuple[str, ...]]:
+    """Processor seconds that these trials took, each counted once, and the commits that they were run at."""
     paths = {bench.place("clock") / f"{trial.key}.json" for trial in trials}
     spent = [read_json(path) for path in sorted(paths) if path.is_file()]
-    return sum((s["cpu_seconds"] for s in spent), start=0.0)
+    return sum((s["cpu_seconds"] for s in spent), start=0.0), tuple(sorted({s.get("commit", UNKNOWN) for s in spent}))
 
 
-def utilities_of(trial: Trial, bench: Bench, ledger: Ledger | None = None) -> UtilityMatrix:
+def utilities_of(
+    trial: Trial, bench: Bench, ledger: Ledger | None = None, oracle: Oracle | None = None
+) -> UtilityMatrix:
     """The measured utilities of a trial, or of its ledger where that is open: the truth where the federation has it,
     else what the server saw."""
     path = bench.place("utilities") / f"{trial.utilities_key}.npz"
     if path.is_file():
         return load_utilities(path, is_truth=trial.federation.with_truth)
     if ledger is None:
-        matrix = with_ledger(trial, bench, lambda opened: _observed(trial, opened, bench))
+        matrix = with_ledger(trial, bench, lambda opened: _observed(trial, opened, oracle_of(opened, bench)))
     else:
-        matrix = _observed(trial, ledger, bench)
+        matrix = _observed(trial, ledger, oracle or oracle_of(ledger, bench))
     if trial.monte_carlo:
         return matrix
     make_folder(path.parent)
@@ -141,18 +149,24 @@ def with_ledger(trial: Trial, bench: Bench, read: Callable[[Ledger], Result]) ->
     return result
 
 
-def _observed(trial: Trial, ledger: Ledger, bench: Bench) -> UtilityMatrix:
+def oracle_of(ledger: Ledger, bench: Bench) -> FastOracle:
+    """What measures coalitions of a trial's ledger."""
     task = task_of(ledger, data_folder=bench.data_folder).to(device_named(bench.device))
-    return observe(ledger, FastOracle(task, n_threads=bench.n_threads), plan_of(trial, ledger))
+    return FastOracle(task, n_threads=bench.n_threads)
+
+
+def _observed(trial: Trial, ledger: Ledger, oracle: Oracle) -> UtilityMatrix:
+    return observe(ledger, oracle, plan_of(trial, ledger))
 
 
 def plan_of(trial: Trial, ledger: Ledger) -> Plan:
-    """The cells that a trial measures; FedSV by permutations, as in the paper."""
-    settings, most = PlanSettings(), trial.n_permutations
-    if trial.monte_carlo:
-        settings = PlanSettings("auto" if most is None else most, sampler="permutations", most_of_a_round=most)
-    federation = trial.federation
-    return choose_plan(participation(ledger), settings, with_truth=federation.with_truth, seed=federation.seed)
+    """The cells that a trial measures: all coalitions; by Monte Carlo an estimate of each round's game, as beyond
+    twenty participants by default, and balanced permutations for the paper's completion."""
+    participants, seed = participation(ledger), trial.federation.seed
+    if not trial.monte_carlo:
+        return choose_plan(participants, with_truth=trial.federation.with_truth, seed=seed)
+    count = trial.n_permutations or default_permutations(participants.shape[1])
+    return plan_games(participants, n_permutations=count, rng=stream(seed, "permutations"))
 
 
 def _hash(document: Any) -> str:
