@@ -86,7 +86,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "spectrum": _of(LONG, Extent(5, 100)),
         "rank": _of(LONG[:2], Extent(5, 100)),
         "noisy-data": {**_of(NOISY, Extent(20)), "fashion-mnist-noise": Extent(5, n_truth_seeds=0)},
-        "noisy-labels": _of(LABELS, Extent(5, 100, n_clients=100, rate_step=20)),
+        "noisy-labels": _of(LABELS, Extent(5, 100, n_clients=100, rate_step=40)),
         "time": {"synthetic": Extent(5, 10, n_clients=100, client_step=30)},
         "models": _of(LONG, Extent(5, 100)),
         "sensitivity": _varied(5),
