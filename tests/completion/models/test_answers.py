@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from fedworth.completion.models import answers as module
+from fedworth.completion.models import shelf
 from fedworth.completion.models.answers import answers_of
+from fedworth.errors import MachineError
 from fedworth.ledger.ledger import open_ledger
 from tests.support.ledgers import write_ledger
 
@@ -43,3 +45,43 @@ def test_in_pieces_from_disk_as_at_once_in_memory(odd, monkeypatch):
     for one, other in zip(at_once, fresh.models(1, coefficients), strict=True):
         for name in one:
             torch.testing.assert_close(one[name], other[name])
+
+
+def test_large_models_lie_in_a_file_with_the_same_numbers(odd, monkeypatch, tmp_path):
+    coefficients = np.random.default_rng(0).normal(size=(3, len(odd.places[0])))
+    in_memory = odd.models(1, coefficients)
+    monkeypatch.setattr(shelf, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(module, "PIECE_BYTES", 4 * 5 * coefficients.shape[1])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mapped = odd.models(1, coefficients)
+    assert list(tmp_path.glob("*")) == [tmp_path / "ledger"]  # the file has no name, so nothing can be left behind
+    for one, other in zip(in_memory, mapped, strict=True):
+        for name in one:
+            assert one[name].dtype == other[name].dtype
+            torch.testing.assert_close(one[name], other[name])
+
+
+def test_a_full_device_is_an_error_that_says_where_to_find_room(odd, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shelf, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(shelf, "write_at", full)
+    with pytest.raises(MachineError, match=r"predicted models of one round .No space left on device.; let TMPDIR"):
+        odd.models(1, np.ones((2, len(odd.places[0]))))
+
+
+def test_updates_of_large_models_are_not_kept(odd, monkeypatch):
+    assert odd._kept is not None
+    monkeypatch.setattr(module, "LARGEST_KEPT", 0)
+    assert module.Answers(odd.clients, odd.participants, odd.rounds)._kept is None
+
+
+def test_products_are_those_of_the_updates_of_all_tensors_in_any_pieces(odd, monkeypatch):
+    some = np.array([0, 2, 3])
+    monkeypatch.setattr(module, "PIECE_BYTES", 4 * 5 * len(some))
+    updates = []
+    for answer in some.tolist():
+        origin, model = odd.rounds[int(odd.places[0][answer])].global_model, odd.model(answer)
+        updates.append(torch.cat([(model[k].float() - origin[k].float()).reshape(-1) for k in origin]).double().numpy())
+    np.testing.assert_allclose(odd.products(some), np.array(updates) @ np.array(updates).T, rtol=1e-5)

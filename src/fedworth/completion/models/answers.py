@@ -6,7 +6,8 @@ In: a ledger. Out: `Answers`, one observation a heard answer, in the order of ro
     ŵ = w^t + Σ_a c_a Δ_a
 
 The recorded models stay memory-mapped. A combination is made tensor by tensor and in pieces, so that it takes the
-memory of the models made and of one piece. Where all updates together are small they are kept in memory instead.
+memory of one piece beside the models made, which lie on a `Shelf`. Where all updates together are small they are kept
+in memory instead of being read again.
 """
 
 from collections.abc import Iterator
@@ -18,11 +19,15 @@ import torch
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
+from fedworth.completion.models.shelf import Shelf
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.utility.observe import participation
 
 KEPT_BYTES = 1 << 30
 """All updates together may take this much memory; larger ones are read again for every combination."""
+
+LARGEST_KEPT = 1 << 24
+"""Updates of models with more bytes than these are never kept: memory is to stay that of a few models."""
 
 PIECE_BYTES = 1 << 26
 
@@ -61,22 +66,31 @@ class Answers:
         factors = coefficients[:, used].astype(np.float32)
         many = (factors != 0).sum(axis=0) > SHARED * len(factors)  # counted in most of the models
         own = [np.flatnonzero(row * ~many) for row in factors]
-        made: list[Model] = [{} for _ in factors]
-        for name, like in origin.items():
-            moved = np.empty((len(factors), like.numel()), dtype=np.float32)
-            for part, updates in self._pieces(name, used):
-                moved[:, part] = factors @ updates if many.all() else factors[:, many] @ updates[many]
-                for row, factor, mine in zip(moved, factors, own, strict=True):
-                    row[part] += factor[mine] @ updates[mine]
-            for model, update in zip(made, moved, strict=True):
-                model[name] = _moved(like, update)
-        return made
+        with_own = [place for place, mine in enumerate(own) if len(mine)]
+        with Shelf(len(factors), origin) as shelf:
+            for name, like in origin.items():
+                for part, updates in self._pieces(name, used, len(factors)):
+                    moved = (
+                        factors @ updates if many.all() else factors[:, many] @ updates[many]
+                    )  # (n_models, n_numbers)
+                    for place in with_own:
+                        moved[place] += factors[place, own[place]] @ updates[own[place]]
+                    shelf.put(name, part.start, _moved(like.detach().reshape(-1)[part], moved))
+            return shelf.models()
 
-    def _pieces(self, name: str, used: Indices) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """The updates of one tensor, flat, (n_used, n_numbers), piece by piece."""
+    def products(self, some: Indices) -> Floats:
+        """(n_some, n_some): the products of these answers' updates, summed over all their numbers."""
+        found = np.zeros((len(some), len(some)))
+        for name in self.rounds[0].global_model:
+            for _, updates in self._pieces(name, some, len(some)):
+                found += updates @ updates.T
+        return found
+
+    def _pieces(self, name: str, used: Indices, n_made: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """The updates of one tensor, flat, (n_used, n_numbers), piece by piece; as many numbers are made as read."""
         n_numbers = self.rounds[0].global_model[name].numel()
         is_all = len(used) == len(self.places[0])
-        width = max(1, PIECE_BYTES // (4 * max(len(used), 1)))
+        width = max(1, PIECE_BYTES // (4 * max(len(used), n_made, 1)))
         for start in range(0, n_numbers, width):
             part = slice(start, min(start + width, n_numbers))
             if self._kept is None:
@@ -89,7 +103,8 @@ class Answers:
         """All updates by tensor, if they fit."""
         sizes = {name: like.numel() for name, like in self.rounds[0].global_model.items()}
         every = np.arange(len(self.places[0]))
-        if 4 * len(every) * sum(sizes.values()) > KEPT_BYTES:
+        one = 4 * sum(sizes.values())
+        if one > LARGEST_KEPT or len(every) * one > KEPT_BYTES:
             return None
         return {name: self._updates(name, every, slice(0, size)) for name, size in sizes.items()}
 
@@ -112,7 +127,7 @@ def _flat(tensor: torch.Tensor, part: slice) -> NDArray[np.float32]:
 
 
 def _moved(like: torch.Tensor, update: NDArray[np.float32]) -> torch.Tensor:
-    """A tensor plus its update, in its own dtype; integers are rounded, as a server rounds them."""
+    """Some numbers plus updates of them, (n_models, n), in their own dtype; integers are rounded, as servers do."""
     exact = like.to(torch.float64) if like.dtype == torch.float64 else like.to(torch.float32)
-    moved = exact + torch.from_numpy(update).reshape(like.shape)
+    moved = exact + torch.from_numpy(update)
     return moved.to(like.dtype) if like.is_floating_point() else moved.round().to(like.dtype)
