@@ -24,7 +24,7 @@ def test_the_value_in_closed_form_is_that_of_the_enumeration(n):
     rng = np.random.default_rng(n)
     surrogate = random_surrogate(n, rng)
     for coefficients in (PLAIN, rng.normal(size=len(PLAIN))):
-        utilities = surrogate.at(coalitions_of(np.arange(n), n)[1:], coefficients)
+        utilities = surrogate.described(coalitions_of(np.arange(n), n)[1:]).at(coefficients)
         exact = shapley_values(np.concatenate([[0.0], utilities]))
         assert surrogate.values(coefficients) == pytest.approx(exact, rel=1e-10, abs=1e-12)
 
@@ -32,7 +32,7 @@ def test_the_value_in_closed_form_is_that_of_the_enumeration(n):
 def test_everyone_together_is_known():
     rng = np.random.default_rng(0)
     surrogate = random_surrogate(5, rng)
-    assert surrogate.at(np.ones((1, 5), dtype=bool), rng.normal(size=len(PLAIN))) == pytest.approx([0.7])
+    assert surrogate.described(np.ones((1, 5), dtype=bool)).at(rng.normal(size=len(PLAIN))) == pytest.approx([0.7])
 
 
 def test_coefficients_that_made_the_utilities_are_found_again():
@@ -40,14 +40,15 @@ def test_coefficients_that_made_the_utilities_are_found_again():
     rng = np.random.default_rng(1)
     surrogate, wanted = random_surrogate(8, rng), PLAIN + 0.3 * rng.normal(size=len(PLAIN))
     coalitions = coalitions_of(np.arange(8), 8)[1:-1]
-    found = surrogate.fitted(coalitions, surrogate.at(coalitions, wanted))
-    missed = surrogate.at(coalitions, found) - surrogate.at(coalitions, wanted)
-    plain = surrogate.at(coalitions) - surrogate.at(coalitions, wanted)
+    described = surrogate.described(coalitions)
+    found = described.fitted(described.at(wanted))
+    missed = described.at(found) - described.at(wanted)
+    plain = described.at() - described.at(wanted)
     scale = coalitions.sum(axis=1) ** 1.5
     assert np.linalg.norm(scale * missed) < 0.05 * np.linalg.norm(scale * plain)
 
 
 def test_a_flat_surrogate_knows_the_lone_clients():
     surrogate = flat_surrogate(2.0, np.array([1.0, 5.0, 3.0]))
-    assert surrogate.at(np.eye(3, dtype=bool)) == pytest.approx([1.0, 5.0, 3.0])
-    assert surrogate.at(np.ones((1, 3), dtype=bool)) == pytest.approx([2.0])
+    assert surrogate.described(np.eye(3, dtype=bool)).at() == pytest.approx([1.0, 5.0, 3.0])
+    assert surrogate.described(np.ones((1, 3), dtype=bool)).at() == pytest.approx([2.0])

@@ -26,6 +26,9 @@ from fedworth.completion.models.update_process import UpdateProcess
 MOST_SHARED = 1500
 MOST_THINNED = 1500
 
+AT_ONCE = 64
+"""Clients whose own points join in one solve."""
+
 
 @dataclass(frozen=True)
 class CutProcess:
@@ -50,13 +53,17 @@ class CutProcess:
         shared = self._shared(round_index)
         factor = cho_factor(self.whole.between(shared, shared))
         weights, variances = np.zeros((len(clients), len(self.rounds))), np.empty(len(clients))
-        for place, client in enumerate(clients.tolist()):
-            own = np.setdiff1d(self._own(client), shared, assume_unique=True)
-            both = np.concatenate([shared, own])
-            near = self.whole.covariance_at(np.array([client]), np.array([round_index]), both)[0]
-            found = self._joined(factor, shared, own, near)
-            weights[place, both] = found
-            variances[place] = self.whole.prior(client, round_index) - found @ near
+        for start in range(0, len(clients), AT_ONCE):
+            some = clients[start : start + AT_ONCE]
+            owns = [np.setdiff1d(self._own(client), shared, assume_unique=True) for client in some.tolist()]
+            near = [
+                self.whole.covariance_at(np.array([client]), np.array([round_index]), np.concatenate([shared, own]))[0]
+                for client, own in zip(some.tolist(), owns, strict=True)
+            ]
+            for place, found in enumerate(self._solved(factor, shared, owns, near)):
+                weights[start + place, np.concatenate([shared, owns[place]])] = found
+                prior = self.whole.prior(int(some[place]), round_index)
+                variances[start + place] = prior - found @ near[place]
         self._remember(clients, round_index, np.maximum(variances, 0))
         return weights, np.maximum(variances, 0)
 
@@ -84,23 +91,33 @@ class CutProcess:
         some = self._thinned_points
         factor = cho_factor(self.whole.between(some, some))
         variances = np.zeros(len(prior))
-        for client in np.unique(self.clients).tolist():
-            own = np.setdiff1d(self._own(client), some, assume_unique=True)
-            near = cross[client, np.concatenate([some, own])]
-            variances[client] = max(prior[client, client] - self._joined(factor, some, own, near) @ near, 0.0)
+        clients = np.unique(self.clients)
+        for start in range(0, len(clients), AT_ONCE):
+            part = clients[start : start + AT_ONCE].tolist()
+            owns = [np.setdiff1d(self._own(client), some, assume_unique=True) for client in part]
+            near = [cross[client, np.concatenate([some, own])] for client, own in zip(part, owns, strict=True)]
+            for client, row, found in zip(part, near, self._solved(factor, some, owns, near), strict=True):
+                variances[client] = max(prior[client, client] - found @ row, 0.0)
         scale = np.sqrt(variances) / np.where(spread > 0, spread, 1.0)
         return np.asarray(scale[:, None] * thinned * scale)
 
-    def _joined(self, factor: tuple[Floats, bool], shared: Indices, own: Indices, near: Floats) -> Floats:
-        """K⁻¹ k over the shared points, then the own ones."""
-        of_shared, of_own = near[: len(shared)], near[len(shared) :]
-        alone = cho_solve(factor, of_shared)
-        if len(own) == 0:
-            return np.asarray(alone)
-        across = cho_solve(factor, self.whole.between(shared, own))  # A, (n_shared, n_own)
-        rest = self.whole.between(own, own) - self.whole.between(own, shared) @ across
-        mine = np.linalg.solve(rest, of_own - of_shared @ across)
-        return np.concatenate([alone - across @ mine, mine])
+    def _solved(
+        self, factor: tuple[Floats, bool], shared: Indices, owns: list[Indices], near: list[Floats]
+    ) -> list[Floats]:
+        """K⁻¹ k of some clients, each over the shared points and then its own ones; all in one solve, A and K_SS⁻¹ k_S
+        of every client."""
+        n, ends = len(shared), np.cumsum([len(own) for own in owns])
+        across = self.whole.between(shared, np.concatenate(owns))  # K_SO, (n_shared, n_owns)
+        of_shared = np.stack([row[:n] for row in near], axis=1)
+        solved = cho_solve(factor, np.concatenate([of_shared, across], axis=1))
+        found = []
+        for place, (own, row) in enumerate(zip(owns, near, strict=True)):
+            mine = slice(int(ends[place]) - len(own), int(ends[place]))
+            alone, joined = solved[:, place], solved[:, len(owns) :][:, mine]  # K_SS⁻¹ k_S and A
+            rest = self.whole.between(own, own) - across[:, mine].T @ joined
+            of_own = np.linalg.solve(rest, row[n:] - row[:n] @ joined)
+            found.append(np.concatenate([alone - joined @ of_own, of_own]))
+        return found
 
     def _without(self, point: int) -> tuple[Floats, float]:
         if point not in self._left_out:
@@ -133,7 +150,7 @@ class CutProcess:
     @cached_property
     def _thinned(self) -> UpdateProcess:
         some = self._thinned_points
-        return UpdateProcess(self.whole.likeness, self.rounds[some], self.clients[some])
+        return UpdateProcess(self.whole.likeness, self.rounds[some], self.clients[some], self.whole.numbers)
 
     def _remember(self, clients: Indices, round_index: int, variances: Floats) -> None:
         empty = np.full(len(self.whole.likeness.of_clients), np.nan)

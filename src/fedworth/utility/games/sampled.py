@@ -18,7 +18,7 @@ from fedworth.utility.coalitions import distinct
 from fedworth.utility.games.draws import Draws, draw
 from fedworth.utility.games.estimate import Estimate
 from fedworth.utility.games.round_game import RoundGame
-from fedworth.utility.games.surrogate import PLAIN, Surrogate, flat_surrogate, measure_surrogate
+from fedworth.utility.games.surrogate import PLAIN, Described, Surrogate, flat_surrogate, measure_surrogate
 
 PER_MEMBER = 10
 """Evaluations a member: the default budget of a round."""
@@ -63,8 +63,9 @@ def sampled_values(
 
 def sampled(surrogate: Surrogate, draws: Draws, utilities: Utilities, *, n_evaluations: int) -> Estimate:
     """The estimate from a surrogate and the utilities of draws."""
-    fits = [_fit(surrogate, draws, utilities, fold) for fold in (1, 0)]  # for the draws of fold 0, of fold 1
-    missed = np.stack([utilities - surrogate.at(draws.coalitions, k) for k in fits])  # (2, n_draws)
+    described = surrogate.described(draws.coalitions)
+    fits = [_fit(described, draws, utilities, fold) for fold in (1, 0)]  # for the draws of fold 0, of fold 1
+    missed = np.stack([utilities - described.at(k) for k in fits])  # (2, n_draws)
     mine = np.where(draws.whole, missed.mean(axis=0), missed[draws.folds, np.arange(len(draws))])
     n = surrogate.n
     share = draws.coalitions.sum(axis=1, keepdims=True) / n
@@ -81,10 +82,10 @@ def _refuse_too_few(n: int, budget: int, is_exact: bool) -> None:
         raise UsageError(f"a budget of {budget:,} evaluations for {n} clients: {expected}")
 
 
-def _fit(surrogate: Surrogate, draws: Draws, utilities: Utilities, fold: int) -> Floats:
+def _fit(described: Described, draws: Draws, utilities: Utilities, fold: int) -> Floats:
     """Coefficients from the draws of one fold, and from all that was taken whole."""
     some = (draws.folds == fold) | draws.whole
-    return surrogate.fitted(draws.coalitions[some], utilities[some]) if some.sum() >= FEWEST_FITTED else PLAIN
+    return described[some].fitted(utilities[some]) if some.sum() >= FEWEST_FITTED else PLAIN
 
 
 def with_lone(found: Estimate, more: Utilities) -> Estimate:

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fedworth.arrays import Floats, Memberships, Utilities
+from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.utility.games.round_game import RAYS, RoundGame
 
@@ -46,6 +47,31 @@ RIDGE = 1e-3
 
 
 @dataclass(frozen=True)
+class Described:
+    """Coalitions as a surrogate sees them: what it says of them for any coefficients. Made once, since the pairs of a
+    thousand members take longer than the rest."""
+
+    sizes: Indices  # (n_coalitions,)
+    along: Utilities  # what the rays say, (n_coalitions,)
+    terms: Floats  # what k weighs, (n_coalitions, 6)
+
+    def __getitem__(self, some: NDArray[np.bool_]) -> "Described":
+        return Described(self.sizes[some], self.along[some], self.terms[some])
+
+    def at(self, coefficients: Floats = PLAIN) -> Utilities:
+        """g of the coalitions."""
+        return np.asarray(self.along + self.terms @ coefficients)
+
+    def fitted(self, utilities: Utilities) -> Floats:
+        """k by least squares, a coalition of s weighing s^1.5, since utilities spread less the larger it is."""
+        scale = self.sizes**1.5
+        rows = self.terms * scale[:, None]  # (n_coalitions, 6)
+        missed = (utilities - self.along) * scale - rows @ PLAIN
+        held = RIDGE * (rows**2).sum(axis=0)
+        return np.asarray(PLAIN + np.linalg.lstsq(rows.T @ rows + np.diag(held), rows.T @ missed, rcond=None)[0])
+
+
+@dataclass(frozen=True)
 class Surrogate:
     """Rays and pairs of one round, n members."""
 
@@ -58,9 +84,9 @@ class Surrogate:
     def n(self) -> int:
         return int(self.rays.shape[1])
 
-    def at(self, coalitions: Memberships, coefficients: Floats = PLAIN) -> Utilities:
-        """g of coalitions, (n_coalitions, n), none of them empty."""
-        return np.asarray(self._along(coalitions) + self._terms(coalitions) @ coefficients)
+    def described(self, coalitions: Memberships) -> "Described":
+        """Coalitions, (n_coalitions, n), none of them empty, as it sees them."""
+        return Described(coalitions.sum(axis=1), self._along(coalitions), self._terms(coalitions))
 
     def values(self, coefficients: Floats = PLAIN) -> Floats:
         """(n,): the Shapley value of g."""
@@ -70,15 +96,6 @@ class Surrogate:
         contrasts = rays - (rays.sum(axis=1, keepdims=True) - rays) / (self.n - 1)
         total = contrasts.sum(axis=0) + np.tensordot(coefficients[:4], self._pair_contrasts, axes=1)
         return np.asarray((self.everyone + total) / self.n)
-
-    def fitted(self, coalitions: Memberships, utilities: Utilities) -> Floats:
-        """k by least squares, a coalition of s weighing s^1.5, since utilities spread less the larger it is."""
-        sizes = coalitions.sum(axis=1)
-        scale = sizes**1.5
-        rows = self._terms(coalitions) * scale[:, None]  # (n_coalitions, 6)
-        missed = (utilities - self._along(coalitions)) * scale - rows @ PLAIN
-        held = RIDGE * (rows**2).sum(axis=0)
-        return np.asarray(PLAIN + np.linalg.lstsq(rows.T @ rows + np.diag(held), rows.T @ missed, rcond=None)[0])
 
     def _along(self, coalitions: Memberships) -> Utilities:
         """What the rays say, U(all) for everyone."""
