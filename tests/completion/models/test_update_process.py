@@ -1,9 +1,11 @@
 """The update process: closed forms against refitting, and against the dense posterior."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from fedworth.completion.models.update_process import Likeness, UpdateProcess, update_process
+from fedworth.completion.models.update_process import STEADY, Likeness, UpdateProcess, update_process
 
 
 def process_of(seed: int, n_clients: int = 5, n_rounds: int = 6) -> UpdateProcess:
@@ -24,6 +26,15 @@ def test_leaving_a_point_out_is_refitting_without_it(seed):
         weights, variance = refitted.coefficients(process.clients[[point]], int(process.rounds[point]))
         np.testing.assert_allclose(process.left_out(point)[others], weights[0], atol=1e-10)
         assert process.left_out_variances(np.array([point]))[0] == pytest.approx(variance[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_left_out_error_is_what_left_out_predictions_miss(seed):
+    process = replace(process_of(seed), numbers=STEADY)
+    updates = np.random.default_rng(seed).normal(size=(len(process.rounds), 7))
+    left_out = [process.left_out(point) @ updates for point in range(len(updates))]
+    expected = ((updates - left_out) ** 2).sum() / (updates**2).sum()
+    assert process.left_out_error(updates @ updates.T) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -15,13 +15,16 @@ from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.answers import Answers, answers_of
 from fedworth.completion.models.cut_process import CutProcess
 from fedworth.completion.models.likeness import likeness_of
-from fedworth.completion.models.update_process import Likeness, UpdateProcess, update_process
+from fedworth.completion.models.update_process import DRAWING, STEADY, Likeness, UpdateProcess, update_process
 from fedworth.errors import CompletionError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, Round
 
 MOST_POINTS = 5000
 """Beyond so many answers each prediction rests on some of them."""
+
+FEWEST_CHOOSING, MOST_CHOOSING = 300, 600
+"""Answers from which on they choose the numbers of the process, and how many of them are asked."""
 
 
 @dataclass(frozen=True)
@@ -89,5 +92,17 @@ def predict_absent(ledger: Ledger, task: Task) -> PredictedLedger:
         raise CompletionError(f"{ledger.folder}: no round has heard anyone, so nobody's answers can be predicted")
     likeness = likeness_of(answers, task)
     whole, points = update_process(likeness, *answers.places)
+    whole = _chosen(whole, points, answers)
     process = whole if len(points) <= MOST_POINTS else CutProcess(whole)
     return PredictedLedger(ledger, answers, likeness, process, points)
+
+
+def _chosen(process: UpdateProcess, points: Indices, answers: Answers) -> UpdateProcess:
+    """The process with the numbers that predict left-out answers best; with few answers those that are usual."""
+    if len(points) < FEWEST_CHOOSING:
+        return process
+    some = np.unique(np.linspace(0, len(points) - 1, MOST_CHOOSING).astype(np.int64))
+    products = answers.products(points[some])
+    thinned = replace(process, rounds=process.rounds[some], clients=process.clients[some])
+    missed = {numbers: replace(thinned, numbers=numbers).left_out_error(products) for numbers in (DRAWING, STEADY)}
+    return replace(process, numbers=min(missed, key=lambda numbers: missed[numbers]))

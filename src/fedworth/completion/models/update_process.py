@@ -3,8 +3,9 @@
     k((i,t),(j,s)) = (.2 + .8 C_ij)(.75 + .25 E_ts) + (.025 + .04 C_ij) 1(t=s) + .05 1(t=s, i and j of one kind)
 
 C says how alike two clients are, E how alike two global models (`likeness`). Clients of one kind gave the same first
-answer; they count as one. Every number is fixed: nothing is fitted, so the process is the same for every ledger of
-the same shape, and predictions are linear combinations of the heard updates:
+answer; they count as one. The numbers are those of clients that draw batches. Clients that take all of their samples
+answer alike wherever global models are alike; where there are answers enough to tell (`predicted`), other numbers may
+stand in place of these. Beyond that nothing is fitted, and predictions are linear combinations of the heard updates:
 
     Δ̂ = k K⁻¹ Δ,       v = k(x,x) − k K⁻¹ kᵀ,       Δ_a left out: Σ_{b≠a} −[K⁻¹]_ab/[K⁻¹]_aa Δ_b,  v = 1/[K⁻¹]_aa
 """
@@ -18,10 +19,23 @@ from scipy.linalg import cho_factor, cho_solve
 
 from fedworth.arrays import Floats, Indices
 
-ALL_CLIENTS, LIKE_CLIENTS = 0.2, 0.8
-ALL_ROUNDS, LIKE_ROUNDS = 0.75, 0.25
-OF_ROUND, OF_ROUND_LIKE = 0.025, 0.04
-NOISE = 0.05
+
+@dataclass(frozen=True)
+class Numbers:
+    """What the process takes as given."""
+
+    all_clients: float = 0.2
+    all_rounds: float = 0.75
+    of_round: float = 0.025
+    of_round_like: float = 0.04
+    noise: float = 0.05
+
+
+DRAWING = Numbers()
+"""For clients that draw batches: what one answer has of its own is not seen again."""
+
+STEADY = Numbers(all_clients=0.4, all_rounds=0.5, of_round=0.0025, of_round_like=0.004, noise=0.0015)
+"""For clients that answer alike wherever global models are alike."""
 
 SAME = 1 - 1e-9
 """Clients at least so much alike are of one kind: they gave the same answer."""
@@ -53,24 +67,32 @@ class UpdateProcess:
     likeness: Likeness
     rounds: Indices  # (n_points,)
     clients: Indices  # (n_points,)
+    numbers: Numbers = DRAWING
 
     @cached_property
     def _between_clients(self) -> Floats:
-        return ALL_CLIENTS + LIKE_CLIENTS * self.likeness.of_clients
+        return self.numbers.all_clients + (1 - self.numbers.all_clients) * self.likeness.of_clients
 
     @cached_property
     def _between_rounds(self) -> Floats:
-        return ALL_ROUNDS + LIKE_ROUNDS * self.likeness.of_rounds
+        return self.numbers.all_rounds + (1 - self.numbers.all_rounds) * self.likeness.of_rounds
 
     @cached_property
     def _within_round(self) -> Floats:
-        return OF_ROUND + OF_ROUND_LIKE * self.likeness.of_clients + NOISE * self.likeness.same_kind
+        alike, own = self.numbers.of_round_like * self.likeness.of_clients, self.numbers.noise * self.likeness.same_kind
+        return np.asarray(self.numbers.of_round + alike + own)
 
     @cached_property
     def inverse(self) -> Floats:
         """K⁻¹, (n_points, n_points)."""
         covariance = self.covariance(self.clients, self.rounds)
         return np.asarray(cho_solve(cho_factor(covariance), np.eye(len(covariance))))
+
+    def left_out_error(self, products: Floats) -> float:
+        """How much of the points' updates is missed, each predicted from the others; `products` are those of all pairs
+        of updates, G, (n_points, n_points): the mean of [K⁻¹ G K⁻¹]_aa/[K⁻¹]_aa² over that of G_aa."""
+        missed = np.einsum("ab,ab->a", self.inverse @ products, self.inverse) / np.diag(self.inverse) ** 2
+        return float(missed.sum() / (np.trace(products) or 1.0))
 
     def left_out_variances(self, points: Indices) -> Floats:
         """(n,): the variance of each point's prediction from all the others."""

@@ -37,11 +37,11 @@ FIDELITY: Mapping[str, Extent] = {
     "fashion-mnist-cnn": Extent(5),
     "mnist-cnn": Extent(5),
     "mnist-unheard": Extent(10, 50, special="unheard"),
-    "mnist-30-20": Extent(3, 20, n_clients=30),
-    "mnist-30-50": Extent(2, 50, n_clients=30),
-    "mnist-labels": Extent(2, 100, n_clients=100, special="noisy labels"),
-    "mnist-100-20": Extent(2, 20, n_clients=100),
-    "mnist-100-50": Extent(2, 50, n_clients=100),
+    "mnist-30-20": Extent(5, 20, n_clients=30),
+    "mnist-30-50": Extent(5, 50, n_clients=30),
+    "mnist-labels": Extent(5, 100, n_clients=100, special="noisy labels"),
+    "mnist-100-20": Extent(5, 20, n_clients=100),
+    "mnist-100-50": Extent(5, 50, n_clients=100),
 }
 
 PAIRS = ("mnist-small", "mnist", "synthetic-small", "synthetic")
