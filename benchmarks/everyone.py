@@ -176,7 +176,11 @@ class _Watch:
             self.peak = max(self.peak, int(status.split("RssAnon:")[1].split()[0]) * 1024)
 
 
-CHILDREN = {"write": write, "report": report, "permutations": permutations}
+CHILDREN: dict[str, Callable[[str, str, str | None], dict[str, Any]]] = {
+    "write": write,
+    "report": report,
+    "permutations": permutations,
+}
 
 
 def _child(which: str, case: str, folder: Path, data: str | None) -> dict[str, Any]:
@@ -221,6 +225,6 @@ if __name__ == "__main__":
     parser.add_argument("--child", choices=CHILDREN, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(CHILDREN[args.child](*args.names, data=args.data)))
+        print(json.dumps(CHILDREN[args.child](args.names[0], args.names[1], args.data)))
     else:
         main(args.names, args.data)

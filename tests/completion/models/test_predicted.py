@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from fedworth.completion.models import predict_absent, predicted
-from fedworth.completion.models.update_process import DRAWING, STEADY
+from fedworth.completion.models import complete_by_models, predict_absent, predicted
+from fedworth.completion.models.update_process import DRAWING, STEADY, Numbers
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.ledger.ledger import Ledger
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.observe import observe
 
 SMALL = SimulationSettings(
     n_clients=8, n_rounds=20, n_steps=1, rate=0.5, train_limit=300, test_limit=60, with_truth=False
@@ -26,15 +30,29 @@ def steady(tmp_path):
     return simulate(SMALL, tmp_path / "ledger")
 
 
+def numbers_of(ledger: Ledger) -> Numbers:
+    return predict_absent(ledger, task_of(ledger)).process.numbers
+
+
 def test_few_answers_choose_nothing(steady):
-    assert predict_absent(steady, task_of(steady)).process.numbers == DRAWING
+    assert numbers_of(steady) == DRAWING
 
 
 def test_clients_that_take_all_samples_are_steady(steady, monkeypatch):
     monkeypatch.setattr(predicted, "FEWEST_CHOOSING", 2)
-    assert predict_absent(steady, task_of(steady)).process.numbers == STEADY
+    assert numbers_of(steady) == STEADY
 
 
 def test_clients_that_draw_few_samples_are_not(noisy, monkeypatch):
     monkeypatch.setattr(predicted, "FEWEST_CHOOSING", 2)
-    assert predict_absent(noisy, task_of(noisy)).process.numbers == DRAWING
+    assert numbers_of(noisy) == DRAWING
+
+
+def test_errors_of_steady_clients_are_taken_to_last(steady, monkeypatch):
+    monkeypatch.setattr(predicted, "FEWEST_CHOOSING", 2)
+    found = {}
+    for lasting in (1.0, 2.0):
+        monkeypatch.setattr(predicted, "STEADY", replace(STEADY, lasting=lasting))
+        oracle = FastOracle(task_of(steady))
+        found[lasting] = complete_by_models(steady, oracle, observe(steady, oracle)).member_covariance
+    np.testing.assert_allclose(found[2.0], 4 * found[1.0], rtol=1e-9)

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from fedworth.arrays import Floats, Indices
-from fedworth.completion.models.update_process import UpdateProcess
+from fedworth.completion.models.update_process import Numbers, UpdateProcess
 
 MOST_SHARED = 1500
 MOST_THINNED = 1500
@@ -37,6 +37,11 @@ class CutProcess:
     whole: UpdateProcess  # whose inverse is never made
     _variances: dict[int, Floats] = field(default_factory=dict, compare=False)  # of predictions made so far, by round
     _left_out: dict[int, tuple[Floats, float]] = field(default_factory=dict, compare=False)
+
+    @property
+    def numbers(self) -> Numbers:
+        """What the process takes as given."""
+        return self.whole.numbers
 
     @property
     def rounds(self) -> Indices:

@@ -11,7 +11,8 @@ An absent client enters the total of a coalition in two ways, each with an error
 
 Points weigh g², since rounds with large utilities decide the sums. Within a round the two errors are alike (a lucky
 batch helps both); from round to round each process errs in its own way. The scales come from n points, as many as
-weigh alike: everything is widened as Student's t with n − 1 degrees of freedom widens a 90 % interval.
+weigh alike: everything is widened as Student's t with n − 1 degrees of freedom widens a 90 % interval; and for steady
+clients, whose errors last from round to round, by a number that goes with theirs (`update_process`).
 
 With fixed weights the lone process has no say: a client alone errs as its predicted model does, so e is 0 and f counts
 from size 1 on.
@@ -60,7 +61,8 @@ def member_errors(predicted: PredictedLedger, lone: Lone, held: HoldOuts) -> Mem
     alike = (scale.T @ scale) * predicted.likeness.same_kind[np.ix_(heard, heard)]
     alone, company = (summed[k] * moments[k, k] / means[k] for k in range(2))
     covariance = np.block([[alone, moments[0, 1] * alike], [moments[0, 1] * alike, company]])
-    return MemberErrors(covariance * _widening(weights) ** 2, shares)
+    wider = _widening(weights) * predicted.process.numbers.lasting
+    return MemberErrors(covariance * wider**2, shares)
 
 
 def _widening(weights: Floats) -> float:

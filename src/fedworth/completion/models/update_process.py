@@ -29,13 +29,15 @@ class Numbers:
     of_round: float = 0.025
     of_round_like: float = 0.04
     noise: float = 0.05
+    lasting: float = 1.0  # by how much errors summed over rounds are larger than the process says
 
 
 DRAWING = Numbers()
 """For clients that draw batches: what one answer has of its own is not seen again."""
 
-STEADY = Numbers(all_clients=0.4, all_rounds=0.5, of_round=0.0025, of_round_like=0.004, noise=0.0015)
-"""For clients that answer alike wherever global models are alike."""
+STEADY = Numbers(0.4, 0.5, of_round=0.0025, of_round_like=0.004, noise=0.0015, lasting=1.35)
+"""For clients that answer alike wherever global models are alike. What is wrong of them in one round is wrong in the
+next, too: without `lasting`, 77 % of the true values lay in 90 % intervals of a federation of 100 rounds."""
 
 SAME = 1 - 1e-9
 """Clients at least so much alike are of one kind: they gave the same answer."""

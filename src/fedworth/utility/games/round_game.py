@@ -71,7 +71,7 @@ class RoundGame:
         sizes = np.arange(self.n + 1)[:, None]
         return np.asarray(own / np.where(sizes > 0, own + (sizes - 1) * others, np.inf))
 
-    @property
+    @cached_property
     def _task(self) -> Task:
         assert isinstance(self.oracle, TaskOracle)  # who asks has seen that there is a surrogate
         return self.oracle.task
@@ -107,7 +107,7 @@ class RoundGame:
         found = self.oracle.utilities(round_, Mixtures(rows.reshape(len(RAYS) * n, -1), weights, from_global=False))
         return found.reshape(len(RAYS), n)
 
-    @property
+    @cached_property
     def criterion(self) -> Criterion:
         """What the oracle measures."""
         assert isinstance(self.oracle, TaskOracle)
