@@ -5,7 +5,7 @@
     thirty     MLP 784-64-10, 9 of 30 clients a round, 20 rounds; beside it ComFedSV by permutations, as in the paper
     mlp        the same MLP, 30 of 100 clients a round, 100 rounds
     logistic   softmax regression, 300 of 1,000 clients a round, 100 rounds: half an hour; only if named
-    large      a network of 105 MB, 4 of 8 clients a round, 4 rounds of models drawn at random; 64 test samples
+    large      a network of 105 MB, 2 of 5 clients a round, 3 rounds of models drawn at random; 16 test samples
 
 Clients have two digits of MNIST each (--data, or $FEDWORTH_DATA), the test set has 1,000 samples; everyone is heard in
 the first round. Every case is written by one child process and valued by another, from a ledger to a report with all
@@ -53,7 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     "thirty": {**MLP, "n_clients": 30, "n_participants": 9, "n_rounds": 20},
     "mlp": {**MLP, "n_clients": 100, "n_participants": 30, "n_rounds": 100},
     "logistic": {**LOGISTIC, "n_clients": 1000, "n_participants": 300, "n_rounds": 100},
-    "large": {"n_clients": 8, "n_participants": 4, "n_rounds": 4},
+    "large": {"n_clients": 5, "n_participants": 2, "n_rounds": 3},
 }
 ONLY_IF_NAMED = ("logistic",)
 MOST: dict[str, dict[str, float]] = {
@@ -140,7 +140,7 @@ PERMUTATIONS = 103
 def _task(case: str, ledger: Ledger, data: str | None) -> Task:
     if case == "large":
         torch.manual_seed(2022)
-        return Task(network().eval(), torch.randn(64, 3, 32, 32), torch.randint(0, 10, (64,)))
+        return Task(network().eval(), torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,)))
     return task_of(ledger, data_folder=Path(data) if data else None)
 
 
