@@ -84,7 +84,7 @@ bench: $(STAMP)
 	$(BIN)/pip install --quiet --group bench
 	@failed=0; \
 	for script in starts.py kernels.py oracle.py everyday.py large.py "oracle.py --threads logistic MLP" roofline.py montecarlo.py completion.py \
-		ledger_io.py scale.py; do echo; echo "# $$script"; $(BIN)/python benchmarks/$$script || failed=1; done; \
+		ledger_io.py scale.py many.py everyone.py cut.py; do echo; echo "# $$script"; $(BIN)/python benchmarks/$$script || failed=1; done; \
 	exit $$failed
 
 # the paper's studies as docs/results.md shows them, one after the other: within two hours of one processor; resumable;

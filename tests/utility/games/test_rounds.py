@@ -1,0 +1,39 @@
+"""Every round's game: by rays and pairs where what is measured is smooth, else by strata; with standard errors."""
+
+import numpy as np
+
+from fedworth.arrays import stream
+from fedworth.utility.games import RoundGame, estimate_rounds, sampled_values, strata_values
+from fedworth.utility.games.rounds import STRATA_PER_MEMBER
+from fedworth.utility.oracle import LoopOracle
+from fedworth.utility.planning.design import draw_design
+from tests.support.tasks import task_with
+from tests.support.zoo import round_of
+
+N = 9
+
+
+def game_of(measure):
+    task = task_with("cross-entropy")
+    return RoundGame(LoopOracle(task, measure), round_of(task.module, N), np.arange(N), np.ones(N), "uniform")
+
+
+def test_what_has_no_logits_to_bend_is_estimated_by_strata():
+    game = game_of("accuracy")
+    assert not game.has_surrogate
+    found = estimate_rounds(lambda _: game, 1, N)
+    design = draw_design(np.arange(N), N, STRATA_PER_MEMBER * N, rng=stream(0, "games", 0))
+    expected = strata_values(design, game(design))
+    np.testing.assert_array_equal(found.values[0], expected.values)
+    np.testing.assert_array_equal(found.variances[0], expected.standard_errors**2)
+    assert (found.variances[0] > 0).all()
+    assert found.n_evaluations == len(design)
+
+
+def test_a_smooth_loss_is_estimated_by_rays_and_pairs():
+    game = game_of("loss")
+    assert game.has_surrogate
+    found = estimate_rounds(lambda _: game, 1, N)
+    expected = sampled_values(game, rng=stream(0, "games", 0))
+    np.testing.assert_array_equal(found.values[0], expected.values)
+    assert (found.variances[0] > 0).all()
