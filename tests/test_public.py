@@ -1,10 +1,12 @@
 """What users import: names that keep their kind, all on the API page; and nobody is told to reach deeper."""
 
 import ast
+import contextlib
 import importlib
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import fedworth
+from tests.support.reader import lay_out, names_of_a_reader
 
 ROOT = Path(__file__).parent.parent
 DOORS = ("fedworth", "fedworth.flower", "fedworth.nvflare")
@@ -131,26 +134,45 @@ def test_paths_may_be_text(tmp_path, monkeypatch):
 
 
 def example_of(name: str) -> str:
-    """The lines under "Example:" at the end of a public function's docstring."""
+    """The lines under "Example:" at the end of a public name's docstring."""
     text = inspect.getdoc(getattr(fedworth, name)) or ""
     return textwrap.dedent(text.split("Example:\n")[1]) if "Example:\n" in text else ""
 
 
-FUNCTIONS = [name for name in fedworth.__all__ if kind_of(getattr(fedworth, name)) == "function"]
+NAMES = [name for name in fedworth.__all__ if name != "__version__"]
+FUNCTIONS = [name for name in NAMES if kind_of(getattr(fedworth, name)) == "function"]
+MADE_BY_READERS = [
+    name for name in NAMES if name.endswith(("Settings", "Oracle")) or name in ("Answer", "Budget", "Task")
+]
+SLOW = {"study", "plot_panel"}
+"""Run at a tiny scale by tests/studies."""
 
 
-def test_public_functions_have_examples():
-    assert sum(bool(example_of(name)) for name in FUNCTIONS) >= 45
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MADE_BY_READERS])
+def test_every_argument_and_what_comes_back_is_explained(name):
+    found = getattr(fedworth, name)
+    text = inspect.getdoc(found) or ""
+    signature = inspect.signature(found)
+    for argument in signature.parameters:
+        assert re.search(rf"(?m)^    (?:\*\*)?{argument}: \S|`{argument}`", text), argument
+    assert kind_of(found) == "class" or signature.return_annotation is None or len(text.split("Example:")[0]) > 60
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if example_of(name)])
-def test_an_example_calls_its_function_with_options_that_there_are(name):
-    tree = ast.parse(example_of(name))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    own = [
-        node for node in calls if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "fedworth"
-    ]
-    assert name in {node.func.attr for node in own if isinstance(node.func, ast.Attribute)}
-    for node in own:
-        signature = inspect.signature(getattr(fedworth, ast.unparse(node.func).removeprefix("fedworth.")))
-        signature.bind(*node.args, **{str(keyword.arg): keyword.value for keyword in node.keywords})
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory):
+    """What readers have on their disks, and what they call by name there: made once."""
+    folder = tmp_path_factory.mktemp("reader")
+    lay_out(folder)
+    with contextlib.chdir(folder):
+        return folder, names_of_a_reader()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
+def test_the_example_of_every_public_name_runs_and_names_it(name, laid_out, tmp_path, monkeypatch, capsys):
+    example = example_of(name)
+    if name in FUNCTIONS or name in MADE_BY_READERS:
+        assert f"fedworth.{name}(" in example
+    folder, names = laid_out
+    monkeypatch.chdir(shutil.copytree(folder, tmp_path / "folder"))
+    exec(compile(example, name, "exec"), dict(names))
+    assert capsys.readouterr().err == ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedworth.cli.main import main
+from tests.support.reader import lay_out
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -29,6 +30,20 @@ def test_the_ten_lines_of_python_run(tmp_path, capsys, monkeypatch):
     assert "comfedsv" in capsys.readouterr().out
 
 
+def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    lay_out(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^    (fedworth .*)$|`(fedworth value .*)`", README, flags=re.MULTILINE)
+    commands = [shlex.split(first or second, comments=True) for first, second in lines]
+    assert len(commands) >= 2
+    for _, *words in commands:
+        assert main(words) == 0, words
+    opened = re.findall(r"^    xdg-open (\S+)$", README, flags=re.MULTILINE)
+    assert opened
+    assert all((tmp_path / path).is_file() for path in opened)
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_the_map_names_the_folders_that_there_are():
     package = ROOT / "src" / "fedworth"
     folders = {path.name for path in package.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
@@ -37,6 +52,6 @@ def test_the_map_names_the_folders_that_there_are():
         assert f"{folder}/" in drawn
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\((docs/[\w./-]+)\)", README))
+@pytest.mark.parametrize("path", re.findall(r"\]\(([\w./-]+)\)", README))
 def test_every_file_that_the_readme_names_exists(path):
     assert (ROOT / path).exists()

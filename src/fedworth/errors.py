@@ -25,7 +25,14 @@ from typing import ClassVar
 
 
 class FedworthError(Exception):
-    """Whatever fedworth refuses, with a message for the person at the keyboard."""
+    """Whatever fedworth refuses, with a message for the person at the keyboard.
+
+    Example:
+        try:
+            fedworth.open_ledger("not-there")
+        except fedworth.FedworthError as error:
+            print(error, error.exit_code)
+    """
 
     exit_code: ClassVar[int] = 1
 

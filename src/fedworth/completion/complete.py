@@ -20,7 +20,19 @@ from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
 @dataclass(frozen=True, slots=True)
 class FactorSettings:
-    """How to complete by factors; the penalty is absolute, or else relative to λ_collapse."""
+    """How to complete by factors.
+
+    Args:
+        rank: How many factors.
+        penalty: The penalty, absolute.
+        relative_penalty: The penalty, relative to the smallest that makes everything zero; used where no `penalty` is
+            given.
+        penalty_kind: `counts`: each factor is penalised once a seen cell; `uniform`, as the paper prints it.
+        max_sweeps: When to give up.
+
+    Example:
+        completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3, relative_penalty=0.03))
+    """
 
     rank: int = 5
     penalty: float | None = None
@@ -37,8 +49,16 @@ class FactorSettings:
 def complete(
     matrix: UtilityMatrix, settings: FactorSettings | None = None, *, start: Factors | None = None
 ) -> FactorCompletion:
-    """The factor completion of a utility matrix; `start`: round factors near the answer, such as those of the rounds
-    before, from which the way is short. They do not change what is certified, only how soon.
+    """The completion of a utility matrix by factors, as in the paper.
+
+    Args:
+        matrix: The measured utilities.
+        settings: Rank and penalty.
+        start: Round factors near the answer, such as those of the rounds before. They change how soon it is found, not
+            what is found.
+
+    Returns:
+        Round factors and coalition factors, with the evidence of their fit.
 
     Example:
         completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3))

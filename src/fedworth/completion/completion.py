@@ -31,7 +31,11 @@ TOO_NARROW = (
 
 
 class Completion(Protocol):
-    """An estimate of every cell of the utility matrix, perhaps with its variance."""
+    """An estimate of every cell of the utility matrix, perhaps with its variance.
+
+    Example:
+        estimates = completion.estimates(utilities.coalitions)
+    """
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -88,7 +92,12 @@ class Alternatives:
 
 @dataclass(frozen=True)
 class FactorCompletion:
-    """The utility matrix as round factors × coalition factors."""
+    """The utility matrix as round factors × coalition factors.
+
+    Example:
+        factors = fedworth.complete(utilities)
+        print(factors.status, factors.round_factors.shape)
+    """
 
     clients: tuple[str, ...]
     coalitions: Memberships  # (n_coalitions, n_clients), all seen in some round

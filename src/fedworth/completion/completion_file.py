@@ -29,6 +29,10 @@ READERS: dict[str, Callable[[dict[str, NDArray[Any]]], FactorCompletion | Kernel
 def save_completion(completion: Completion, path: Place) -> None:
     """Write a completion, whole or not at all.
 
+    Args:
+        completion: What to write.
+        path: An `.npz` file.
+
     Example:
         fedworth.save_completion(completion, "completion.npz")
     """
@@ -47,6 +51,12 @@ def save_completion(completion: Completion, path: Place) -> None:
 
 def load_completion(path: Place) -> Loaded:
     """The completion at `path`.
+
+    Args:
+        path: What `save_completion` or a run wrote.
+
+    Returns:
+        The completion, whichever kind it is.
 
     Example:
         completion = fedworth.load_completion("completion.npz")

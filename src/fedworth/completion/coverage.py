@@ -33,6 +33,12 @@ class Coverage:
 def coverage(matrix: UtilityMatrix) -> Coverage:
     """What was seen of the cells that a completion must know or estimate.
 
+    Args:
+        matrix: The measured utilities.
+
+    Returns:
+        How many cells were seen, in all and by coalition size.
+
     Example:
         fedworth.coverage(utilities).share_seen
     """

@@ -45,6 +45,17 @@ def choose_factors(
 ) -> Choice:
     """The rank and relative penalty with the least held-out error; the smaller rank among equals.
 
+    Args:
+        matrix: The measured utilities.
+        penalty_kind: `counts` (each factor is penalised once a seen cell) or `uniform`, as the paper prints it.
+        ranks: The ranks to try.
+        relative_penalties: The penalties to try, relative to the smallest that makes everything zero.
+        n_folds: Into how many parts the seen cells are cut; each is held out once.
+        rng: Draws the parts.
+
+    Returns:
+        The settings with the least error on cells held out, and that error.
+
     Example:
         choice = fedworth.choose_factors(utilities, rng=numpy.random.default_rng(0))
         fedworth.complete(utilities, choice.settings)

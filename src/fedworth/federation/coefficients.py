@@ -57,10 +57,18 @@ def task_from_estimator(
     loss: LossName | OwnFunction | None = None,
     rule: Rule | None = None,
 ) -> Task:
-    """The task of a fitted scikit-learn estimator; any weights will do, their shapes count.
+    """The task of a linear model of scikit-learn.
 
-    `names` are what the ledger calls coefficients and intercept, `("0", "1")` where a list of arrays was sent. Labels
-    of a classifier are recoded by its `classes_`.
+    Args:
+        estimator: A fitted linear classifier or regressor of scikit-learn; any weights will do, their shapes count.
+        inputs: The test set's rows.
+        labels: Its labels, as the estimator knows them.
+        names: What the ledger calls coefficients and intercept: `("0", "1")` where a list of arrays was sent.
+        loss: The estimator's own unless named.
+        rule: What the server makes of its clients' models, if it is not the weighted mean.
+
+    Returns:
+        The task.
 
     Example:
         task = fedworth.task_from_estimator(fitted, test_inputs, test_labels)

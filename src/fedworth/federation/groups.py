@@ -19,7 +19,20 @@ from fedworth.storage import Place, Progress, silent
 def group_ledger(
     ledger: Ledger, groups: Mapping[str, Collection[str]], folder: Place, *, progress: Progress = silent
 ) -> Ledger:
-    """Write the ledger in which each group, given by name with its members, is one client."""
+    """Write the ledger in which each group, given by name with its members, is one client.
+
+    Args:
+        ledger: The recorded federation.
+        groups: The members of each group, by the group's name.
+        folder: Where the new ledger is written.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        A ledger in which each group is one client; its model is the average of its members'.
+
+    Example:
+        fedworth.group_ledger(ledger, {"coast": ["north", "west"], "inland": ["south"]}, "grouped.ledger")
+    """
     _refuse_no_partition(ledger, groups)
     kept = {name: ledger.settings[name] for name in ("rule", REAL_WEIGHTS) if name in ledger.settings}
     settings = {"source": "groups", "groups": {name: sorted(members) for name, members in groups.items()}, **kept}

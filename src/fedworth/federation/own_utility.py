@@ -48,7 +48,15 @@ class UtilityModule(nn.Module):
 
 
 def task_from_utility(utility: Callable[[Any], float], like: Like, *, rule: Rule | None = None) -> Task:
-    """A task whose models are judged by `utility(model) → float`, higher is better; `like` is a model's form.
+    """A task whose models are judged by a function of your own.
+
+    Args:
+        utility: Says how good a model is; higher is better.
+        like: A model in the form that `utility` wants: arrays by name, or a list of them. Its numbers do not matter.
+        rule: What the server makes of its clients' models, if it is not the weighted mean.
+
+    Returns:
+        The task.
 
     Example:
         task = fedworth.task_from_utility(lambda model: -my_loss(model), {"weights": weights})

@@ -28,9 +28,18 @@ from fedworth.names import LossName, Measure
 class Task:
     """The module that a model's weights belong to, the server's test set, and what judges the one on the other.
 
-    `loss` is a name (`cross-entropy` on logits, `squared-error`, `binary`, …) or a function of outputs and labels.
-    `measure`, a function of both, can be asked for by its name beside the measures that go with the loss.
-    `exchanged` says which tensors the federation exchanges, if not all: a part of their names, or the names.
+    Args:
+        module: What a model's weights belong to.
+        inputs: The test set's inputs: a tensor, a tuple of them, or a dictionary.
+        labels: Its labels.
+        rule: What the server makes of its clients' models, if it is not the weighted mean.
+        loss: A name (`cross-entropy` on logits, `squared-error`, `binary`, …), or a function of outputs and labels.
+        measure: A function of outputs and labels that can be asked for by its name; higher is better.
+        exchanged: Which tensors the federation exchanges, if not all: a part of their names, or the names.
+        client_noise: The standard deviation of the noise that clients add to their models, if they do.
+
+    Example:
+        task = fedworth.Task(torch.nn.Linear(64, 10), torch.rand(50, 64), torch.arange(50) % 10)
     """
 
     module: nn.Module
@@ -131,8 +140,17 @@ def task_from_loader(module: nn.Module, batches: Iterable[object], **more: Any) 
     A batch is (inputs, labels), (first, second, …, labels) or a dictionary with labels in it; `more` is passed on to
     `Task`. The loader must not shuffle, or the task is another one each time.
 
+    Args:
+        module: What a model's weights belong to.
+        batches: A loader that does not shuffle. A batch is (inputs, labels), (first, second, …, labels) or a dictionary
+            with labels in it.
+        **more: The other arguments of `Task`.
+
+    Returns:
+        The task.
+
     Example:
-        task = fedworth.task_from_loader(model, test_loader)
+        task = fedworth.task_from_loader(module, test_loader)
     """
     inputs, labels = gathered(batches)
     return Task(module, inputs, labels, **more)

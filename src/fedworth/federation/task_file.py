@@ -25,6 +25,12 @@ from fedworth.storage import Place
 def load_task(text: str) -> Task:
     """The task that `mytask.py:task` names.
 
+    Args:
+        text: A Python file and a name in it: a task, or a function that makes one. The file is run.
+
+    Returns:
+        The task.
+
     Example:
         task = fedworth.load_task("mytask.py:task")
     """

@@ -42,10 +42,19 @@ LISTS_MODELS = ", ".join(SUFFIXES)
 def import_folder(
     folder: Place, ledger: Place, *, aggregation: Aggregation = "samples", progress: Progress = silent
 ) -> Ledger:
-    """Write the ledger of a folder of models.
+    """Make a ledger of models that were kept in files.
+
+    Args:
+        folder: A subfolder a round, with `global` and a file for each client in it, and `samples.json`.
+        ledger: Where the ledger is written.
+        aggregation: How the server averaged: by `samples`, or `uniform`.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        The ledger.
 
     Example:
-        ledger = fedworth.import_folder("kept-models", "my.ledger")
+        ledger = fedworth.import_folder("kept-models", "new.ledger")
     """
     folder = Path(folder)
     rounds = _round_folders(folder)

@@ -58,7 +58,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Ledger:
-    """A recorded federation, its manifest checked; rounds are opened one at a time."""
+    """A recorded federation, its manifest checked; rounds are opened one at a time.
+
+    Example:
+        ledger = fedworth.open_ledger("my.ledger")
+        print(ledger.clients, ledger.n_rounds, ledger.without(["north"]).clients)
+    """
 
     folder: Path
     clients: tuple[str, ...]
@@ -169,7 +174,13 @@ class Ledger:
 
 
 def open_ledger(folder: Place) -> Ledger:
-    """The ledger at `folder`, its manifest checked link by link; the round files are checked when opened.
+    """Read a ledger, its manifest checked link by link.
+
+    Args:
+        folder: The ledger's folder.
+
+    Returns:
+        The ledger; its round files are checked when they are opened.
 
     Example:
         ledger = fedworth.open_ledger("my.ledger")
@@ -179,6 +190,12 @@ def open_ledger(folder: Place) -> Ledger:
 
 def verify_ledger(folder: Place) -> Ledger:
     """Check every line and every byte of a ledger; the error names the first bad round.
+
+    Args:
+        folder: The ledger's folder.
+
+    Returns:
+        The ledger; its `chain` is the head to keep elsewhere.
 
     Example:
         head = fedworth.verify_ledger("my.ledger").chain

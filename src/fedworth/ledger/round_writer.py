@@ -18,7 +18,15 @@ LONGEST_REASON = 300
 
 @dataclass(frozen=True)
 class Answer:
-    """What one client sent back: its model and how many samples it was trained on."""
+    """What one client sent back: its model and how many samples it was trained on.
+
+    Args:
+        model: Its tensors by name.
+        n_samples: On how many samples it was trained.
+
+    Example:
+        answer = fedworth.Answer({"weight": torch.zeros(2)}, 120)
+    """
 
     model: Model
     n_samples: float

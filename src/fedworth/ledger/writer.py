@@ -1,11 +1,5 @@
 """Writing a ledger: one round after the other, each whole or not at all.
 
-    ledger = create_ledger(Path("my.ledger"), clients, aggregation="samples")
-    ledger.start_round(global_model, asked=chosen)
-    ledger.client_model("clinic-a", model, n_samples=120)      # as each arrives: it goes to disk and is not kept
-    ledger.end_round()
-    ledger.close(global_model)
-
 A round's file is written and flushed under a partial name, then its line is appended to the manifest: the line commits
 the round; then the file takes its name. After a kill, `resume_ledger` drops what no line speaks of. An answer that
 cannot be averaged is an error; with `quarantine=True` it is quarantined and the round goes on without it.
@@ -52,7 +46,15 @@ REAL_WEIGHTS = "real_weights"
 
 @dataclass
 class LedgerWriter:
-    """An open ledger: rounds are started, filled and ended one after the other, then the ledger is closed."""
+    """An open ledger: rounds are started, filled and ended one after the other, then the ledger is closed.
+
+    Example:
+        writer = fedworth.create_ledger("new.ledger", aggregation="samples")
+        writer.start_round(model, asked=["north"])
+        writer.client_model("north", answer, n_samples=120)      # as each arrives: it goes to disk and is not kept
+        writer.end_round()
+        writer.close(model)
+    """
 
     folder: Path
     aggregation: Aggregation
@@ -237,10 +239,11 @@ def create_ledger(
     settings: Mapping[str, Any] | None = None,
     quarantine: bool = False,
 ) -> LedgerWriter:
-    """A new ledger for these clients (more may join); `aggregation` is how the server averages.
+    """A new ledger at `folder` for these `clients` (more may join); `aggregation` is how the server averages.
+    `settings` are kept in its header; with `quarantine` an unusable answer is set aside instead of being an error.
 
     Example:
-        writer = fedworth.create_ledger("my.ledger", aggregation="samples")
+        writer = fedworth.create_ledger("new.ledger", ["north", "south"], aggregation="samples")
     """
     checked_name("aggregation", aggregation)
     folder = Path(folder)
@@ -261,7 +264,7 @@ def create_ledger(
 
 
 def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
-    """The ledger at `folder`, ready for its next round, with what was never committed cleared away.
+    """The ledger at `folder`, ready for its next round, what was never committed cleared away; `quarantine` as above.
 
     Example:
         writer = fedworth.resume_ledger("my.ledger")

@@ -30,6 +30,9 @@ def compare(
         settings: how they are made, what is strict, and what becomes of coalitions never seen.
         title: of the report.
 
+    Returns:
+        The valuations side by side; `report.refusals` has the methods that could not be had, and why.
+
     Example:
         fedworth.compare(fedworth.load_utilities("mine.npz"), ["comfedsv", "fedsv"]).to_dataframe()
     """

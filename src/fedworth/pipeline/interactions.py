@@ -39,6 +39,12 @@ class Interaction:
 def interactions_of(completion: Completion) -> tuple[Interaction, ...]:
     """Every pair of clients that were heard, the most redundant first.
 
+    Args:
+        completion: An estimate of every cell.
+
+    Returns:
+        A pair each with its index: below 0 the two are redundant, above 0 they complement each other.
+
     Example:
         fedworth.interactions_of(completion)[0]
     """
@@ -60,7 +66,13 @@ def completed_game(completion: Completion) -> Utilities:
 
 
 def shapiq_game(completion: Completion) -> "shapiq.Game":
-    """Everyone's completed game for `shapiq`: player i is the i-th client that was heard.
+    """Everyone's completed game for the library `shapiq`.
+
+    Args:
+        completion: An estimate of every cell.
+
+    Returns:
+        The game; its player i is the i-th client that was heard.
 
     Example:
         game = fedworth.shapiq_game(completion)

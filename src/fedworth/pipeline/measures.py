@@ -75,7 +75,20 @@ def compare_measures(
     data_folder: Place | None = None,
     progress: Progress = silent,
 ) -> tuple[MeasureRow, ...]:
-    """Value the ledger by each of these measures; `with_truth` where the ledger has kept the absent clients' models.
+    """Value the ledger by each of these measures.
+
+    Args:
+        ledger: The recorded federation.
+        task: What its models are judged by.
+        settings: How it is valued.
+        names: The measures; all that take seconds, unless named.
+        copies: Pairs of clients that hold the same data, if any are known.
+        with_truth: Measure the truth too, where the ledger has kept the absent clients' models.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        A row a measure: its values, its distance from the truth, its cost, or why it was refused.
 
     Example:
         fedworth.compare_measures(ledger, task, fedworth.ValuingSettings(), ["comfedsv", "banzhaf"])

@@ -64,11 +64,22 @@ def report_on(
     n_checked: int = 0,
     progress: Progress = silent,
 ) -> Report:
-    """Everything that is said of a ledger's clients; what it rests on is left in `folder`.
+    """Value a ledger on a task: observe, complete, value and check.
 
-    The folder belongs to this task and these settings: with others it is refused, and another has to be named.
-    `with_truth`: measure what absent clients would have added too, where the ledger has kept their models. The first
-    `n_checked` rounds were found whole before, and are not read again.
+    Args:
+        ledger: The recorded federation.
+        task: What its models are judged by.
+        settings: How it is valued.
+        folder: Where what the report rests on is left. It belongs to this task and these settings: with others it is
+            refused.
+        title: The report's title.
+        with_truth: Measure the truth too, where the ledger has kept the absent clients' models.
+        copies: Pairs of clients that are known to hold the same data.
+        n_checked: So many rounds were found whole before, and are not read again.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        All that is said of the clients; `write_report` writes it as a page and files.
 
     Example:
         fedworth.report_on(ledger, fedworth.load_task("mytask.py:task"), fedworth.ValuingSettings(), "my.report")

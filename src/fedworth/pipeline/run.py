@@ -23,7 +23,16 @@ from fedworth.utility.choices import device_named
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that decides the outcome of a run: the federation, and how it is valued."""
+    """Everything that decides the outcome of a run: the federation, and how it is valued.
+
+    Args:
+        simulation: The federation.
+        valuing: How it is valued.
+        device: Where coalitions are evaluated: `cpu`, `cuda`, …
+
+    Example:
+        settings = fedworth.RunSettings(fedworth.SimulationSettings(seed=7))
+    """
 
     simulation: SimulationSettings = field(default_factory=SimulationSettings)
     valuing: ValuingSettings = field(default_factory=ValuingSettings)
@@ -42,10 +51,21 @@ def run(
     resume: bool = False,
     progress: Progress = silent,
 ) -> Report:
-    """Run all stages into `folder`; with `resume`, only those that are not there yet.
+    """Simulate, observe, complete, value and report.
+
+    Args:
+        settings: The federation to simulate, and how it is valued.
+        folder: Where everything is written.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+        resume: Do only the stages that are not there yet.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        The report that was written.
 
     Example:
-        report = fedworth.run(fedworth.RunSettings(), "runs/demo", resume=True)
+        small = fedworth.SimulationSettings(n_clients=4, n_rounds=3, train_limit=120, test_limit=60)
+        report = fedworth.run(fedworth.RunSettings(small), "runs/small")
     """
     folder, simulation = Path(folder), settings.simulation
     device_named(settings.device)

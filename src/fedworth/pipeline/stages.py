@@ -47,7 +47,25 @@ Refusals = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class ValuingSettings:
-    """How a ledger is valued: everything but the ledger and the task that decides the numbers."""
+    """How a ledger is valued: everything but the ledger and the task that decides the numbers.
+
+    Args:
+        weighting: How a coalition's models are averaged; as fits the federation if it is not given.
+        measure: `loss`, or a measure of the task such as `accuracy`.
+        oracle: `fast`, or `loop`: plain and slow.
+        as_average: Take the server for one that averages, although its models say otherwise.
+        plan: Which coalitions are measured.
+        completion: What ComFedSV rests on: `models` or `factors`.
+        factors: Rank and penalty of the factors.
+        auto_rank: Choose both by cross-validation.
+        unseen: Coalitions that no round has shown: `refuse`, or count as `zero`.
+        strict: Refuse if a client was never heard.
+        without: Value the federation as if these clients had never answered.
+        seed: Of whatever is drawn.
+
+    Example:
+        settings = fedworth.ValuingSettings(measure="accuracy", without=("north",))
+    """
 
     weighting: Weighting | None = None  # None: as fits the federation
     measure: Measure = "loss"

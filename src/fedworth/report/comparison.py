@@ -72,7 +72,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Reports side by side."""
+    """Reports side by side.
+
+    Example:
+        comparison = fedworth.compare_reports([report, report], ["June", "July"])
+        print(comparison.sentence, comparison.rows[0].worths)
+    """
 
     names: tuple[str, ...]
     rows: tuple[ClientRow, ...]
@@ -116,7 +121,15 @@ class Comparison:
 
 
 def compare_reports(reports: Sequence[Report], names: Sequence[str], *, methods: Sequence[str] = ()) -> Comparison:
-    """Reports on the same clients, side by side; each by its chosen method, or by these methods one after the other.
+    """Reports on the same clients, side by side.
+
+    Args:
+        reports: Two reports or more on the same clients, or one and two methods or more.
+        names: What each report is called.
+        methods: Compare by these methods; by each report's chosen one if there are none.
+
+    Returns:
+        How far the reports agree, and which differences are clear.
 
     Example:
         reports = [fedworth.read_report(f"{run}/report.json") for run in ("a", "b")]

@@ -15,7 +15,16 @@ REWARDS = "rewards.json"
 def write_report(
     report: Report, folder: Place, page: PageSettings | None = None, *, rewards: Rewards | None = None
 ) -> list[Path]:
-    """Write `report.csv`, `report.json`, `report.md` and `report.html`; the same report gives the same bytes.
+    """Write a report as `report.csv`, `report.json`, `report.md` and `report.html`.
+
+    Args:
+        report: What to write.
+        folder: Where to write it.
+        page: Title, nouns and date of the page.
+        rewards: Show these rewards on the page too.
+
+    Returns:
+        The files written: CSV, JSON, Markdown, HTML. The same report gives the same bytes.
 
     Example:
         fedworth.write_report(report, "reports", fedworth.PageSettings(noun="hospital", nouns="hospitals"))
@@ -33,6 +42,12 @@ def write_report(
 def read_report(path: Place) -> Report:
     """The report at `path` (`report.json`).
 
+    Args:
+        path: A `report.json`.
+
+    Returns:
+        The report.
+
     Example:
         report = fedworth.read_report("runs/demo/report.json")
     """
@@ -42,7 +57,17 @@ def read_report(path: Place) -> Report:
 def write_statement(
     report: Report, client: str, folder: Place, page: PageSettings | None = None, *, rewards: Rewards | None = None
 ) -> Path:
-    """Write one client's statement; the file is named by the client's place and what is harmless of its name.
+    """Write one client's statement.
+
+    Args:
+        report: The report that the statement is from.
+        client: Whose statement it is.
+        folder: Where to write it.
+        page: Title, nouns and date.
+        rewards: Tell the client its own reward too.
+
+    Returns:
+        The file: named by the client's place and what is harmless of its name.
 
     Example:
         fedworth.write_statement(report, "north", "statements")

@@ -21,6 +21,13 @@ INCHES_A_ROW = 0.32
 def plot_values(report: Report, ax: Any = None) -> Any:
     """Bars of the chosen values with their 90 % intervals, the most valuable on top.
 
+    Args:
+        report: What is drawn.
+        ax: The matplotlib axes to draw on; those of a new figure if there are none.
+
+    Returns:
+        The axes that were drawn on; nothing is shown.
+
     Example:
         fedworth.plot_values(report).figure.savefig("values.svg")
     """
@@ -45,6 +52,13 @@ def plot_values(report: Report, ax: Any = None) -> Any:
 def plot_gains(report: Report, ax: Any = None) -> Any:
     """How much better the model was after each round than before the first.
 
+    Args:
+        report: What is drawn.
+        ax: The matplotlib axes to draw on; those of a new figure if there are none.
+
+    Returns:
+        The axes that were drawn on; nothing is shown.
+
     Example:
         fedworth.plot_gains(report, ax=axes)
     """
@@ -60,6 +74,13 @@ def plot_gains(report: Report, ax: Any = None) -> Any:
 
 def plot_course(report: Report, ax: Any = None) -> Any:
     """Each client's value, added up over the rounds; the best in blue, those that end below zero in orange.
+
+    Args:
+        report: What is drawn.
+        ax: The matplotlib axes to draw on; those of a new figure if there are none.
+
+    Returns:
+        The axes that were drawn on; nothing is shown.
 
     Example:
         fedworth.plot_course(report).figure.savefig("course.svg")
@@ -82,6 +103,13 @@ def plot_course(report: Report, ax: Any = None) -> Any:
 def plot_rounds(report: Report, ax: Any = None) -> Any:
     """Who added what in which round, the most valuable on top: blue helped, orange harmed.
 
+    Args:
+        report: What is drawn.
+        ax: The matplotlib axes to draw on; those of a new figure if there are none.
+
+    Returns:
+        The axes that were drawn on; nothing is shown.
+
     Example:
         fedworth.plot_rounds(report).figure.savefig("rounds.svg")
     """
@@ -101,6 +129,13 @@ def plot_rounds(report: Report, ax: Any = None) -> Any:
 
 def plot_comparison(comparison: Comparison, ax: Any = None) -> Any:
     """Each client's value in each report, with its interval.
+
+    Args:
+        comparison: What `compare_reports` found.
+        ax: The matplotlib axes to draw on; those of a new figure if there are none.
+
+    Returns:
+        The axes that were drawn on; nothing is shown.
 
     Example:
         fedworth.plot_comparison(comparison).figure.savefig("compare.svg")

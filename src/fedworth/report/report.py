@@ -28,6 +28,10 @@ class Report:
 
     Indexing by a client, iterating and sorting are those of the `chosen` valuation; two reports are equal if their
     documents are.
+
+    Example:
+        best = max(report)
+        print(best.client, best.value, report["north"].rank, [made.method for made in report.valuations])
     """
 
     title: str
@@ -136,6 +140,12 @@ class Report:
 
 def report_from(document: dict[str, Any]) -> Report:
     """The report that `document()` gave.
+
+    Args:
+        document: What `report.document()` gave.
+
+    Returns:
+        The report.
 
     Example:
         assert fedworth.report_from(report.document()) == report

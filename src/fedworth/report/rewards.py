@@ -39,7 +39,16 @@ SENTENCES: dict[RewardRule, str] = {
 
 @dataclass(frozen=True)
 class RewardSettings:
-    """How a pool is split."""
+    """How a pool is split.
+
+    Args:
+        rule: `positive`, `floor`, `lower` or `softmax`.
+        floor: With `floor`: the part of the pool for taking part.
+        temperature: With `softmax`: the larger, the more equal.
+
+    Example:
+        paid = fedworth.rewards(report.chosen, "1000", fedworth.RewardSettings("softmax", temperature=2))
+    """
 
     rule: RewardRule = "positive"
     floor: float = 0.2  # of the pool, for taking part
@@ -60,7 +69,12 @@ class RewardSettings:
 
 @dataclass(frozen=True)
 class Rewards:
-    """What each client gets of a pool, in cents."""
+    """What each client gets of a pool, in cents.
+
+    Example:
+        paid = fedworth.rewards(report.chosen, "1000")
+        print(paid.amount("north"), sum(paid.cents))
+    """
 
     method: str
     clients: tuple[str, ...]
@@ -119,7 +133,16 @@ def rewards_from(document: Any) -> Rewards:
 def rewards(
     valuation: Valuation, pool: str | int | Decimal, settings: RewardSettings | None = None, *, unit: str = ""
 ) -> Rewards:
-    """What each client gets of `pool`, an amount with at most two decimals.
+    """What each client gets of a pool of money.
+
+    Args:
+        valuation: The values to pay by.
+        pool: What is to be split, with at most two decimals.
+        settings: The rule.
+        unit: What stands behind an amount, such as EUR.
+
+    Returns:
+        The amounts, which add up to the pool to the cent.
 
     Example:
         fedworth.rewards(report.chosen, "100000", fedworth.RewardSettings("floor", floor=0.1), unit="EUR")

@@ -124,6 +124,13 @@ class UtilityCache:
 def utility_cache(ledger: Ledger, oracle: TaskOracle) -> UtilityCache:
     """The cache beside this ledger of what this oracle measures.
 
+    Args:
+        ledger: Where the cache lies beside.
+        oracle: What measures.
+
+    Returns:
+        What this oracle has measured of this ledger; give it to `observe`.
+
     Example:
         oracle = fedworth.FastOracle(task)
         utilities = fedworth.observe(ledger, oracle, cache=fedworth.utility_cache(ledger, oracle))

@@ -96,6 +96,24 @@ def batches(plan: Plan, rounds: list[RoundCells], wanted: list[Indices], pace: P
             left = left[n:]
 
 
+def participation(ledger: Ledger) -> NDArray[np.bool_]:
+    """Who took part in which round.
+
+    Args:
+        ledger: The recorded federation.
+
+    Returns:
+        (n_rounds, n_clients): True where a client's model was aggregated; a client that is left out never was.
+
+    Example:
+        fedworth.participation(ledger).sum(axis=0)
+    """
+    rows = np.zeros((ledger.n_rounds, len(ledger.clients)), dtype=bool)
+    for round_index in range(ledger.n_rounds):
+        rows[round_index, list(ledger.participants(round_index))] = True
+    return rows
+
+
 def round_weights(ledger: Ledger, round_index: int, weighting: Weighting) -> NDArray[np.float64]:
     """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation.
 

@@ -25,9 +25,12 @@ LARGEST = 1e100
 class UtilityMatrix:
     """Observations (round, coalition, utility), and who took part when.
 
-    `permutations` say for which Monte Carlo estimate the cells were measured, `round_permutations` (one array a
-    round) for which estimate of FedSV, or `round_designs` if that is a stratified one. `is_truth`: cells of coalitions
-    beyond the participants may be seen. `notes`: what a reader of any value from these cells must know.
+    `permutations` say for which Monte Carlo estimate the cells were measured, `round_permutations` (one array a round)
+    for which estimate of FedSV, or `round_designs` if that is a stratified one. `is_truth`: cells of coalitions beyond
+    the participants may be seen. `notes`: what a reader of any value from these cells must know.
+
+    Example:
+        print(utilities.n_rounds, utilities.n_clients, len(utilities.utilities))
     """
 
     clients: tuple[str, ...]

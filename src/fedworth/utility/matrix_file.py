@@ -34,6 +34,10 @@ Arrays = dict[str, NDArray[Any]]
 def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
     """Write a utility matrix, whole or not at all.
 
+    Args:
+        matrix: What to write.
+        path: An `.npz` file.
+
     Example:
         fedworth.save_utilities(utilities, "utilities.npz")
     """
@@ -59,7 +63,14 @@ def save_utilities(matrix: UtilityMatrix, path: Place) -> None:
 
 
 def load_utilities(path: Place, *, is_truth: bool = False) -> UtilityMatrix:
-    """The utility matrix at `path`. `is_truth`: allow cells beyond the participants in a brought file too.
+    """The utility matrix at `path`.
+
+    Args:
+        path: What `observe` wrote, or an `.npz` of your own.
+        is_truth: Allow cells of absent clients in a file of your own too.
+
+    Returns:
+        The utilities, checked.
 
     Example:
         utilities = fedworth.load_utilities("mine.npz")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedworth.arrays import Indices
 from fedworth.errors import LedgerError, UsageError, UtilityError
@@ -20,7 +19,7 @@ from fedworth.storage import Progress, silent
 from fedworth.trail import Trail
 from fedworth.utility.batches import Batch, Measured
 from fedworth.utility.cache import UtilityCache
-from fedworth.utility.cells import Pace, RoundCells, batches, planned_cells, round_weights
+from fedworth.utility.cells import Pace, RoundCells, batches, participation, planned_cells, round_weights
 from fedworth.utility.engines import Engine, LocalEngine
 from fedworth.utility.games import recorded_values
 from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
@@ -52,14 +51,6 @@ class Observed:
     status: BudgetStatus
 
 
-def participation(ledger: Ledger) -> NDArray[np.bool_]:
-    """(n_rounds, n_clients): whose models were aggregated when; clients that are left out never."""
-    rows = np.zeros((ledger.n_rounds, len(ledger.clients)), dtype=bool)
-    for round_index in range(ledger.n_rounds):
-        rows[round_index, list(ledger.participants(round_index))] = True
-    return rows
-
-
 class Observing(TypedDict, total=False):
     """How to observe: the options of `observe_and_count`."""
 
@@ -74,10 +65,10 @@ class Observing(TypedDict, total=False):
 
 
 def observe(ledger: Ledger, oracle: Oracle, plan: Plan | None = None, **how: Unpack[Observing]) -> UtilityMatrix:
-    """The cells of the plan, measured, or known from the cache; those of a smaller plan if the budget runs out.
+    """Measure utilities of `ledger` by `oracle`: the cells of `plan`, or all coalitions of each round's participants.
 
-    Without a plan, all coalitions of each round's participants. Without a weighting, coalitions are averaged as fits
-    the federation: `ledger.default_weighting`. The options are those of `observe_and_count`.
+    `how` are the options of `observe_and_count`. Cells in a cache are not measured again; if a budget runs out,
+    they are those of a smaller plan. Without a weighting, coalitions are averaged as fits: `ledger.default_weighting`.
 
     Example:
         utilities = fedworth.observe(ledger, fedworth.FastOracle(task))
@@ -99,10 +90,16 @@ def observe_and_count(
     earlier: RoundValues | None = None,
     progress: Progress = silent,
 ) -> Observed:
-    """As `observe`, with the number of utilities that had to be measured. A round whose cells are all known is still
-    checked for damage, except the first `n_checked`, which the caller has checked. A ledger whose server did not follow
-    its rule is refused, unless it is to be valued `as_average`. The values of rounds in
-    `earlier` are known."""
+    """As `observe` of `ledger`, `oracle` and `plan`; says how many utilities had to be measured, and why it stopped.
+
+    `weighting` says how a coalition's models are averaged, `engine` where it is measured, `cache` what is known, and
+    `budget` when to stop. The first `n_checked` rounds were checked for damage before; all others are, even if their
+    cells are known. A ledger whose server did not follow its rule is refused, unless `as_average`. Values of rounds in
+    `earlier` are known. `progress` is called with what is done.
+
+    Example:
+        print(fedworth.observe_and_count(ledger, oracle).n_evaluations)
+    """
     _refuse_no_rounds(ledger)
     plan, weighting = plan or choose_plan(participation(ledger)), weighting or ledger.default_weighting
     _refuse_other_federation(ledger, plan)

@@ -51,8 +51,16 @@ class TaskOracle(Oracle, Protocol):
 
 @dataclass(frozen=True)
 class LoopOracle:
-    """One coalition after the other; models are averaged in float64, on the CPU, and evaluated in their own precision,
-    where the task is."""
+    """One coalition after the other; models are averaged in float64, on the CPU, and evaluated in their own
+    precision, where the task is.
+
+    Args:
+        task: What models are judged by.
+        measure: `loss`, or a measure of the task such as `accuracy`.
+
+    Example:
+        utilities = fedworth.observe(ledger, fedworth.LoopOracle(task, measure="accuracy"))
+    """
 
     task: Task
     measure: Measure = "loss"

@@ -22,10 +22,18 @@ from fedworth.federation.task import Task
 
 
 def stratified_subset(task: Task, n_samples: int, *, rng: np.random.Generator) -> Task:
-    """The task with `n_samples` of its test samples, each class in proportion, in the order they had.
+    """The task with fewer test samples, every class in proportion.
+
+    Args:
+        task: The task with all its test samples.
+        n_samples: How many of them to keep.
+        rng: Draws them.
+
+    Returns:
+        The same task on fewer samples, in the order they had.
 
     Example:
-        small = fedworth.stratified_subset(task, 500, rng=numpy.random.default_rng(0))
+        small = fedworth.stratified_subset(task, 30, rng=numpy.random.default_rng(0))
     """
     n_all = len(task.labels)
     if not 1 <= n_samples <= n_all:

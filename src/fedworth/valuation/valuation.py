@@ -49,6 +49,10 @@ class Valuation:
 
     `valuation["a"]` is the line of client a, iterating gives all lines in the clients' order, `sorted(valuation,
     reverse=True)` the most valuable first; two valuations are equal if their documents are.
+
+    Example:
+        valuation = fedworth.value(utilities, "fedsv")
+        print(valuation["north"].value, max(valuation).client, valuation.shares)
     """
 
     method: ValuedBy
@@ -163,6 +167,12 @@ class Valuation:
 
 def valuation_from(document: dict[str, Any]) -> Valuation:
     """The valuation that `document()` gave.
+
+    Args:
+        document: What `valuation.document()` gave.
+
+    Returns:
+        The valuation.
 
     Example:
         assert fedworth.valuation_from(valuation.document()) == valuation

@@ -38,8 +38,18 @@ def value(
     unseen: Unseen = "refuse",
     strict: bool = False,
 ) -> Valuation:
-    """What each client is worth by this method. ComFedSV rests on `completion`, or on factors that `settings` ask for;
-    `comfedsv-factors` is ComFedSV by factors, under a name of its own beside another completion.
+    """What each client is worth by one method.
+
+    Args:
+        matrix: The measured utilities.
+        method: `comfedsv`, `comfedsv-factors`, `fedsv`, `fedsv-later`, `truth`, `heard-round` or `leave-one-out`.
+        completion: What ComFedSV rests on; factors are made if it is not given.
+        settings: How those factors are made.
+        unseen: Coalitions that no round has shown: `refuse`, or count as `zero`.
+        strict: Refuse if a client was never heard.
+
+    Returns:
+        The values, how sure they are, and what to mind.
 
     Example:
         fedworth.value(utilities, "fedsv")["north"].value

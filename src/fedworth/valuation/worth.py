@@ -20,6 +20,10 @@ class Worth:
     """What one client is worth; None where there is no value, or where an error is not known.
 
     Sorting a valuation sorts these by value, clients without one first.
+
+    Example:
+        line = report["north"]
+        print(line.value, line.low, line.high, line.share, line.rank, line.ranks)
     """
 
     client: str

@@ -48,11 +48,23 @@ def complete_by_models(
     earlier: ModelCompletion | None = None,
     progress: Progress = silent,
 ) -> ModelCompletion:
-    """Every coalition of the heard clients in every round; `seen` are the utilities of the participants' coalitions.
+    """Predict what absent clients would have answered, and measure every coalition of the heard clients in every
+    round.
 
-    Coalitions are averaged by `weighting`, or as fits the federation, and aggregated as its server did, or `as_average`
-    if so asked. The rounds of an `earlier` completion stay as they were then, unless it does not know all clients that
-    were heard since.
+    Args:
+        ledger: The recorded federation.
+        oracle: Measures coalitions of heard and predicted models.
+        seen: The utilities of the participants' coalitions, from `observe`.
+        weighting: How a coalition's models are averaged; as fits the federation if it is not given.
+        as_average: Take the server for one that averages, although its models say otherwise.
+        earlier: A completion of the first rounds: they stay as they were, unless new clients were heard since.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        An estimate of every cell, with its variance.
+
+    Example:
+        completion = fedworth.complete_by_models(ledger, oracle, fedworth.observe(ledger, oracle))
     """
     _refuse_others(ledger, seen)
     weighting = weighting or ledger.default_weighting

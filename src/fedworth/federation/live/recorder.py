@@ -216,13 +216,23 @@ def record_into(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> LiveRecorder:
-    """A recorder for a new ledger, or (`resume`) for one that a stopped server left. This alone may raise.
+    """A recorder for a training loop of your own. Only this call may raise: what goes wrong later never reaches the
+    training.
 
-    `rule` is what the server makes of its clients' models, if it is not the weighted mean; it goes into the header.
-    With `real_weights` clients report any weight above 0 instead of a number of samples.
+    Args:
+        folder: A folder that is not there yet, or with `resume` a ledger.
+        clients: Who is expected; more may join.
+        aggregation: How the server averages: by `samples`, or `uniform`.
+        rule: What the server makes of its clients' models, if it is not the weighted mean.
+        real_weights: Clients report any weight above 0 instead of a number of samples.
+        settings: What else to write into the ledger's head.
+        resume: Go on with the ledger that a stopped server left.
+
+    Returns:
+        A recorder: `start_round`, `client_model`, `client_failed`, `end_round`, `close`.
 
     Example:
-        recorder = fedworth.record_into("my.ledger", ["north", "south"])
+        recorder = fedworth.record_into("new.ledger", ["north", "south"])
     """
     place = Path(folder)
     if resume and is_ledger(place):

@@ -14,7 +14,43 @@ LATER = {"copies_shuffled"}
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """A federation to simulate; the defaults are the demonstration's."""
+    """A federation to simulate; the defaults are the demonstration's.
+
+    Args:
+        dataset: `digits`, `mnist`, `fashion-mnist`, `cifar10`, `synthetic` or `synthetic-iid`.
+        alpha: α of synthetic data.
+        beta: β of synthetic data.
+        train_limit: At most so many training samples in all.
+        test_limit: At most so many test samples.
+        partition: `two-class`, `iid`, or `natural` (synthetic data's own).
+        n_clients: How many clients.
+        copies: Pairs (i, j): client i has the data of client j.
+        copies_shuffled: A copy has its samples in another order.
+        noise_shares: The share of noisy samples of each client.
+        noise_strength: Noise in standard deviations of the features.
+        flip_shares: The share of wrong labels of each client.
+        model: `logistic`, `mlp`, `cnn`, `vgg16` or `vgg16-bn`.
+        hidden: Widths of hidden layers.
+        width_divisor: Divides the widths of vgg16.
+        dtype: `float32` or `float64`.
+        n_rounds: How many rounds.
+        n_participants: How many clients are asked in a round.
+        everyone_heard: All are asked in the first round.
+        n_steps: Local steps a round.
+        n_epochs: Local epochs a round, instead of steps.
+        batch_size: Samples a step; all if it is not given.
+        schedule: How the learning rate falls: `constant`, `decay`, `proposition-2`, `proposition-2-li`.
+        rate: The learning rate.
+        decay: With `decay`: rate / (1 + decay · round).
+        convexity: μ of the proposition's schedules.
+        smoothness: L₂ of the proposition's schedules.
+        aggregation: `uniform`, or by `samples`.
+        with_truth: Train the absent clients too, apart, so that the truth is known.
+        seed: Of everything drawn.
+
+    Example:
+        settings = fedworth.SimulationSettings(dataset="digits", n_clients=6, copies=((5, 0),), n_rounds=5)
+    """
 
     dataset: DatasetName = "digits"
     alpha: float = 1.0

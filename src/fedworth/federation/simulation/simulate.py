@@ -57,10 +57,20 @@ def simulate(
     resume: bool = False,
     progress: Progress = silent,
 ) -> Ledger:
-    """Train a federation as the settings say and record it at `folder`, or finish a killed run's.
+    """Train a federation as the settings say, and record it in a ledger.
+
+    Args:
+        settings: The federation.
+        folder: Where its ledger is written.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+        resume: Go on with a ledger that a killed run left.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        The ledger, closed.
 
     Example:
-        ledger = fedworth.simulate(fedworth.SimulationSettings(n_clients=6, copies=()), "my.ledger")
+        ledger = fedworth.simulate(fedworth.SimulationSettings(n_clients=4, n_rounds=3), "new.ledger")
     """
     folder, dataset = Path(folder), _dataset(settings, data_folder)
     federation, task = _federation(settings, dataset), _task(settings, dataset)
@@ -88,7 +98,14 @@ def simulation_of(ledger: Ledger) -> SimulationSettings:
 
 
 def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
-    """The task of a simulated federation, remade from its settings and checked to be the same.
+    """The task of a simulated federation, made again from its settings.
+
+    Args:
+        ledger: The ledger of a simulation.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+
+    Returns:
+        The task, checked to be the one that the federation had.
 
     Example:
         task = fedworth.task_of(fedworth.open_ledger("runs/demo/ledger"))

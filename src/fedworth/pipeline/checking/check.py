@@ -66,6 +66,15 @@ class Check:
 def check_values(ledger: Ledger, task: Task, settings: ValuingSettings, *, progress: Progress = silent) -> Check:
     """Try on this federation what must hold of its values.
 
+    Args:
+        ledger: The recorded federation.
+        task: What its models are judged by.
+        settings: How it is valued.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        What was tried, and whether it held.
+
     Example:
         fedworth.check_values(ledger, task, fedworth.ValuingSettings())
     """

@@ -16,6 +16,13 @@ LANE = 11
 def comparison_html(comparison: Comparison, settings: PageSettings | None = None) -> str:
     """The page of a comparison.
 
+    Args:
+        comparison: What `compare_reports` found.
+        settings: Title, nouns and date.
+
+    Returns:
+        One HTML file that needs nothing else.
+
     Example:
         Path("compare.html").write_text(fedworth.comparison_html(comparison))
     """

@@ -41,6 +41,14 @@ WORDS = (
 def page_html(report: Report, settings: PageSettings | None = None, *, rewards: Rewards | None = None) -> str:
     """The whole page of a report.
 
+    Args:
+        report: What is shown.
+        settings: Title, nouns and date.
+        rewards: Show these rewards too.
+
+    Returns:
+        One HTML file that needs nothing else.
+
     Example:
         Path("report.html").write_text(fedworth.page_html(report, fedworth.PageSettings(title="Sepsis model")))
     """

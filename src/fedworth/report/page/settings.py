@@ -7,7 +7,18 @@ from fedworth.errors import UsageError
 
 @dataclass(frozen=True)
 class PageSettings:
-    """How a page calls things; nothing here changes a number."""
+    """How a page calls things; nothing here changes a number.
+
+    Args:
+        title: The page's title; the report's if it is not given.
+        noun: What one client is called.
+        nouns: What several are called.
+        date: A date to print; none is taken from the clock.
+        command: The command that made the report, to be shown on it.
+
+    Example:
+        html = fedworth.page_html(report, fedworth.PageSettings(noun="hospital", nouns="hospitals"))
+    """
 
     title: str | None = None  # None: the report's
     noun: str = "client"

@@ -41,8 +41,17 @@ def statement_html(
 ) -> str:
     """One client's statement.
 
+    Args:
+        report: The report that the statement is from.
+        client: Whose statement it is.
+        settings: Title, nouns and date.
+        rewards: Tell the client its own reward too.
+
+    Returns:
+        One HTML file, without name, value or extreme of another client.
+
     Example:
-        Path("north.html").write_text(fedworth.statement_html(report, "North"))
+        Path("north.html").write_text(fedworth.statement_html(report, "north"))
     """
     settings = settings or PageSettings()
     line = report[client]  # refuses a client that is not there

@@ -66,7 +66,14 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
 
 
 def plot_panel(panel: Panel, ax: Any = None) -> Any:
-    """One panel of a study's picture on axes of yours, or of a new figure; the axes.
+    """One panel of a study's picture.
+
+    Args:
+        panel: One of the `panels` of what `study` found.
+        ax: The matplotlib axes to draw on; those of a new figure if there are none.
+
+    Returns:
+        The axes that were drawn on; nothing is shown.
 
     Example:
         found = fedworth.study("fairness", "runs/studies", datasets=["digits"], seeds=[0])

@@ -44,7 +44,17 @@ NOTHING_YET = "nothing measured yet"
 
 
 class FastOracle:
-    """Measures utilities by the fastest way that agrees with the plain loop; by default a thread a processor."""
+    """Measures utilities by the fastest way that agrees with the plain loop.
+
+    Args:
+        task: What models are judged by.
+        measure: `loss`, or a measure of the task such as `accuracy`.
+        n_threads: How many threads; one a processor if it is not given.
+
+    Example:
+        oracle = fedworth.FastOracle(task)
+        print(oracle.describe())
+    """
 
     def __init__(self, task: Task, measure: Measure = "loss", n_threads: int | None = None) -> None:
         if n_threads is not None and n_threads < 1:

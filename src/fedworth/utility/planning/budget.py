@@ -35,7 +35,16 @@ class BudgetStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Budget:
-    """The most utilities to measure, and the most seconds to spend on it; what is known already costs nothing."""
+    """The most utilities to measure, and the most seconds to spend on it; what is known already costs nothing.
+
+    Args:
+        evaluations: The most utilities to measure; no limit if it is not given.
+        seconds: The most seconds to spend.
+        clock: Says what time it is.
+
+    Example:
+        utilities = fedworth.observe(ledger, oracle, budget=fedworth.Budget(seconds=60))
+    """
 
     evaluations: int | None = None
     seconds: float | None = None

@@ -29,7 +29,17 @@ MOST_PERMUTATIONS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """Exact or Monte Carlo, and how a Monte Carlo plan is drawn."""
+    """Exact or Monte Carlo, and how a Monte Carlo plan is drawn.
+
+    Args:
+        permutations: Monte Carlo over so many permutations, or `auto`; every coalition if it is not given.
+        sampler: How FedSV and the heard round are estimated: `stratified`, or by `permutations`.
+        with_fedsv: Measure what only FedSV needs, too.
+        most_of_a_round: Measure every coalition of rounds with at most so many participants; others are estimated.
+
+    Example:
+        settings = fedworth.ValuingSettings(plan=fedworth.PlanSettings(permutations=100))
+    """
 
     permutations: int | Literal["auto"] | None = None
     sampler: Sampler = DEFAULT_SAMPLER  # how FedSV and the heard round are estimated
@@ -50,8 +60,14 @@ def choose_plan(
 ) -> Plan:
     """The cells to measure of a federation in which these took part, (n_rounds, n_clients).
 
-    `with_truth`: as if everyone had taken part in every round. Equal arguments give equal plans, and a plan with more
-    permutations begins with those of a smaller one.
+    Args:
+        participants: Who took part in which round, as `participation` gives it.
+        settings: Exact, or how many permutations; exact if there are none.
+        with_truth: Plan as if everyone had taken part in every round.
+        seed: Of whatever is drawn: equal arguments give equal plans.
+
+    Returns:
+        The cells to measure; a plan with more permutations begins with those of a smaller one.
 
     Example:
         plan = fedworth.choose_plan(fedworth.participation(ledger), fedworth.PlanSettings(permutations=100))

@@ -1,0 +1,90 @@
+"""What a reader of README and docstrings has: a ledger, a task in a file, models in a folder, own utilities."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from sklearn.linear_model import LogisticRegression
+
+import fedworth
+
+NAMES = ("north", "south", "west")
+SMALL = fedworth.SimulationSettings(
+    n_clients=3, n_participants=2, n_rounds=3, train_limit=90, test_limit=60, n_steps=1, seed=5
+)
+TASK = """
+from fedworth import open_ledger, task_of
+
+task = task_of(open_ledger("runs/demo/ledger"))
+"""
+
+
+def lay_out(folder: Path) -> None:
+    """Write into `folder` what examples read from the disk."""
+    fedworth.run(fedworth.RunSettings(SMALL), folder / "runs" / "demo")
+    simulated = fedworth.open_ledger(folder / "runs" / "demo" / "ledger")
+    (folder / "mytask.py").write_text(TASK)
+    _record(simulated, folder / "my.ledger")
+    _keep(simulated, folder / "kept-models")
+    utilities = fedworth.observe(
+        fedworth.open_ledger(folder / "my.ledger"), fedworth.LoopOracle(fedworth.task_of(simulated))
+    )
+    fedworth.save_utilities(utilities, folder / "mine.npz")
+    fedworth.save_completion(fedworth.complete(utilities), folder / "completion.npz")
+    for name in ("a", "b"):
+        fedworth.write_report(fedworth.compare(utilities, title=name), folder / name)
+
+
+def _record(simulated: fedworth.Ledger, place: Path) -> None:
+    """The same rounds, of clients that have names."""
+    writer = fedworth.create_ledger(place, NAMES, aggregation="uniform")
+    for round_ in simulated.rounds():
+        answers = {NAMES[k]: fedworth.Answer(model, 30) for k, model in round_.client_models.items()}
+        writer.record_round(round_.global_model, answers)
+    writer.release()
+
+
+def _keep(simulated: fedworth.Ledger, place: Path) -> None:
+    for number, round_ in enumerate(simulated.rounds()):
+        (place / f"{number:03d}").mkdir(parents=True)
+        save_file(round_.global_model, place / f"{number:03d}" / "global.safetensors")
+        for k, model in round_.client_models.items():
+            save_file(model, place / f"{number:03d}" / f"{NAMES[k]}.safetensors")
+    (place / "samples.json").write_text(json.dumps(dict.fromkeys(NAMES, 30)))
+
+
+def names_of_a_reader() -> dict[str, Any]:
+    """What examples call by name, from the folder that they run in."""
+    from matplotlib.figure import Figure
+
+    ledger, task = fedworth.open_ledger("my.ledger"), fedworth.load_task("mytask.py:task")
+    utilities, report = fedworth.load_utilities("mine.npz"), fedworth.read_report("a/report.json")
+    whole = fedworth.report_on(ledger, task, fedworth.ValuingSettings(), "whole.report")
+    round_ = next(iter(ledger.rounds()))
+    return {
+        "fedworth": fedworth,
+        "numpy": np,
+        "torch": torch,
+        "Path": Path,
+        "ledger": ledger,
+        "task": task,
+        "oracle": fedworth.LoopOracle(task),
+        "utilities": utilities,
+        "completion": fedworth.load_completion("completion.npz"),
+        "report": whole,
+        "valuation": whole.chosen,
+        "comparison": fedworth.compare_reports([report, report], ["June", "July"]),
+        "axes": Figure().subplots(),
+        "model": round_.global_model,
+        "answer": round_.client_models[0],
+        "module": task.module,
+        "test_loader": [(task.inputs, task.labels)],
+        "fitted": LogisticRegression().fit(np.eye(4), [0, 1, 0, 1]),
+        "test_inputs": np.eye(4),
+        "test_labels": np.array([0, 1, 0, 1]),
+        "weights": np.zeros(3),
+        "my_loss": lambda found: float(np.abs(found["weights"]).sum()),
+    }
