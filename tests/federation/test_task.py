@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedworth.errors import DataError
+from fedworth.errors import DataError, ModelError
 from fedworth.federation.task import Task
 
 INPUTS, LABELS = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])
@@ -56,3 +56,13 @@ def test_another_test_set_has_another_fingerprint(inputs, labels):
 def test_a_test_set_that_cannot_be_judged_on_is_refused(inputs, labels, message):
     with pytest.raises(DataError, match=message):
         task(inputs, labels)
+
+
+def test_inputs_that_the_module_cannot_take_are_refused_with_what_was_found():
+    wide = Task(nn.Linear(3, 2), torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1]))
+    with pytest.raises(
+        ModelError, match=r"cannot take.*\(4, 3\) torch.float64 and a model of torch.float32.*\.float\(\)"
+    ):
+        wide.outputs(wide.state)
+    with pytest.raises(ModelError, match=r"cannot take the test set"):
+        Task(nn.Linear(5, 2), torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])).outputs(nn.Linear(5, 2).state_dict())

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedworth.errors import DataError, unknown_name
+from fedworth.errors import DataError, ModelError, unknown_name
 from fedworth.federation.exchanged import exchanged_names
 from fedworth.federation.losses.criterion import Criterion, Loss
 from fedworth.federation.losses.named import DEFAULT, OwnFunction, identity_of, loss_of, own_criterion
 from fedworth.federation.rules.rule import Rule
-from fedworth.federation.samples import each, gathered, outputs_of, rows, tensors_of
+from fedworth.federation.samples import Inputs, each, gathered, outputs_of, rows, tensors_of
 from fedworth.ledger.model import Model
 from fedworth.names import LossName, Measure
 
@@ -94,9 +94,13 @@ class Task:
         return {name: own[name] for name in exchanged_names(self.exchanged, own)}
 
     def outputs(self, model: Model, which: slice | torch.Tensor = slice(None)) -> torch.Tensor:
-        """What a model makes of some of the samples."""
+        """What a model makes of some of the samples; a ModelError if the module cannot take them."""
         model = {name: tensor.to(self.device) for name, tensor in model.items()}
-        return outputs_of(self.module.eval(), model, rows(self.inputs, which))
+        inputs = rows(self.inputs, which)
+        try:
+            return outputs_of(self.module.eval(), model, inputs)
+        except RuntimeError as error:  # what torch raises of shapes and dtypes that do not fit
+            raise ModelError(f"the module cannot take the test set: {_mismatch(error, inputs, model)}") from error
 
     def to(self, device: torch.device | str) -> "Task":
         """The same task on a device, where coalitions are then evaluated; the module is a copy."""
@@ -132,6 +136,16 @@ class Task:
             for name, tensor in sorted(self.module.state_dict().items()):
                 if name not in exchanged:
                     yield f"{name} {hashlib.sha256(_bytes_of(tensor)).hexdigest()}"
+
+
+def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
+    """What torch says of inputs that do not fit, what was found, and what to do."""
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    shown = ", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors_of(inputs))
+    kinds = ", ".join(sorted({str(tensor.dtype) for tensor in model.values()}))
+    return (
+        f"{said} (found inputs {shown} and a model of {kinds}); give inputs of the module's own kind, as .float() does"
+    )
 
 
 def task_from_loader(module: nn.Module, batches: Iterable[object], **more: Any) -> Task:

@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from fedworth.errors import ModelError
 from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.federation.losses.criterion import Criterion
 from fedworth.federation.samples import widened
@@ -165,5 +166,5 @@ class PlainRound:
         wide = replace(self, task=task)
         try:
             return wide if np.isfinite(wide.before.losses).all() else None
-        except (RuntimeError, ValueError):
+        except (ModelError, RuntimeError, ValueError):
             return None
