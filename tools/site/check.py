@@ -58,7 +58,7 @@ def broken(path: Path) -> Iterator[str]:
 
 def in_browser(site: Path, pages: list[Path]) -> list[str]:
     """What Chromium sees go wrong; without one, a line says so."""
-    found = os.environ.get("FEDWORTH_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    found = chromium()
     if found is None:
         print("no Chromium: the site was not opened in a browser; apt-get install chromium, or set FEDWORTH_CHROMIUM")
         return []
@@ -74,6 +74,11 @@ def in_browser(site: Path, pages: list[Path]) -> list[str]:
         ]
         browser.close()
     return wrong
+
+
+def chromium() -> str | None:
+    """The browser of this machine, or the one that FEDWORTH_CHROMIUM names."""
+    return os.environ.get("FEDWORTH_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def _opened(browser: Any, address: str, path: str, window: dict[str, Any]) -> list[str]:
