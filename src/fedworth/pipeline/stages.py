@@ -55,7 +55,7 @@ class ValuingSettings:
         oracle: `fast`, or `loop`: plain and slow.
         as_average: Take the server for one that averages, although its models say otherwise.
         plan: Which coalitions are measured.
-        completion: What ComFedSV rests on: `models` or `factors`.
+        completion: What ComFedSV rests on: `models`, `kernel` or `factors`.
         factors: Rank and penalty of the factors.
         auto_rank: Choose both by cross-validation.
         unseen: Coalitions that no round has shown: `refuse`, or count as `zero`.

@@ -44,8 +44,17 @@ def complete_by_kernel(
 ) -> KernelCompletion:
     """Every coalition of the heard clients in every round, from the seen utilities alone.
 
-    `likeness` (n_clients, n_clients) says how alike clients are, as `compared_by` found it; without it the utilities
-    say so. `weights` are what clients count in a mean; without them all count alike.
+    Args:
+        matrix: The measured utilities.
+        likeness: (n_clients, n_clients): how alike clients are; the utilities say so if it is not given.
+        weights: What clients count in a mean; all count alike if they are not given.
+        compared_by: What found the likeness, to be said in the report.
+
+    Returns:
+        An estimate of every cell, with its variance.
+
+    Example:
+        completion = fedworth.complete_by_kernel(utilities)
     """
     if matrix.is_truth:
         raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
