@@ -16,5 +16,22 @@ __all__ = ["identity", "record"]
 
 @wraps(live.record)
 def record(recorded: Any, **options: Any) -> Any:
-    """As `federation.live.flower.record`; the recording can value its rounds while it trains."""
+    """A grid, or a strategy of the old API, that does what `recorded` does and records every round into a ledger.
+
+    The training stays as it is, to the last bit, unless `hear_everyone` is asked for.
+
+    Args:
+        recorded: Flower's grid; of the old API, the strategy.
+        **options: `ledger` is the folder to write. `strategy` is looked at for its rule and for the metric that it
+            weights by; `rule`, `weighted_by`, `aggregation` and `real_weights` say these where it does not. `arrays`
+            names the record that holds the model, `clients` who is expected. `hear_everyone=N` waits for N nodes and
+            asks all of them in the first round, which changes the training. `keys_last=True` if nodes are
+            authenticated, `resume=True` after a stop. Of the old API: `names` of the tensors, and `n_rounds`.
+
+    Returns:
+        What to give the strategy in place of the grid. Call its `close` with the final model.
+
+    Example:
+        grid = fedworth.flower.record(grid, ledger="my.ledger", strategy=strategy)
+    """
     return live.record(recorded, **{"valued_by": values_so_far, **options})

@@ -19,6 +19,9 @@ __all__ = ["EveryoneHeardFedAvg", "RoundRecorder", "record"]
 class RoundRecorder(live.RoundRecorder):
     """Writes every training round of a job into a ledger, and values the rounds so far for a controller that asks.
 
+    Example:
+        job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
+
     NVFlare makes its components from their class's place, so the one that can value is a class of its own.
     """
 
@@ -28,7 +31,19 @@ class RoundRecorder(live.RoundRecorder):
 
 
 def record(job: Any, *, ledger: str | Path, **options: Any) -> RoundRecorder:
-    """Give the server of a `FedJob`, or of a recipe, a recorder; it is the server's component `fedworth`."""
+    """Give the server of a job a recorder; it is the server's component `fedworth`, listens, and changes nothing.
+
+    Args:
+        job: A `FedJob`, or a recipe.
+        ledger: The folder to write, on the server.
+        **options: `aggregation` (`samples` or `uniform`), `task_name` (`train`) and `resume` of the `RoundRecorder`.
+
+    Returns:
+        The recorder.
+
+    Example:
+        fedworth.nvflare.record(job, ledger="my.ledger")
+    """
     of_recipe = getattr(job, "job", None) or getattr(job, "_job", None)
     server: Any = job if callable(getattr(job, "to_server", None)) else of_recipe
     if not callable(getattr(server, "to_server", None)):
