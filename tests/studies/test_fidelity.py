@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from fedworth.errors import UsageError
+from fedworth.storage import make_folder, write_json
 from fedworth.studies.fidelity.bars import claims_of
 from fedworth.studies.fidelity.numbers import found_in, grouped
 from fedworth.studies.fidelity.settings import setting_of
 from fedworth.studies.fidelity.study import findings, lines_of
-from fedworth.studies.reproduce import STUDIES, Request, trials_of
+from fedworth.studies.reproduce import STUDIES, Request, reproduce, trials_of
 from fedworth.studies.trials.settings import extents_of
+from fedworth.studies.trials.trial import Bench
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -78,6 +81,43 @@ def test_every_setting_of_the_page_has_a_name_of_its_own_and_fresh_seeds():
     assert len(set.union(*names.values())) == len(names)
 
 
+def test_ten_clients_are_shown_on_seeds_that_nothing_was_chosen_on():
+    for dataset, extent in extents_of("page", "fidelity").items():
+        made = trials_of(STUDIES["fidelity"], Request("page"), dataset, extent)
+        assert made[0].federation.seed == (100 if made[0].federation.n_clients == 10 else 0)
+        if made[0].federation.n_clients == 10:
+            assert len(made) >= (5 if made[0].federation.model == "cnn" else 20)
+
+
+def test_noisy_labels_of_ten_clients_have_as_many_participants_as_the_others():
+    extent = extents_of("page", "fidelity")["mnist-labels-10"]
+    federation = trials_of(STUDIES["fidelity"], Request("page"), "mnist-labels-10", extent)[0].federation
+    assert (federation.n_clients, federation.n_participants) == (10, 3)
+    assert federation.flip_shares == (0.3, 0.3, *[0.0] * 8)
+    assert setting_of(federation.document()) == "mnist, noisy labels, T = 10"
+
+
+def test_the_coverage_of_every_completion_is_shown():
+    rows = {"digits": [row_of({"truth": TRUTH, "models": NEAR, "kernel": FAR, "fedsv": FAR})]}
+    (line,) = findings(rows).lines
+    assert "– / 0.10 / 0.90" in line
+
+
+def test_what_a_folder_has_is_written_down_without_running_anything(tmp_path):
+    bench, asked = Bench(tmp_path), Request("tiny", as_far_as_run=True)
+    with pytest.raises(UsageError, match="no trial of this study"):
+        reproduce("fidelity", asked, bench)
+    extent = extents_of("tiny", "fidelity")["digits"]
+    done, *left = trials_of(STUDIES["fidelity"], asked, "digits", extent)
+    assert left
+    row = row_of({"truth": TRUTH, "models": NEAR, "fedsv": FAR})
+    make_folder(tmp_path / "trials")
+    write_json(tmp_path / "trials" / f"{done.key}.json", row)
+    found = reproduce("fidelity", asked, bench)
+    assert [cells[2] for cells in found.rows] == [1, 1]
+    assert "`fedworth reproduce fidelity --as-far-as-run --scale tiny`" in (tmp_path / "fidelity.md").read_text()
+
+
 def test_bars_are_held_or_not():
     rows = {"digits": [row_of({"truth": TRUTH, "models": NEAR, "fedsv": FAR, "factors": FAR}, seed=s) for s in (0, 1)]}
     held = {claim.what.rpartition(": ")[2]: claim.holds for claim in findings(rows).claims}
@@ -89,6 +129,13 @@ def test_bars_are_held_or_not():
     }
     wrong = {"digits": [row_of({"truth": TRUTH, "models": FAR, "fedsv": NEAR, "factors": NEAR})]}
     assert not any(claim.holds for claim in findings(wrong).claims)
+
+
+def test_a_bar_says_where_fewer_seeds_were_run_than_it_asks_for():
+    rows = {"digits": [row_of({"truth": TRUTH, "models": NEAR, "fedsv": FAR, "factors": FAR}, seed=s) for s in (0, 1)]}
+    assert findings(rows).claims[0].why.endswith("2 of the 20 seeds that it asks for")
+    many = [{**row, "seed": seed} for seed in range(20) for row in rows["digits"][:1]]
+    assert findings({"digits": many}).claims[0].why.endswith("20 seeds")
 
 
 def test_other_batches_are_held_to_the_other_methods_gap():

@@ -30,6 +30,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--scale", default="quick", help="quick (default: a quarter of an hour), page (as docs/results.md), paper"
     )
     parser.add_argument("--seeds", metavar="A-B|A,B", help="the seeds to run (default: those of the scale)")
+    parser.add_argument(
+        "--as-far-as-run", action="store_true", help="run nothing: write down what the folder has of the study"
+    )
     parser.add_argument("--jobs", type=whole, metavar="N", help="trials side by side (default: one a processor)")
     parser.add_argument(
         "--device",
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
     seeds = seeds_from(args.seeds) if args.seeds else ()
     device_named(args.device)
-    request = Request(checked_name("scale", args.scale), tuple(args.dataset), seeds)
+    request = Request(checked_name("scale", args.scale), tuple(args.dataset), seeds, args.as_far_as_run)
     outcomes = []
     with progress_bars() as progress:
         bench = Bench(args.out, args.data, progress, n_jobs=args.jobs or n_processors(), device=args.device)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from fedworth.errors import unknown_name
+from fedworth.errors import UsageError, unknown_name
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.names import Scale, checked_name
 from fedworth.storage import Place, make_folder, write_whole
@@ -67,11 +67,13 @@ class Request:
     scale: Scale = "quick"
     datasets: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    as_far_as_run: bool = False  # whether nothing is run: what the folder has is written down
 
     def command(self, study: str) -> str:
         """The command that asks for it."""
         options = [f"--dataset {name}" for name in self.datasets]
         options += [f"--seeds {','.join(map(str, self.seeds))}"] if self.seeds else []
+        options += ["--as-far-as-run"] if self.as_far_as_run else []
         return " ".join(["fedworth reproduce", study, *options, f"--scale {self.scale}"])
 
 
@@ -94,6 +96,8 @@ def reproduce(name: str, request: Request, bench: Bench) -> Outcome:
     study = STUDIES[name]
     extents = extents_of(request.scale, name, request.datasets)
     planned = {dataset: trials_of(study, request, dataset, extent) for dataset, extent in extents.items()}
+    if request.as_far_as_run:
+        planned = _as_far_as_run(planned, bench)
     rows = _run(study, planned, bench)
     outcome = study.findings(rows)
     _write(outcome, study, _account(name, request, planned, bench), bench.folder)
@@ -137,8 +141,17 @@ def write_pages(folder: Path) -> None:
 
 def trials_of(study: Study, request: Request, dataset: str, extent: Extent) -> list[Trial]:
     """The trials of one data set: on the seeds asked for, or on those of the scale."""
-    seeds = request.seeds or tuple(range(study.first_seed, study.first_seed + extent.n_seeds))
+    first = study.first_seed + extent.first_seed
+    seeds = request.seeds or tuple(range(first, first + extent.n_seeds))
     return study.trials(setup_of(request.scale, dataset), extent, seeds)
+
+
+def _as_far_as_run(planned: dict[str, list[Trial]], bench: Bench) -> dict[str, list[Trial]]:
+    """Those of the trials whose rows are on disk, and the data sets that have any."""
+    done = {dataset: [trial for trial in trials if is_done(trial, bench)] for dataset, trials in planned.items()}
+    if not any(done.values()):
+        raise UsageError(f"{bench.folder}: no trial of this study has been run there; run it without --as-far-as-run")
+    return {dataset: trials for dataset, trials in done.items() if trials}
 
 
 def _run(study: Study, planned: dict[str, list[Trial]], bench: Bench) -> dict[str, Sequence[Row]]:

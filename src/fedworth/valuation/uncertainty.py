@@ -8,8 +8,8 @@ Out: `Uncertainty`, which a valuation carries.
     rank interval     1 + those above with P > .95,  up to  n − those below with P > .95
     trust             r = rms(sd) / sd(values): below .3 clients can be told apart, up to 1 roughly, above not at all
 
-r predicts how far the values are from the truth: over simulated federations its rank correlation with the real error
-was .82 (`docs/fidelity.md`).
+r predicts how far the values are from the truth; `docs/fidelity.md` has its rank correlation with the real error over
+simulated federations.
 """
 
 import math

@@ -27,9 +27,10 @@ def _special(setup: Setup, extent: Extent) -> dict[str, Any]:
     match extent.special:
         case "noisy data":
             return {**sized, "noise_shares": NOISE_SHARES}
-        case "noisy labels":  # a tenth of them a round
+        case "noisy labels":
             n_noisy = NOISY_OF_TEN * n // 10
-            return {**sized, "n_participants": n // 10, "flip_shares": (FLIPPED,) * n_noisy + (0.0,) * (n - n_noisy)}
+            few = {} if n == N else {"n_participants": n // 10}
+            return {**sized, **few, "flip_shares": (FLIPPED,) * n_noisy + (0.0,) * (n - n_noisy)}
         case "batches":
             return {**sized, **copied, "copies_shuffled": True}
         case "samples":

@@ -129,7 +129,7 @@ FIDELITY_SETUPS: Mapping[str, Setup] = {
     **dict.fromkeys(("digits", "digits-unheard"), Setup("digits", "logistic", rate=0.5, n_steps=5, batch_size=None)),
     **dict.fromkeys(("synthetic-50", "synthetic-batches", "synthetic-samples"), PAPER_SETUPS["synthetic"]),
     **dict.fromkeys(("mnist-10", "mnist-50", "mnist-unheard", "mnist-batches"), PAPER_SETUPS["mnist"]),
-    **dict.fromkeys(("mnist-noisy", "mnist-iid"), PAPER_SETUPS["mnist"].iid()),
+    **dict.fromkeys(("mnist-noisy", "mnist-labels-10", "mnist-iid"), PAPER_SETUPS["mnist"].iid()),
     **dict.fromkeys(("mnist-30-20", "mnist-30-50", "mnist-100-20", "mnist-100-50"), PAPER_SETUPS["mnist"]),
     "mnist-labels": _ONE_STEP,
     "mnist-cnn": CONVOLUTIONAL,
