@@ -9,10 +9,6 @@ else is refused, unless its server is to be taken for one that averages.
                          and noise move every member alike, so the coalition's model is still their weighted mean
     all others           every coalition's model is made by the rule, then evaluated by the plain loop
 
-Clients may add noise to their answers (local differential privacy). It is in every utility, and no interval knows of
-it: so some answers get noise of the same size twice more, and are measured alone. The spread of the two says what other
-noise would have given, their distance from the answer as sent what noise costs on the average.
-
 Simulated ledgers were averaged by fedworth itself; `verify` checks them, and nothing here reads them twice.
 """
 
@@ -22,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedworth.arrays import Utilities
 from fedworth.errors import ModelError, UsageError
@@ -34,11 +29,9 @@ from fedworth.federation.rules.rule import LinearRule, Rule, State, WeightedMean
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Measure, Weighting
+from fedworth.utility.client_noise import noise_notes
 from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle
 from fedworth.utility.weighting import Mixtures
-
-MOST_ROUNDS, MOST_ANSWERS = 3, 8
-"""Rounds, and answers of each, on which the clients' noise is tried out."""
 
 TOGETHER = 8
 """Coalitions' models that are held in memory at once."""
@@ -66,7 +59,7 @@ class Server:
 def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
     """The oracle that measures what this ledger's server would have made of a coalition, or a refusal."""
     server = _server_of(ledger, oracle, weighting, as_average=as_average)
-    noisy = noise_notes(ledger, oracle) if isinstance(oracle, TaskOracle) else ()
+    noisy = noise_notes(ledger, oracle, weighting) if isinstance(oracle, TaskOracle) else ()
     return replace(server, notes=server.notes + noisy)
 
 
@@ -186,41 +179,3 @@ def _checked(ledger: Ledger, rule: Rule) -> Checked:
     _KNOWN.clear()
     _KNOWN[key] = (files, checked)
     return checked
-
-
-def noise_notes(ledger: Ledger, oracle: TaskOracle) -> tuple[str, ...]:
-    """What a reader must know of the noise that the task says clients add; nothing if they add none."""
-    noise = oracle.task.client_noise
-    if noise is None or ledger.n_rounds == 0:
-        return ()
-    places = np.unique(np.linspace(0, ledger.n_rounds - 1, MOST_ROUNDS).astype(int)).tolist()
-    found = [_measured(oracle, ledger.open_round(t), noise, seed=t) for t in places]
-    as_sent, first, second = np.concatenate(found, axis=1)  # (n_answers,) each
-    spread = float(np.sqrt(np.mean((first - second) ** 2) / 2))
-    cost = float(np.mean(as_sent) - np.mean([first, second]))
-    return (
-        f"clients add noise of {noise:g} to every number that they send. Values are those of the noisy answers, and "
-        f"their intervals do not hold it: with other noise of that size a lone client's utility differs by about "
-        f"{spread:.2g} a round (standard deviation), and noise costs it {cost:.2g} on the average "
-        f"({len(as_sent)} answers of {len(places)} rounds measured again)",
-    )
-
-
-def _measured(oracle: TaskOracle, round_: Round, noise: float, seed: int) -> np.ndarray:
-    """(3, n_answers): lone utilities as sent, and twice with more noise."""
-    members = sorted(round_.client_models)[:MOST_ANSWERS]
-    sent = [round_.client_models[k] for k in members]
-    models = [*sent, *(_noisier(model, noise, seed, k) for k, model in enumerate([*sent, *sent]))]
-    alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), from_global=False)
-    changed = replace(round_, client_models=dict(enumerate(models)), apart_models={})
-    return oracle.utilities(changed, alone).reshape(3, len(members))
-
-
-def _noisier(model: Model, noise: float, seed: int, place: int) -> Model:
-    generator = torch.Generator().manual_seed(1000 * seed + place)
-    return {
-        name: t + (noise * torch.randn(t.shape, generator=generator, dtype=torch.float64)).to(t.dtype)
-        if t.is_floating_point()
-        else t
-        for name, t in model.items()
-    }
