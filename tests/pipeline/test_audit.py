@@ -153,3 +153,23 @@ def test_the_command_says_step_by_step_what_was_found(folder, tmp_path, capsys):
     capsys.readouterr()
     assert main(["verify", str(folder / "report.json"), "--ledger", str(tmp_path / "elsewhere"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trail"][0]["step"] == "ledger"
+
+
+@pytest.mark.parametrize("name", ["report.csv", "report.md", "report.html"])
+def test_a_page_that_says_something_else_is_not_taken_for_checked(folder, name):
+    assert steps_of(folder)[name].is_checked
+    text = (folder / name).read_text()
+    (folder / name).write_text(text.replace("0", "1", 1))
+    step = steps_of(folder)[name]
+    assert not step.is_checked
+    assert "report.json is what was checked" in step.found
+
+
+def test_other_intervals_break_the_trail(folder):
+    document = json.loads((folder / "report.json").read_text())
+    (comfedsv,) = (each for each in document["valuations"] if each["method"] == "comfedsv")
+    errors = comfedsv["uncertainty"]["standard_deviations"]
+    errors[0] = errors[0] / 10
+    (folder / "report.json").write_text(json.dumps(document))
+    with pytest.raises(ArtefactError, match="the trail breaks at the comfedsv: its intervals are not those"):
+        steps_of(folder)

@@ -91,3 +91,8 @@ def test_a_client_that_is_yet_to_join_may_be_left_out_while_a_federation_trains(
     assert open_ledger(tmp_path / "l").without(["late"]).left_out == ("late",)
     with pytest.raises(UsageError, match="unknown client 'late'"):
         simulate(tiny_settings, tmp_path / "closed").without(["late"])
+
+
+def test_nobody_left_is_refused_before_anything_is_measured(tiny_ledger, tiny_task):
+    with pytest.raises(UsageError, match="every client that took part in a round is left out"):
+        observe(tiny_ledger.without(tiny_ledger.clients), LoopOracle(tiny_task))

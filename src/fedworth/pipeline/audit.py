@@ -4,12 +4,14 @@
     task         its fingerprint is the one that the report names
     utilities    the file beside the report holds the numbers that were valued, measured on that ledger and task
     completion   the file beside the report holds the estimates that were valued, of those utilities
-    values       valuing those utilities again gives the report's values
+    values       valuing those utilities again gives the report's values and intervals
+    papers       report.csv, report.md and report.html say what report.json says: made again, they are the same bytes
 
 A step that fails ends the audit with an error that names it. A step for which something is not at hand is said to be
 unchecked: it is not taken for good.
 """
 
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from fedworth.federation.task_file import task_for
 from fedworth.ledger.heads import passed_through
 from fedworth.ledger.ledger import Ledger, verify_ledger
 from fedworth.names import MethodName, checked_name
+from fedworth.report.files import REWARDS, read_rewards, write_report
+from fedworth.report.page import page_html
 from fedworth.report.report import Report
 from fedworth.trail import SOFTWARE, Trail, fingerprint
 from fedworth.utility.matrix import UtilityMatrix
@@ -70,6 +74,7 @@ def audit(
         *_utilities_steps(report.valuations, kept, trail),
         *_completion_steps(report.valuations, kept),
         *_value_steps(report.valuations, kept),
+        *_paper_steps(report, folder),
         Step("software", True, f"made by {trail.software}, audited by {SOFTWARE}"),
     ]
 
@@ -149,7 +154,34 @@ def _value_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[S
             worst = int(np.nanargmax(np.abs(again.values - valuation.values)))
             found = f"{valuation.values[worst]} in the report, {again.values[worst]} when valued again"
             raise _broken(valuation.method, f"client {valuation.clients[worst]!r} has {found}")
+        if not _same_intervals(again, valuation, CLOSE * scale):
+            raise _broken(valuation.method, "its intervals are not those that it has when valued again")
         yield Step(valuation.method, True, "valued again from its utilities: the same values")
+
+
+def _same_intervals(again: Valuation, valuation: Valuation, atol: float) -> bool:
+    """Whether both are equally sure; intervals of a report may be wider than what valuing again knows of."""
+    if again.intervals is None or valuation.intervals is None:
+        return True
+    return np.allclose(again.intervals, valuation.intervals, rtol=0.0, atol=atol, equal_nan=True)
+
+
+def _paper_steps(report: Report, folder: Path) -> Iterator[Step]:
+    """What stands beside report.json for people to read, held against what would be written for it now."""
+    rewards = read_rewards(folder) if (folder / REWARDS).is_file() else None
+    with tempfile.TemporaryDirectory() as made:
+        write_report(report, made)
+        pages = {"report.csv": [], "report.md": [], "report.html": [page_html(report, rewards=rewards)]}
+        for name, others in pages.items():
+            path = folder / name
+            if not path.is_file():
+                continue
+            texts = [(Path(made) / name).read_bytes(), *(other.encode(errors="backslashreplace") for other in others)]
+            if path.read_bytes() in texts:
+                yield Step(name, True, "says what report.json says")
+            else:
+                how = "not what this fedworth writes for report.json, with its own title and words: changed since, "
+                yield Step(name, False, f"{how}or made with others; report.json is what was checked")
 
 
 def _valued(matrix: UtilityMatrix, method: MethodName, completion: Completion | None) -> Valuation:

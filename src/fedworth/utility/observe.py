@@ -273,6 +273,8 @@ def _refuse_no_rounds(ledger: Ledger) -> None:
     if ledger.n_rounds == 0:
         missing = f" ({len(ledger.missing)} are missing: fedworth verify says why)" if ledger.missing else ""
         raise LedgerError(f"{ledger.folder}: no recorded rounds in it{missing}, so there is nothing to value")
+    if ledger.left_out and not any(ledger.participants(t) for t in range(ledger.n_rounds)):
+        raise UsageError("every client that took part in a round is left out, so nobody is left to be valued")
 
 
 def _refuse_other_federation(ledger: Ledger, plan: Plan) -> None:
