@@ -15,6 +15,9 @@ ALIKE = [
     "ｃlinic-a",
     "CLINIC-Α",  # Greek capital alpha
     "clínic-à",
+    *(f"clinic{dash}a" for dash in "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63"),
+    "\u03f2linic-a",
+    "\u1d04linic-a",
 ]
 
 

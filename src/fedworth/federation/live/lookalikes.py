@@ -6,7 +6,8 @@ The skeleton of a name is what is left when everything that the eye overlooks is
     case                  case folding: A is a, ẞ is ss
     spaces                none at the ends, one where there are several, and none that cannot be seen
     accents               none: é is e; a name that differs in an accent alone is too near to be told apart in a table
-    letters of another alphabet that look like Latin ones, and 0 and 1, which look like o and l
+    dashes                one: ‐ and – and − are -
+    letters of another alphabet that look like Latin ones, small capitals, and 0 and 1, which look like o and l
 
 Two names with one skeleton are taken for one. The letters are a subset of Unicode's own list of confusables (UTS #39):
 the Cyrillic, Greek and Armenian ones that look like Latin letters in common typefaces; capitals first, since some look
@@ -17,11 +18,13 @@ import unicodedata
 
 CAPITALS = str.maketrans("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧАВЕКМНОРСТУХЅІЈԚԜՕՍ", "ABEZHIKMNOPTYXABEKMHOPCTYXSIJQWOU")
 LETTERS = str.maketrans("асеһіјӏорԛгѕѵԝхуьԁԍαειικνορτυχγոսցօքհıɑɡ01", "acehijlopqrsvwxybdgaeiikvoptuxynugoqhiagol")
+FIRST = str.maketrans("ϲϹᴄᴏᴠᴡᴢꜱ−", "cCcovwzs-")  # NFKC would make another letter of some
 
 
 def skeleton(name: str) -> str:
     """What is left of a name when everything that the eye overlooks is taken away."""
-    folded = unicodedata.normalize("NFKC", name).translate(CAPITALS).casefold()
+    dashed = "".join("-" if unicodedata.category(c) == "Pd" else c for c in name).translate(FIRST)
+    folded = unicodedata.normalize("NFKC", dashed).translate(CAPITALS).casefold()
     letters = unicodedata.normalize("NFKD", folded)
     visible = "".join(c for c in letters if unicodedata.category(c) not in ("Mn", "Me", "Cf", "Cc"))
     return " ".join(visible.split()).translate(LETTERS)
