@@ -14,6 +14,7 @@ from scipy import stats
 from fedworth.cli.main import main
 from fedworth.names import Scale
 from fedworth.studies import fairness, models, noisy_data, noisy_labels, rank, spectrum, time, unfairness
+from fedworth.studies.conduct.misconduct import kinds
 from fedworth.studies.reproduce import STUDIES, Request, extent_sentence, trials_of
 from fedworth.studies.results.claims import claim_lines, verdict_and_reason
 from fedworth.studies.results.comparing import all_of, at_setting, bound_claim, left_claim, more_claim, pairs
@@ -444,7 +445,23 @@ def made_up(trial: Trial) -> dict[str, Any]:
         "fidelity": fidelity_of({**values, "models": values["fedsv"], "factors": values["leave-one-out"]}),
     }
     accuracy = {"accuracy": rng.uniform(size=trial.federation.n_rounds).tolist()}
-    return {"seed": trial.federation.seed, **trial.measured(), "reading": {**readings[trial.reading], **accuracy}}
+    readings["measures"] = {"measures": [compared(name, values["fedsv"]) for name in ("comfedsv", "cosine")]}
+    reading = readings.get(trial.reading) or planted(trial)
+    return {"seed": trial.federation.seed, **trial.measured(), "reading": {**reading, **accuracy}}
+
+
+def compared(name: str, values: list[float]) -> dict[str, Any]:
+    """What `compare` would say of a measure."""
+    told = {"values": values, "refusal": None, "evaluations": 10, "cpu_seconds": 0.5}
+    return {"measure": name, **told, "error": 0.5, "rank_correlation": 0.9, "copies_gap": None}
+
+
+def planted(trial: Trial) -> dict[str, Any]:
+    """What `findings` would have read off a federation in which everything is found."""
+    name = trial.reading.removeprefix("findings: ")
+    kind = next(kind for kind in kinds(trial.federation.n_clients) if kind.name == name)
+    found = [{"kind": str(min(kind.found_as)), "clients": list(kind.planted), "sure": 0.99}] if kind.planted else []
+    return {"kind": name, "planted": list(kind.planted), "findings": found, "truth": None}
 
 
 @pytest.mark.parametrize("n_seeds", [1, 2, 5])

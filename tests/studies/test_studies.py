@@ -14,7 +14,7 @@ import fedworth.studies.reproduce as reproducing
 from fedworth.cli.main import main
 from fedworth.errors import DataError, UsageError
 from fedworth.names import CHOICES
-from fedworth.studies.reproduce import PAPERS, STUDIES, Request, reproduce, requests_for, trials_of
+from fedworth.studies.reproduce import PAGES, PAPERS, STUDIES, Request, reproduce, requests_for, trials_of
 from fedworth.studies.results.manifest import accounts_in
 from fedworth.studies.results.page import pages_of
 from fedworth.studies.trials.commit import commit_of_source
@@ -56,7 +56,7 @@ def test_every_study_leaves_numbers_a_picture_and_a_section(done, name):
     assert lines_of(done, name)
     assert (done / "figures" / f"{name}.svg").read_text().startswith("<?xml")
     tuning = "results-appendix.md" if name == "sensitivity" else "results.md"
-    page = (done / (tuning if name in PAPERS else f"{name}.md")).read_text()
+    page = (done / (tuning if name in PAPERS else PAGES[name])).read_text()
     assert f"fedworth reproduce {name} --scale tiny" in page
 
 

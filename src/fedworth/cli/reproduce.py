@@ -14,14 +14,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "reproduce",
-        "Run a study of the paper, or fidelity: numbers, picture, and whether the claims held; resumable by trial.",
+        "Run a study of the paper, or one of fedworth's own: numbers, picture, what held; resumable by trial.",
         "fedworth reproduce fairness --dataset mnist --scale quick --seeds 0-9",
         run,
     )
     parser.add_argument(
         "study",
         help="regime, unfairness, fairness, noisy-data, noisy-labels, spectrum, rank, models, time, sensitivity, "
-        "fidelity; all",
+        "fidelity, measures, findings; all",
     )
     parser.add_argument(
         "--dataset", action="append", default=[], metavar="NAME", help="only this setup of the study (repeatable)"
@@ -52,7 +52,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Run the studies, and show what they found."""
     from fedworth.report.tables import Table
-    from fedworth.studies.reproduce import Request, reproduce, requests_for
+    from fedworth.studies.reproduce import PAGES, Request, reproduce, requests_for
     from fedworth.studies.trials.settings import seeds_from
     from fedworth.studies.trials.trial import Bench
     from fedworth.utility.choices import device_named
@@ -74,5 +74,5 @@ def run(args: argparse.Namespace) -> None:
     for outcome in outcomes:
         show_table(Table(outcome.title, outcome.shown, outcome.lines))
         show_lines([outcome.sentence(), ""])
-    pages = dict.fromkeys("fidelity.md" if outcome.study == "fidelity" else "results.md" for outcome in outcomes)
+    pages = dict.fromkeys(PAGES.get(outcome.study, "results.md") for outcome in outcomes)
     show_lines([f"written: {args.out / page}" for page in pages])

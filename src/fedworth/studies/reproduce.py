@@ -5,7 +5,7 @@ FOLDER/figures/STUDY.csv            the numbers, a line a seed and method
 FOLDER/figures/STUDY.svg            the picture (STUDY-more.svg: the appendix's)
 FOLDER/figures/manifest.json        by study: commit, command, settings
 FOLDER/results.md                   the page, of all of the paper's studies run so far; results-appendix.md beside it
-FOLDER/fidelity.md                  the page of `fidelity`, which is none of the paper's
+FOLDER/fidelity.md findings.md      the pages of studies that are none of the paper's; the first ends with `measures`
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,7 @@ from fedworth.names import Scale, checked_name
 from fedworth.storage import Place, make_folder, write_whole
 from fedworth.studies import (
     fairness,
+    measures,
     models,
     noisy_data,
     noisy_labels,
@@ -29,10 +30,11 @@ from fedworth.studies import (
     time,
     unfairness,
 )
+from fedworth.studies.conduct import study as conduct
 from fedworth.studies.fidelity import study as fidelity
 from fedworth.studies.results.manifest import Account, write_account
 from fedworth.studies.results.outcome import Outcome
-from fedworth.studies.results.page import lone_page, pages_of
+from fedworth.studies.results.page import lone_page, pages_of, part_of_page
 from fedworth.studies.results.pictures import draw
 from fedworth.studies.results.study import Study
 from fedworth.studies.trials.crew import run_side_by_side
@@ -55,9 +57,14 @@ STUDIES: dict[str, Study] = {
         time.STUDY,
         sensitivity.STUDY,
         fidelity.STUDY,
+        measures.STUDY,
+        conduct.STUDY,
     )
 }
-PAPERS = tuple(name for name in STUDIES if name != fidelity.STUDY.name)
+PAGES = {"fidelity": "fidelity.md", "measures": "fidelity.md", "findings": "findings.md"}
+"""Studies of fedworth's own, and the page that each is on."""
+
+PAPERS = tuple(name for name in STUDIES if name not in PAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +207,13 @@ def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> No
     if study.name in PAPERS:
         write_account(figures, study.name, account)
         write_pages(folder)
-    else:
-        write_whole(folder / f"{study.name}.md", lone_page(outcome, study.remarks, account).encode())
+        return
+    own = part_of_page if study.name == "measures" else lone_page
+    make_folder(folder / "parts")
+    write_whole(folder / "parts" / f"{study.name}.md", own(outcome, study.remarks, account).encode())
+    parts = [folder / "parts" / f"{name}.md" for name in PAGES if PAGES[name] == PAGES[study.name]]
+    text = "\n".join(part.read_text(encoding="utf-8") for part in parts if part.is_file())
+    write_whole(folder / PAGES[study.name], text.encode())
 
 
 def extent_sentence(dataset: str, trials: list[Trial]) -> str:

@@ -55,7 +55,7 @@ def test_where_clients_come_in_kinds_nothing_is_said(drawn):
 
 
 def test_few_answers_have_too_few_pairs(drawn):
-    assert alike_pairs(trace([drawn[0][0]] * 4)) == []
+    assert alike_pairs(trace([drawn[0][0]] * 7)) == []
 
 
 def test_copies_with_other_batches_in_a_simulated_federation(tmp_path):

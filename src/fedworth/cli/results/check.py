@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> None:
 def page_of(check: "Check") -> list[str]:
     """The check as a page of text."""
     lines = [check.title, "", check.sentence]
-    lines += [] if check.trust is None else [check.trust]
+    lines += [] if check.trust is None else [check.trust.sentence]
     for test in check.tests:
         lines += ["", f"{test.name}: {test.verdict}", f"    {test.found}."]
-    return lines
+    lines += ["", "findings:" if check.findings else "findings: none"]
+    return [*lines, *(f"    {found.sentence}" for found in check.findings)]

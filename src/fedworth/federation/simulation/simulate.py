@@ -8,7 +8,7 @@ ground truth the absent clients train too; the ledger keeps their models apart, 
 Every draw comes from its own stream of the seed, so a resumed federation gives the same bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,10 @@ from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_l
 from fedworth.names import Aggregation
 from fedworth.storage import Place, Progress, silent
 
+Misconduct = Callable[[int, Model, dict[str, Answer]], dict[str, Answer]]
+"""What becomes of a round's answers (round, global model, answers) before the server has them: for studies of clients
+that cheat. It is no setting, so a federation with it cannot be resumed."""
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -55,6 +59,7 @@ def simulate(
     *,
     data_folder: Place | None = None,
     resume: bool = False,
+    misconduct: Misconduct | None = None,
     progress: Progress = silent,
 ) -> Ledger:
     """Train a federation as the settings say, and record it in a ledger.
@@ -68,6 +73,8 @@ def simulate(
 
     Returns:
         The ledger, closed.
+
+    `misconduct` changes answers before the server has them: for studies of clients that cheat.
 
     Example:
         ledger = fedworth.simulate(fedworth.SimulationSettings(n_clients=4, n_rounds=3), "new.ledger")
@@ -84,7 +91,8 @@ def simulate(
         clients = federation.clients
         writer = create_ledger(folder, clients, aggregation=settings.aggregation, settings=document)
     try:
-        run_rounds(federation, writer, participants_of(settings), with_truth=settings.with_truth, progress=progress)
+        chosen = participants_of(settings)
+        run_rounds(federation, writer, chosen, with_truth=settings.with_truth, misconduct=misconduct, progress=progress)
     finally:
         writer.release()
     return open_ledger(folder)
@@ -144,6 +152,7 @@ def run_rounds(
     *,
     start: Model | None = None,
     with_truth: bool = True,
+    misconduct: Misconduct | None = None,
     progress: Progress = silent,
 ) -> None:
     """Train and record the rounds that the ledger does not have yet, then close it."""
@@ -158,6 +167,8 @@ def run_rounds(
         trained: dict[str, Model] = {}
         answers = answers_of_round(federation, model, chosen, round_index, trained)
         apart = answers_of_round(federation, model, absent, round_index, trained)
+        if misconduct is not None:
+            answers = misconduct(round_index, model, answers)
         writer.record_round(model, answers, apart=apart)
         model = average(list(answers.values()), federation.aggregation)
     writer.close(model)

@@ -10,7 +10,7 @@ is left. Among the pairs of a round c has a median m and a robust spread s (1.48
 A pair is named if z ≥ 3.3 and no other pair has z ≥ 3; or if c ≥ .999, where hardly anything but rounding is left to
 tell the two apart. Where several pairs stand out, clients come in kinds (the same two classes, say), and two of one
 kind cannot be told from a copy: then nothing is said. Even of one pair that can be so, hence the .99. Rounds of fewer
-than five answers have too few pairs.
+than eight answers have too few pairs to know how much these differ.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from fedworth.ledger.oddities.traces import RoundTrace
 STANDS_OUT, BELOW = 3.3, 3.0
 ALL_BUT_EQUAL = 0.999
 MOST_SURE = 0.99
-FEWEST = 5
+FEWEST = 8
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Check: are the values of this federation sound? All self-tests of a ledger, on one page.
 
-In: a ledger, a task, how it is valued. Out: `Check`, each self-test with its verdict, and one sentence over all.
+In: a ledger, a task, how it is valued. Out: `Check`, each self-test with its verdict, the findings on the clients, and
+one sentence over all.
 Altered copies of the ledger are valued in a temporary folder, which is removed.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 from fedworth.errors import TooManyError, UsageError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.oddities import Finding, FindingKind
 from fedworth.pipeline.checking.selftests import (
     CheckVerdict,
     SelfTest,
@@ -27,6 +29,7 @@ from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.report import Report
 from fedworth.storage import Progress, silent
 from fedworth.utility.matrix_file import load_utilities
+from fedworth.valuation.uncertainty import Trust, Uncertainty
 
 MOST_CLIENTS = 11
 """Beyond, everyone's game is estimated by draws, and two valuations differ by chance."""
@@ -40,7 +43,8 @@ class Check:
 
     title: str
     tests: tuple[SelfTest, ...]
-    trust: str | None  # what the values' own intervals say
+    trust: Uncertainty | None  # what the values' own intervals say
+    findings: tuple[Finding, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -48,18 +52,31 @@ class Check:
         failed = [test.name for test in self.tests if test.verdict is CheckVerdict.FAILS]
         if failed:
             return f"Do not use these values: {', '.join(failed)} must hold of any values, and does not."
+        return f"{self._soundness()}{self._odd()}"
+
+    def _soundness(self) -> str:
         warned = [test.name for test in self.tests if test.verdict is CheckVerdict.WARNS]
+        if self.trust is not None and self.trust.trust is Trust.NOT_TOLD_APART:
+            return "The values are sound, and say that these clients cannot be told apart: use no order of them."
         if warned:
             return f"The values are sound, but less sure than they say: see {', '.join(warned)}."
         return "The values are sound: everything that was tried holds."
+
+    def _odd(self) -> str:
+        """Whom to ask first; that a client harms is a value, and no reason to doubt it."""
+        odd = dict.fromkeys(
+            name for found in self.findings if found.kind is not FindingKind.HARM for name in found.clients
+        )
+        return f" Ask about {', '.join(odd)} before you use them: see findings." if odd else ""
 
     def document(self) -> dict[str, Any]:
         """The check as JSON."""
         return {
             "title": self.title,
             "sentence": self.sentence,
-            "trust": self.trust,
+            "trust": None if self.trust is None else self.trust.sentence,
             "tests": [test.document() for test in self.tests],
+            "findings": [found.document() for found in self.findings],
         }
 
 
@@ -101,5 +118,4 @@ def check_values(ledger: Ledger, task: Task, settings: ValuingSettings, *, progr
             progress("checking", n_done, len(TESTS))
             made.append(test(federation))
         progress("checking", len(TESTS), len(TESTS))
-    known = valuation.uncertainty
-    return Check(report.title, tuple(made), None if known is None else known.sentence)
+    return Check(report.title, tuple(made), valuation.uncertainty, report.all_findings)

@@ -113,6 +113,18 @@ def lone_page(outcome: Outcome, remarks: tuple[str, ...], account: Account) -> s
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def part_of_page(outcome: Outcome, remarks: tuple[str, ...], account: Account) -> str:
+    """A study as the last part of another one's page."""
+    parts = [
+        f"## {outcome.title}",
+        *remarks,
+        table(outcome.shown, outcome.lines),
+        "\n".join(f"- {note}" for note in outcome.notes),
+        f"`{account.command}` — {account.sentence()} [Numbers](figures/{outcome.study}.csv).",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
 def table(headings: tuple[str, ...], lines: tuple[tuple[str, ...], ...], n_names: int = 2) -> str:
     """A Markdown table, its first columns names and the others numbers; what repeats the line above is left blank."""
     rule = "|" + "|".join([" --- "] * n_names + [" ---: "] * (len(headings) - n_names)) + "|"

@@ -49,6 +49,17 @@ FIDELITY: Mapping[str, Extent] = {
     "mnist-100-50": Extent(5, 50, n_clients=100),
 }
 
+FINDINGS: Mapping[str, Extent] = {"digits-batches": Extent(5), "mnist-10": Extent(5)}
+
+MEASURES: Mapping[str, Extent] = {
+    "digits": Extent(3),
+    "mnist-10": Extent(3),
+    "flips-10": Extent(3, special="noisy labels"),
+    "digits-100": Extent(1, n_clients=100),
+    "mnist-100": Extent(1, n_clients=100),
+    "flips-100": Extent(1, n_clients=100, special="noisy labels"),
+}
+
 PAIRS = ("mnist-small", "mnist", "synthetic-small", "synthetic")
 LONG = ("mnist-long-small", "mnist-long", "synthetic-small", "synthetic")
 NOISY = ("mnist-noise-small", "mnist-noise", "synthetic-noise-small", "synthetic-noise")
@@ -83,6 +94,8 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "models": _of(LONG, Extent(10, 100)),
         "sensitivity": _varied(20),
         "fidelity": FIDELITY,
+        "findings": FINDINGS,
+        "measures": MEASURES,
     },
     "page": {
         "regime": _regime(Extent(10), Extent(5, 100)),
@@ -96,6 +109,8 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "models": _of(LONG, Extent(5, 100)),
         "sensitivity": _varied(5),
         "fidelity": FIDELITY,
+        "findings": FINDINGS,
+        "measures": MEASURES,
     },
     "quick": {
         "regime": _regime(Extent(2), Extent(1, 30)),
@@ -109,6 +124,8 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "models": _of(LONG, Extent(1, 100)),
         "sensitivity": _varied(1),
         "fidelity": {name: FIDELITY[name] for name in ("digits", "synthetic")},
+        "findings": {"digits-batches": Extent(2)},
+        "measures": {"digits": Extent(1)},
     },
     "tiny": {
         "regime": {"digits": Extent(2, 3)},
@@ -126,5 +143,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
             "digits": Extent(1, 1, n_clients=20, special="permutations"),
         },
         "fidelity": {"digits": Extent(2, 4)},
+        "findings": {"digits": Extent(1, 3, special="free rider: no update")},
+        "measures": {"digits": Extent(1, 2)},
     },
 }

@@ -17,8 +17,10 @@ from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.federation.simulation.simulate import task_of
 from fedworth.ledger.ledger import Ledger
+from fedworth.studies.conduct.reading import FINDERS
 from fedworth.studies.trials.fidelity import read_fidelity
 from fedworth.studies.trials.matrices import accuracies, matrix_error, spectral
+from fedworth.studies.trials.measures import read_measures
 from fedworth.studies.trials.methods import COUNTS, METHODS, UNIFORM, Method
 from fedworth.studies.trials.plans import plan_fedsv, plan_random
 from fedworth.studies.trials.trial import Bench, Reader, Reading, Trial, oracle_of, utilities_of, with_ledger
@@ -162,6 +164,8 @@ READERS: Mapping[str, Reader] = {
     "orders": read_orders,
     "cost": read_cost,
     "fidelity": read_fidelity,
+    "measures": read_measures,
+    **FINDERS,
 }
 
 

@@ -131,6 +131,11 @@ FIDELITY_SETUPS: Mapping[str, Setup] = {
     **dict.fromkeys(("mnist-10", "mnist-50", "mnist-unheard", "mnist-batches"), PAPER_SETUPS["mnist"]),
     **dict.fromkeys(("mnist-noisy", "mnist-labels-10", "mnist-iid"), PAPER_SETUPS["mnist"].iid()),
     **dict.fromkeys(("mnist-30-20", "mnist-30-50", "mnist-100-20", "mnist-100-50"), PAPER_SETUPS["mnist"]),
+    # of `findings` and `measures`
+    "digits-batches": Setup("digits", "logistic", rate=0.5, n_steps=5, batch_size=32),
+    "digits-100": Setup("digits", "logistic", rate=0.5, n_steps=5, batch_size=None),
+    "mnist-100": PAPER_SETUPS["mnist"],
+    **dict.fromkeys(("flips-10", "flips-100"), PAPER_SETUPS["mnist"].iid()),
     "mnist-labels": _ONE_STEP,
     "mnist-cnn": CONVOLUTIONAL,
     "fashion-mnist-cnn": replace(CONVOLUTIONAL, dataset="fashion-mnist"),

@@ -1,0 +1,1 @@
+"""Conduct: federations with a client that copies, cheats or has noisy data, and whether findings name it."""

@@ -1,0 +1,70 @@
+"""Findings, counted by hand, and what a client that cheats sends."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedworth.ledger.writer import Answer
+from fedworth.studies.conduct.misconduct import Memory, kinds
+from fedworth.studies.conduct.study import counted, findings
+
+
+def row(
+    kind: str, planted: list[int], said: list[tuple[str, list[int]]], truth: list[float] | None = None
+) -> dict[str, Any]:
+    found = [{"kind": name, "clients": clients, "sure": 0.95} for name, clients in said]
+    federation = {"n_clients": 10, "partition": "iid"}
+    return {"federation": federation, "reading": {"kind": kind, "planted": planted, "findings": found, "truth": truth}}
+
+
+def test_clients_are_counted_once_and_named_rightly_otherwise_or_falsely():
+    rows = [
+        row("30 % of labels flipped", [0, 1], [("low value", [0]), ("alike", [0, 1]), ("low value", [5])]),
+        row("30 % of labels flipped", [0, 1], [("low value", [0]), ("low value", [1]), ("harm", [7])]),
+    ]
+    found = counted(rows)
+    assert (found.n_planted, found.n_right, found.n_other) == (4, 3, 1)
+    assert (found.n_honest, found.n_false) == (16, 1)
+    assert found.precision == pytest.approx(4 / 5)
+    assert found.sure == (0.95, 0.95, 0.95)
+
+
+def test_whose_answer_was_copied_is_not_called_falsely_named():
+    found = counted([row("free rider: another's last update", [0], [("late copy", [0, 4])])])
+    assert (found.n_right, found.n_false) == (1, 0)
+
+
+def test_harm_is_held_against_the_truth_and_false_alarms_against_a_bar():
+    truth = [-1.0, *[1.0] * 9]
+    rows = {"digits": [row("clean", [], [("harm", [0]), ("harm", [3]), ("low value", [2])], truth)]}
+    claims = {claim.what: claim for claim in findings(rows).claims}
+    assert claims["clean, IID: false alarms ≤ 5 %"].holds is False
+    assert claims["clean, IID: who is said to harm does"].why.startswith("1 of 2 ")
+
+
+def models(*weights: float) -> list[dict[str, torch.Tensor]]:
+    return [{"w": torch.tensor([weight])} for weight in weights]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("free rider: no update", [2.0, 5.0, 9.0]),
+        ("free rider: repeats its first update", [2.0, 6.0, 10.0]),
+        ("free rider: another's last update", [2.0, 7.0, 11.0]),
+        ("free rider: the server's last step × 1.5", [2.0, 11.0, 15.0]),
+        ("update × 10", [2.0, 25.0, 39.0]),
+        ("replay of the last model", [2.0, 2.0, 12.0]),
+    ],
+)
+def test_a_client_that_cheats_sends(name, sent):
+    """Global models 1, 5, 9; honest updates 1, 2, 3; the other client always moves by 2."""
+    act = next(kind.act for kind in kinds(10) if kind.name == name)
+    assert act is not None
+    memory, found = Memory(act), []
+    for t, (start, honest, other) in enumerate(zip(models(1, 5, 9), models(2, 7, 12), models(3, 7, 11), strict=True)):
+        answers = memory(t, start, {"0": Answer(honest, 5), "1": Answer(other, 5)})
+        assert answers["1"].model is other
+        found.append(float(answers["0"].model["w"]))
+    assert found == pytest.approx(sent)
