@@ -79,12 +79,14 @@ audit: $(STAMP)
 	@$(BIN)/pip install --quiet pip-audit || { echo "pip-audit cannot be reached from here: run make audit where it can"; exit 1; }
 	$(BIN)/pip-audit --no-deps --disable-pip --require-hashes --requirement locks/main.txt
 
-# ratios against the naive loop, on an idle machine; the tables are in docs/benchmarks.md; fails if a bar is missed
+# ratios against the naive loop, on an idle machine, about 20 minutes; fails if a bar is missed
+# the tables of docs/benchmarks.md from one run: FEDWORTH_DATA=… make bench TABLES=docs/benchmarks.md
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --group bench
 	@failed=0; \
 	for script in starts.py kernels.py oracle.py everyday.py large.py "oracle.py --threads logistic MLP" roofline.py montecarlo.py completion.py \
-		ledger_io.py scale.py many.py everyone.py cut.py; do echo; echo "# $$script"; $(BIN)/python benchmarks/$$script || failed=1; done; \
+		ledger_io.py scale.py many.py everyone.py cut.py; do echo; echo "# $$script"; \
+		$(BIN)/python benchmarks/table.py $(if $(TABLES),--write $(TABLES)) $$script || failed=1; done; \
 	exit $$failed
 
 # the paper's studies as docs/results.md shows them, one after the other: within two hours of one processor; resumable;

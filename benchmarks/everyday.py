@@ -204,7 +204,7 @@ def measure(name: str, case: Case, bars: Bars) -> str:
     route = oracle.describe().partition(":")[0]
     return (
         f"| {name} | {len(coalitions)} × {case.n_samples:,} | {1 / min(naive):,.1f} | {1 / min(fast):,.1f} | "
-        f"**{ratio:.1f}×** | {case.at_least:g}× | {error:.1e} | {route} | {first:.1f} |"
+        f"**{ratio:.2f}×** | {case.at_least:g}× | {error:.1e} | {route} | {first:.1f} |"
     )
 
 

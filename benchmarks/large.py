@@ -29,8 +29,9 @@ from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.weighting import mixtures
 
 N_CLIENTS, N_TURNS = 4, 3
-MOST_TIME, MOST_MEMORY = 1.1, 1.5
-"""Times the plain loop's; a tenth of the time is the noise of a machine."""
+MOST_TIME, MOST_MEMORY, NOISE = 1.0, 1.5, 0.04
+"""Times the plain loop's. The route is that very loop, so its time is the loop's up to the noise of a machine, a share
+of which is let pass."""
 
 
 def network() -> nn.Module:
@@ -80,7 +81,7 @@ def main() -> None:
         medians[which] = middle
         print(f"| {which} | {middle['seconds']:.1f} | {middle['megabytes']:,.0f} | {runs[0]['route']} |", flush=True)
     bars = Bars()
-    for key, most in (("seconds", MOST_TIME), ("megabytes", MOST_MEMORY)):
+    for key, most in (("seconds", MOST_TIME + NOISE), ("megabytes", MOST_MEMORY)):
         bars.at_most(f"105 MB, {key} over the loop's", medians["fast"][key] / medians["loop"][key], most)
     bars.close()
 

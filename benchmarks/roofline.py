@@ -29,9 +29,9 @@ from fedworth.utility.fast.kernels.first import first_layers
 from fedworth.utility.fast.kernels.lanes import TILE
 from fedworth.utility.fast.kernels.layers import pack_layers
 from fedworth.utility.fast.kernels.softmax import softmax_sums
+from fedworth.utility.fast.kernels.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fast.routes import KERNEL_BATCH
-from fedworth.utility.fast.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.weighting import mixtures
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from bars import Bars
 
 COMMAND = (sys.executable, "-c", "from fedworth.cli.main import entry; entry()")
-DEMO = ("run", "--seed", "25")
+DEMO = ("run", "--seed", "25", "--copy", "9=0")
 WATCHED = ("simulate", "--clients", "8", "--copy", "none", "--rounds", "4", "--no-truth")
 
 

@@ -165,7 +165,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     ),
     "branching": (Branching, ROWS, "loop"),
     "recurrent": (Recurrent, LINES, "graph"),
-    "attentive": (Attentive, LINES, "loop"),
+    "attentive": (Attentive, LINES, "graph"),
 }
 
 

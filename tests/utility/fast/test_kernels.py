@@ -16,10 +16,10 @@ from fedworth.utility.fast.averages import averages
 from fedworth.utility.fast.graph import export
 from fedworth.utility.fast.heads import head_losses, head_of, tiled_batches
 from fedworth.utility.fast.kernels.lanes import TILE
+from fedworth.utility.fast.kernels.tiles import NotFiniteError, extremes_of
 from fedworth.utility.fast.mixing import RoundModels
 from fedworth.utility.fast.routes import KERNEL_BATCH
 from fedworth.utility.fast.sections import cut
-from fedworth.utility.fast.tiles import NotFiniteError, extremes_of
 from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.weighting import Mixtures
 

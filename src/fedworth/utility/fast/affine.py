@@ -30,7 +30,7 @@ from fedworth.federation.losses.criterion import Criterion
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.graph import Exported, operation
 from fedworth.utility.fast.mixing import RoundModels, combined, stacked
-from fedworth.utility.fast.sections import Section, Sections, numbers
+from fedworth.utility.fast.sections import Section, Sections, numbers, prefix_of
 
 PREFIX_BYTES = 256 << 20
 """What the clients' prefixes may take together; beyond, the test set is gone through in parts."""
@@ -72,8 +72,7 @@ class Prefix:
     """
 
     def __init__(self, sections: Sections, models: Sequence[Model], *, images: bool) -> None:
-        assert sections.prefix is not None
-        self.section = sections.prefix
+        self.section = prefix_of(sections)
         self.exported = sections.exported
         self.models = models
         self.images = images
@@ -83,17 +82,17 @@ class Prefix:
         """For each value cut at, all models' values: (n_models, *shape), in any order of memory."""
         if self.layer is not None:
             inputs = batch.values[self.layer[0]]
-            return [torch.stack([self._product(model, inputs.t()) for model in self.models]).transpose(1, 2)]
-        made = [run(self.section, model, self.exported, batch.values) for model in self.models]
-        return [stacked(values, images=self.images) for values in zip(*made, strict=True)]
+            made = [self._product(model, *self.layer[1:], inputs.t()) for model in self.models]
+            return [torch.stack(made).transpose(1, 2)]
+        values = [run(self.section, model, self.exported, batch.values) for model in self.models]
+        return [stacked(of_models, images=self.images) for of_models in zip(*values, strict=True)]
 
-    def _product(self, model: Model, inputs: torch.Tensor) -> torch.Tensor:
+    def _product(self, model: Model, weight: fx.Node, bias: fx.Node | None, inputs: torch.Tensor) -> torch.Tensor:
         """The layer's outputs of one model, (n_hidden, n_samples)."""
-        assert self.layer is not None
-        weight = tensor_of(self.layer[1], model, self.exported)
-        if self.layer[2] is None:
-            return weight @ inputs
-        return torch.addmm(tensor_of(self.layer[2], model, self.exported)[:, None], weight, inputs)
+        weights = tensor_of(weight, model, self.exported)
+        if bias is None:
+            return weights @ inputs
+        return torch.addmm(tensor_of(bias, model, self.exported)[:, None], weights, inputs)
 
     def shared(self, batch: SampleBatch) -> list[Shared]:
         """The same as differences from the first model."""

@@ -26,13 +26,11 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
+from fedworth.utility.fast.loosened import FIXED, loosen
+
 Dependences = dict[fx.Node, "Dependence"]
 NodeRule = Callable[[fx.Node, Set[int]], bool]
 """Is the node affine if the arguments at these positions are affine, and the others constant?"""
-
-
-ROWS = "rows"
-"""What stands for the number of samples in a shape that was not made by torch.export."""
 
 
 class Dependence(IntEnum):
@@ -59,21 +57,33 @@ class Exported:
 
 
 def export(module: nn.Module, inputs: torch.Tensor) -> Exported:
-    """The graph of a module in eval mode, for batches of any size."""
+    """The graph of a module in eval mode, for batches of any size; of two fixed sizes if torch.export insists."""
     example = inputs[torch.arange(3) % len(inputs)].clone()  # three: torch takes sizes 0 and 1 for constants
-    batch = torch.export.Dim("batch", min=1)
+    try:
+        return _checked(_program(module, example, {0: torch.export.Dim("batch", min=1)}))
+    except NotExportable as refusal:
+        batches = [inputs[torch.arange(n) % len(inputs)].clone() for n in FIXED]
+        try:
+            few, many = (_program(module, batch, None) for batch in batches)
+        except NotExportable:
+            raise refusal from None
+        if not loosen(few.graph, many.graph, few.graph_signature.user_inputs[0]):
+            raise
+        few.graph_module.recompile()
+        return _checked(few)
+
+
+def _program(module: nn.Module, example: torch.Tensor, sizes: dict[int, Any] | None) -> torch.export.ExportedProgram:
+    """What torch.export makes of a module; with no decompositions, but relu_ becomes relu."""
     try:
         with _quiet():
-            program = torch.export.export(
-                copy.deepcopy(module).eval().requires_grad_(False),
-                (example,),
-                dynamic_shapes=({0: batch},),
-                strict=False,
-            ).run_decompositions({})  # no decompositions: relu_ becomes relu, linear and conv2d stay whole
+            program: torch.export.ExportedProgram = torch.export.export(
+                copy.deepcopy(module).eval().requires_grad_(False), (example,), dynamic_shapes=(sizes,), strict=False
+            ).run_decompositions({})
+            return program
     except Exception as error:  # torch.export refuses with whatever it trips over
         reason = str(error).strip().partition("\n")[0][:160]
         raise NotExportable(f"torch.export refuses it ({type(error).__name__}: {reason})") from error
-    return _checked(program)
 
 
 @contextmanager

@@ -35,10 +35,18 @@ from fedworth.utility.fast.kernels.hidden import hidden_sums
 from fedworth.utility.fast.kernels.lanes import TILE
 from fedworth.utility.fast.kernels.layers import PackedLayers, pack_layers, packed_layers
 from fedworth.utility.fast.kernels.softmax import softmax_sums
+from fedworth.utility.fast.kernels.tiles import (
+    Block,
+    Floats,
+    NotFiniteError,
+    extremes_of,
+    tiled,
+    tiled_labels,
+    tiles_in_block,
+)
 from fedworth.utility.fast.mixing import RoundModels
-from fedworth.utility.fast.sections import Sections, numbers
+from fedworth.utility.fast.sections import Sections, numbers, prefix_of
 from fedworth.utility.fast.threads import meanwhile, sum_over_blocks
-from fedworth.utility.fast.tiles import Block, Floats, NotFiniteError, extremes_of, tiled, tiled_labels, tiles_in_block
 from fedworth.utility.fast.trie import coalition_trie
 from fedworth.utility.weighting import Mixtures
 
@@ -138,8 +146,7 @@ def _tiles(inputs: torch.Tensor, n_tiles: int) -> tuple[Floats, ...]:
 
 
 def _n_outputs(sections: Sections) -> int:
-    assert sections.prefix is not None
-    return numbers(sections.prefix.gives[0])
+    return numbers(prefix_of(sections).gives[0])
 
 
 def head_losses(

@@ -26,12 +26,13 @@ from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
 from fedworth.utility.fast.affine import SampleBatch, in_order, one_torch_thread, qualities, quality, sample_batches
+from fedworth.utility.fast.costs import Spent
 from fedworth.utility.fast.heads import head_losses, tiled_batches
+from fedworth.utility.fast.kernels.tiles import NotFiniteError
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
 from fedworth.utility.fast.routes import KernelRoute, LoopRoute, PlainRoute, Route, Routes, SectionsRoute
 from fedworth.utility.fast.sections import constant_tensors
 from fedworth.utility.fast.selfcheck import plain_logits
-from fedworth.utility.fast.tiles import NotFiniteError
 from fedworth.utility.fast.wanted import Coefficients, Part, wanted_parts
 from fedworth.utility.fitting import fitted
 from fedworth.utility.oracle import LoopOracle, together
@@ -65,14 +66,16 @@ class FastOracle:
         self.n_threads = n_threads or n_processors()
         self._routes = Routes(task)
         self._kept: _Kept | None = None
+        self._spent = Spent()
+        self._before: dict[str, _Before] = {}
 
     def __reduce__(self) -> tuple[type["FastOracle"], tuple[Task, str, int]]:
         """What another process needs; it finds its routes for itself."""
         return FastOracle, (self.task, self.measure, self.n_threads)
 
     def describe(self) -> str:
-        """The routes taken so far and why, one a line."""
-        lines = dict.fromkeys(f"{route.kind}: {route.why}" for route in self._routes.taken())
+        """The routes taken so far and why, one a line, with what they should have taken and did take."""
+        lines = dict.fromkeys(f"{r.kind}: {r.why}{self._spent.said(r)}" for r in self._routes.taken())
         return "\n".join(lines) or NOTHING_YET
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
@@ -98,8 +101,11 @@ class FastOracle:
             if isinstance(route, PlainRoute):
                 return None
             if isinstance(route, KernelRoute):
-                return self._by_kernel(route, part)  # whether a prefix pays is nothing to the kernels
-            found[is_alike] = self._by_coalition(route, part.only(is_alike))
+                with self._spent.noted(route, part, len(self.task.labels)):
+                    return self._by_kernel(route, part)  # whether a prefix pays is nothing to the kernels
+            alike = part.only(is_alike)
+            with self._spent.noted(route, alike, len(self.task.labels)):
+                found[is_alike] = self._by_coalition(route, alike)
         return found
 
     def _by_kernel(self, route: KernelRoute, part: Part) -> Utilities:
@@ -115,7 +121,9 @@ class FastOracle:
     def _by_coalition(self, route: LoopRoute | SectionsRoute, part: Part) -> Utilities:
         """Σ over samples of quality after minus quality before; equal mixtures are evaluated once."""
         rows, places = np.unique(part.coefficients, axis=0, return_inverse=True)  # (n_rows, n_clients)
-        rows = np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the global model itself
+        before = self._before.get(route.kind)
+        known = before.quality if before is not None and before.serves(route, part.origin) else None
+        rows = rows if known is not None else np.concatenate([rows, np.zeros((1, rows.shape[1]))])  # the global model
         models = round_models(part.origin, part.clients, part.varying, images=route.images)
         if isinstance(route, SectionsRoute):
             samples = self._samples(route, models.origin)
@@ -124,7 +132,10 @@ class FastOracle:
             )
         else:
             found = self._by_loop(route, models, rows)
-        return np.asarray((found[:-1] - found[-1])[places.ravel()])
+        if known is None:
+            found, known = found[:-1], float(found[-1])
+            self._before[route.kind] = _Before(route, {n: t.clone() for n, t in part.origin.items()}, known)
+        return np.asarray((found - known)[places.ravel()])
 
     def _by_loop(self, route: LoopRoute, models: RoundModels, rows: Coefficients) -> Utilities:
         """The module itself, coalition by coalition; it is a thread's own, as loading a model changes it."""
@@ -177,6 +188,18 @@ class _Kept:
     @property
     def n_bytes(self) -> int:
         return sum(batch.n_bytes for batch in self.samples)
+
+
+@dataclass(frozen=True)
+class _Before:
+    """The quality of a global model, by a route: whoever asks for more of a round does not pay for it again."""
+
+    route: Route
+    origin: Model
+    quality: float
+
+    def serves(self, route: Route, origin: Model) -> bool:
+        return route is self.route and all(torch.equal(origin[name], tensor) for name, tensor in self.origin.items())
 
 
 def n_processors() -> int:

@@ -23,7 +23,7 @@ from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import one_torch_thread
-from fedworth.utility.fast.graph import Exported, NotExportable, export, operation, shape_of
+from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.fast.heads import Head, head_of
 from fedworth.utility.fast.layered import layered
 from fedworth.utility.fast.sections import Sections, cut, largest_sharing, numbers
@@ -46,10 +46,6 @@ LOOP_BATCH, LOOP_IMAGES = 512, 64
 MOST_BYTES = 64 << 20
 """How much of a model may differ between clients on a CPU. Beyond, differences, mixtures and checks in float64 take
 more memory and time than anything shared saves."""
-
-ATTENTION = "scaled_dot_product_attention"
-"""Modules have faster ways of their own through attention, which a graph does not show."""
-
 
 MOST_AT_ONCE = 64 << 20
 """Bytes that a client's prefix of the whole test set may take, where a measure looks at the whole."""
@@ -174,8 +170,6 @@ class Routes:
             if pays:
                 yield SectionsRoute(_cut_at(sections), sections.batch_size, images, sections, "prefix")
             whole = cut(sections.exported, varying, shares_prefix=False)
-            if whole.constants is None and ATTENTION in map(operation, sections.exported.graph_module.graph.nodes):
-                yield from _loops("nothing of it can be shared, and it has its own way through attention", images)
             why = "no affine prefix" if sections.prefix is None else "its affine prefix costs less than averaging it"
             yield SectionsRoute(why, whole.batch_size, images, whole, "graph")
             yield from _loops("its graph cannot be run in sections", images)

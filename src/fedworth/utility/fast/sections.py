@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from fedworth.errors import UtilityError
 from fedworth.utility.fast.graph import Dependence, Dependences, Exported, dependences, operation, shape_of
 from fedworth.utility.fast.mixing import MOST_TOGETHER
 from fedworth.utility.fast.tuning import tune
@@ -77,6 +78,15 @@ def constant_tensors(sections: Sections) -> list[str]:
     return [sections.exported.tensor_names[node] for node in reads if node in sections.exported.tensor_names]
 
 
+def prefix_of(sections: Sections) -> Section:
+    """The prefix of sections that have one."""
+    if sections.prefix is None:
+        raise UtilityError(
+            "a module without an affine prefix came to a route that shares it; report this, use the loop"
+        )
+    return sections.prefix
+
+
 def largest_sharing(sections: Sections) -> float:
     """The most members for which averaging the prefix costs less than making it again."""
     if sections.prefix is None:
@@ -93,7 +103,8 @@ def flops(node: fx.Node) -> int:
     name = operation(node)
     if name == "linear" or (name.startswith("conv") and "transpose" not in name):
         weight = node.args[1]
-        assert isinstance(weight, fx.Node)
+        if not isinstance(weight, fx.Node):
+            return numbers(node)
         return 2 * numbers(node) * math.prod(int(n) for n in shape_of(weight)[1:])
     return numbers(node)
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.errors import UsageError
+from fedworth.errors import UsageError, UtilityError
 
 Result = TypeVar("Result")
 BlockFunction = Callable[[int], NDArray[np.float64]]
@@ -91,7 +91,8 @@ class _Crew:
             self.failure = error
         if self.failure is not None:
             raise self.failure
-        assert self.total is not None
+        if self.total is None:
+            raise UtilityError(f"none of {self.n_blocks} blocks of samples was summed; report this")
         return self.total
 
     def _take_blocks(self) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UtilityError
-from fedworth.utility.fast.trie_walks import add_up, add_up_in_order, depth_first, grow, listed, mark_way
+from fedworth.utility.fast.kernels.trie_walks import add_up, add_up_in_order, depth_first, grow, listed, mark_way
 
 ROOT = -1
 """Stands for the empty coalition, where a step number is expected."""

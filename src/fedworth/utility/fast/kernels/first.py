@@ -11,7 +11,7 @@ import numpy as np
 from fedworth.compile import compiled
 from fedworth.utility.fast.kernels.lanes import LANES, TILE
 from fedworth.utility.fast.kernels.products import WIDEST, run_panel
-from fedworth.utility.fast.tiles import Floats, find_extremes
+from fedworth.utility.fast.kernels.tiles import Floats, find_extremes
 
 
 def first_layers(tiles: Floats, packed: Floats, n_outputs: int) -> tuple[Floats, Floats]:

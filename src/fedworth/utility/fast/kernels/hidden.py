@@ -38,7 +38,7 @@ from fedworth.utility.fast.kernels.products import (
     join_and_run_panel,
     run_panel,
 )
-from fedworth.utility.fast.tiles import Block, Floats, Labels
+from fedworth.utility.fast.kernels.tiles import Block, Floats, Labels
 
 HELD_BYTES = 3 << 20
 """What the tiles that are held together may take, over all clients: they are read once for every step."""

@@ -13,7 +13,7 @@ from fedworth.arrays import Indices
 from fedworth.compile import compiled
 from fedworth.utility.fast.kernels.lanes import LANES
 from fedworth.utility.fast.kernels.products import WIDEST
-from fedworth.utility.fast.tiles import Floats, NotFiniteError
+from fedworth.utility.fast.kernels.tiles import Floats, NotFiniteError
 
 Integers = NDArray[np.int32]
 

@@ -25,7 +25,7 @@ from fedworth.compile import compiled, compiled_within, intrinsic
 from fedworth.utility.fast.averages import Averages, groups, running_maxima
 from fedworth.utility.fast.kernels.lanes import DOUBLES, I64, INTS, LANES, LOG2E, LOSS_PARTS, Lanes, LogSum
 from fedworth.utility.fast.kernels.products import add
-from fedworth.utility.fast.tiles import Block, Floats, Labels
+from fedworth.utility.fast.kernels.tiles import Block, Floats, Labels
 
 LARGEST_MARGIN = 80.0
 PADDING = 1e38  # beyond any margin of numbers that a ledger takes, and times log2(e) still a float32

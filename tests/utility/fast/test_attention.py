@@ -1,0 +1,93 @@
+"""Attention of short sequences: the kernel against float64, whatever lies where, and modules measured by way of it."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedworth.utility.fast.graph import export, operation
+from fedworth.utility.fast.kernels.attention import MOST_NUMBERS, attention
+from fedworth.utility.fast.kernels.lanes import LANES
+from fedworth.utility.fast.sections import cut
+
+
+def drawn(n_samples, n_heads, n_queries, width, n_keys=None, n_outputs=None, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(n_samples + width)
+    shapes = (n_queries, width), (n_keys or n_queries, width), (n_keys or n_queries, n_outputs or width)
+    return [torch.randn(n_samples, n_heads, *shape, generator=generator, dtype=dtype) for shape in shapes]
+
+
+def plain(q, k, v, scale):
+    q, k, v = q.double(), k.double(), v.double()
+    return torch.softmax(scale * q @ k.mT, -1) @ v
+
+
+SHAPES = [(1, 1, 1, 1), (3, 2, 5, 7), (LANES, 1, 4, 8), (LANES + 1, 3, 6, 4), (2, 2, 3, 5, 9, 2), (40, 4, 24, 8)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_attention_is_what_float64_says(shape):
+    q, k, v = drawn(*shape)
+    assert (attention(q, k, v, 0.3) - plain(q, k, v, 0.3)).abs().max() < 2e-6
+    one_head = attention(q[:, 0], k[:, 0], v[:, 0], 0.3)
+    assert torch.equal(one_head, attention(q[:, :1], k[:, :1], v[:, :1], 0.3)[:, 0])
+
+
+def test_numbers_are_read_where_they_lie():
+    together = torch.randn(6, 5, 3, 2, 4)  # (n_samples, n_tokens, q or k or v, n_heads, width)
+    q, k, v = (together[:, :, part].transpose(1, 2) for part in range(3))
+    assert torch.equal(attention(q, k, v, 0.5), attention(q.contiguous(), k.contiguous(), v.contiguous(), 0.5))
+
+
+def test_a_sample_does_not_notice_the_others():
+    q, k, v = drawn(2 * LANES + 3, 2, 5, 4)
+    together = attention(q, k, v, 0.5)
+    for sample in range(len(q)):
+        own = slice(sample, sample + 1)
+        assert torch.equal(attention(q[own], k[own], v[own], 0.5), together[own])
+
+
+def test_large_scores_do_not_overflow_and_what_is_not_finite_stays_so():
+    q, k, v = drawn(2, 1, 4, 3)
+    assert (attention(1000 * q, k, v, 1.0) - plain(1000 * q, k, v, 1.0)).abs().max() < 1e-4
+    q[1, 0, 0, 0] = math.inf
+    found = attention(q, k, v, 1.0)
+    assert found[0].isfinite().all()
+    assert not found[1, 0, 0].isfinite().any()
+
+
+def test_long_sequences_and_float64_are_left_to_torch():
+    for q, k, v in (drawn(2, 1, MOST_NUMBERS // 8, 16), drawn(2, 1, 4, 3, dtype=torch.float64)):
+        expected = F.scaled_dot_product_attention(q, k, v, scale=0.2)
+        torch.testing.assert_close(attention(q, k, v, 0.2), expected)
+
+
+class Tokens(nn.Module):
+    """Attention over tokens and a classifier on their mean, in one of the ways it is written."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.attention = way, nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        if self.way == "masked":
+            mask = torch.zeros(4, 4, dtype=torch.bool)
+            return self.head(self.attention(x, x, x, attn_mask=mask, need_weights=False)[0].mean(1))
+        return self.head(self.attention(x, x, x, need_weights=self.way == "by products")[0].mean(1))
+
+
+@pytest.mark.parametrize(("way", "has_kernel"), [("by products", True), ("by name", True), ("masked", False)])
+def test_attention_without_a_mask_is_found_however_it_is_written(way, has_kernel):
+    module, inputs = Tokens(way).eval(), torch.randn(6, 4, 8)
+    exported = export(module, inputs)
+    rest = cut(exported, set(module.state_dict()), shares_prefix=False).rest
+    assert rest is not None
+    called = [node.target for node in rest.graph_module.graph.nodes if node.op == "call_function"]
+    assert (attention in called) == has_kernel
+    assert not any(operation(node) == "clone" for node in rest.graph_module.graph.nodes)
+    names = {node.name: node for node in exported.constants}
+    reads = [inputs if n is exported.samples else exported.constants[names[n.name]] for n in rest.reads]
+    torch.testing.assert_close(rest.graph_module(*reads)[0], module(inputs))
