@@ -6,7 +6,12 @@ import pytest
 from fedworth.cli.main import main
 from fedworth.completion.complete import complete
 from fedworth.completion.completion_file import save_completion
+from fedworth.completion.models import complete_by_models
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.pipeline.interactions import completed_game, interactions_of, shapiq_game
+from fedworth.utility.fast import FastOracle
+from fedworth.utility.observe import observe
 from fedworth.valuation.interactions import shapley_interactions
 from fedworth.valuation.shapley import shapley_values
 from tests.support.games import game, matrix_of
@@ -56,3 +61,19 @@ def test_the_command_shows_pairs_of_a_run_or_of_a_completion(completion, tmp_pat
 def test_a_folder_without_a_completion_is_an_error_in_words(tmp_path, capsys):
     assert main(["interactions", str(tmp_path)]) != 0
     assert "neither completion.npz nor factors.npz" in capsys.readouterr().err
+
+
+def test_a_copied_client_and_its_source_interact_most_in_a_recorded_federation(tmp_path):
+    """With fixed weights, where a copy adds what its source has added already; shapiq finds the same of this game."""
+    shapiq = pytest.importorskip("shapiq")
+    settings = SimulationSettings(n_clients=6, n_rounds=4, copies=((5, 0),), with_truth=False, test_limit=200)
+    ledger = simulate(settings, tmp_path / "l")
+    oracle = FastOracle(task_of(ledger))
+    seen = observe(ledger, oracle, weighting="fixed")
+    made = complete_by_models(ledger, oracle, seen, weighting="fixed")
+    pairs = interactions_of(made)
+    largest = max(pairs, key=lambda pair: abs(pair.index))
+    assert (largest.first, largest.second) == ("0", "5")
+    assert largest.index < 0
+    outside = shapiq.ExactComputer(shapiq_game(made))("SII", 2)
+    assert outside[(0, 5)] == pytest.approx(largest.index, abs=1e-9)

@@ -1,5 +1,7 @@
 """Findings, counted by hand, and what a client that cheats sends."""
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 
 from fedworth.ledger.writer import Answer
 from fedworth.studies.conduct.misconduct import Memory, kinds
-from fedworth.studies.conduct.study import counted, findings
+from fedworth.studies.conduct.study import counted, findings, line_of
 
 
 def row(
@@ -68,3 +70,14 @@ def test_a_client_that_cheats_sends(name, sent):
         assert answers["1"].model is other
         found.append(float(answers["0"].model["w"]))
     assert found == pytest.approx(sent)
+
+
+def test_the_page_says_what_the_numbers_are():
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "findings.md").read_text()
+    rows: list[dict[str, Any]] = list(csv.DictReader((docs / "figures" / "findings.csv").read_text().splitlines()))
+    for numbers in rows:
+        assert "| " + " | ".join(line_of(numbers)[1:]) + " |" in page
+    clean = [float(numbers["false_alarms"]) for numbers in rows if numbers["kind"] == "clean"]
+    assert len(clean) == 2
+    assert max(clean) <= 0.05

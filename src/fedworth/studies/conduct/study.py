@@ -185,7 +185,9 @@ ABOUT = (
     "same two classes, so mostly nothing is said; and there noisy labels are not worth less, since a wrong label "
     "shows the model a class that the client does not have. Free riders are honest in the first round. The noise of 3 "
     "standard deviations hardly lowers what MNIST clients are worth.",
-    "Everything that is fixed (thresholds, degrees of freedom) was chosen on seeds from 1000 on.",
+    "Everything that is fixed (thresholds, degrees of freedom) was chosen on seeds from 1000 on. Seeds 0 to 4 then "
+    "showed that small rounds name pairs by chance; since then a round needs eight answers for that, and seeds from "
+    "10 on are reported.",
 )
 
 STUDY = Study(
