@@ -32,7 +32,7 @@ from fedworth.studies import (
 )
 from fedworth.studies.conduct import study as conduct
 from fedworth.studies.fidelity import study as fidelity
-from fedworth.studies.results.manifest import Account, write_account
+from fedworth.studies.results.manifest import LEFT_OUT, Account, write_account
 from fedworth.studies.results.outcome import Outcome
 from fedworth.studies.results.page import lone_page, pages_of, part_of_page
 from fedworth.studies.results.pictures import draw
@@ -190,7 +190,7 @@ def _account(name: str, request: Request, planned: dict[str, list[Trial]], bench
     sentences = [extent_sentence(dataset, found) for dataset, found in planned.items()]
     left = [dataset for dataset in extents_of(request.scale, name) if dataset not in planned]
     if left:
-        sentences.append(f"Not run here, though part of this scale: {', '.join(left)}.")
+        sentences.append(f"{LEFT_OUT}, though part of this scale: {', '.join(left)}.")
     seconds, commits = spent_on(trials, bench)
     settings = {dataset: found[0].federation.document() for dataset, found in planned.items()}
     command = request.command(name)

@@ -8,6 +8,8 @@ from typing import Any
 from fedworth.storage import read_json, write_json
 
 NAME = "manifest.json"
+LEFT_OUT = "Not run here"
+"""How the sentence begins that names what a study left out of its scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -84,7 +84,7 @@ class Outcome:
     lines: tuple[tuple[str, ...], ...]  # its cells
     claims: tuple[Claim, ...]
     panels: tuple[Panel, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     all_shown: tuple[str, ...] = ()  # headings and cells of the appendix's table
     all_lines: tuple[tuple[str, ...], ...] = ()
     all_panels: tuple[Panel, ...] = ()  # pictures of the appendix

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedworth.storage import read_bytes
 from fedworth.studies.results.claims import HEADINGS, claim_lines
-from fedworth.studies.results.manifest import Account, accounts_in
+from fedworth.studies.results.manifest import LEFT_OUT, Account, accounts_in
 from fedworth.studies.results.outcome import Outcome
 from fedworth.studies.results.records import Record, records_from
 from fedworth.studies.results.study import Study
@@ -66,9 +66,13 @@ def _section(study: Study, outcome: Outcome, account: Account) -> str:
         *study.remarks,
         f"![{outcome.title}](figures/{study.name}.svg)" if outcome.panels else "",
         table(outcome.shown, outcome.lines, n_names=max(n_names, 1)),
-        f"`{account.command}`, {account.cpu_seconds / 60:.1f} min · [numbers](figures/{study.name}.csv)",
+        " ".join([_command(study, account), *(said for said in account.extents if said.startswith(LEFT_OUT))]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _command(study: Study, account: Account) -> str:
+    return f"`{account.command}`, {account.cpu_seconds / 60:.1f} min · [numbers](figures/{study.name}.csv)."
 
 
 NAMES = {"data, steps × rate", "", "completion", "model, data, rounds", "steps × rate", "measured as", "N"}

@@ -24,4 +24,3 @@ class Study:
     first_seed: int = 0
     is_timed: bool = False  # its trials must not be run side by side
     shown: Callable[[Sequence[Mapping[str, Cell]]], Outcome] | None = None  # the same from the records of its CSV
-    method: str = ""  # a sentence for the page: what was done, in the paper's size or how cut
