@@ -144,7 +144,8 @@ STUDY = Study(
     lambda rows: shown(shortened(records_of(rows))),
     (
         "A cell has Spearman's correlation with the order from clean to noisy, mean over seeds; *paper*: FedSV / "
-        "ComFedSV. The noise has 10 standard deviations of the features; the paper does not give its strength. "
+        "ComFedSV. The noise has 30 standard deviations of the features (10 on synthetic data at the practical "
+        "setting); the paper does not give its strength. "
         "*Synthetic* has one source for all clients (*v* = 0), which the paper's α = β = 0 has not.",
     ),
     shown=shown,
