@@ -27,7 +27,7 @@ from fedworth.pipeline.report_on import oracle_of, report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.pipeline.watch import update
 from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast import graph, routes
+from fedworth.utility.fast import routes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.plan import plan_exact
@@ -99,21 +99,21 @@ def test_each_round_is_completed_when_it_comes_and_all_are_once_more_at_the_end(
     assert [(place / n).read_bytes() == (tmp_path / "fresh" / n).read_bytes() for n in names] == [True] * 3
 
 
-def test_a_module_is_exported_once_for_all_rounds_of_a_task(tiny_ledger, tiny_task, tmp_path, monkeypatch):
-    exported = []
+def test_a_module_is_read_once_for_all_rounds_of_a_task(tiny_ledger, tiny_task, tmp_path, monkeypatch):
+    read, layered = [], routes.layered
 
-    def counted_export(*args):
-        exported.append(args)
-        return graph.export(*args)
+    def counted(*args):
+        read.append(args)
+        return layered(*args)
 
-    monkeypatch.setattr(routes, "export", counted_export)
+    monkeypatch.setattr(routes, "layered", counted)
     oracle_of.cache_clear()
     other = replace(tiny_task, labels=(tiny_task.labels + 1) % 10)
-    for task, n_exports in ((tiny_task, 1), (other, 2)):
+    for task, n_read in ((tiny_task, 1), (other, 2)):
         for n_rounds in (1, 2):
             ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
-            update(ledger, task, ValuingSettings(), _made(tmp_path / f"w{n_exports}"))
-        assert len(exported) == n_exports
+            update(ledger, task, ValuingSettings(), _made(tmp_path / f"w{n_read}"))
+        assert len(read) == n_read
 
 
 def test_the_end_of_watching_is_what_the_stages_give(tiny_ledger, tiny_task, tmp_path):

@@ -9,9 +9,10 @@ import pytest
 
 from fedworth.errors import LedgerError
 from fedworth.ledger import lock, model_file, repair
-from fedworth.utility import cache, recheck
+from fedworth.utility import cache
 from fedworth.utility.batches import Witness
 from fedworth.utility.fast import FastOracle
+from fedworth.utility.recheck import recheck
 from tools.torture import options, power, recorders
 from tools.torture.corruption import corruptions
 from tools.torture.full_device import full_device
