@@ -27,7 +27,7 @@ from fedworth.pipeline.report_on import oracle_of, report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.pipeline.watch import update
 from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast import routes
+from fedworth.utility.fast import layered, routes
 from fedworth.utility.observe import observe, participation
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.planning.plan import plan_exact
@@ -100,11 +100,11 @@ def test_each_round_is_completed_when_it_comes_and_all_are_once_more_at_the_end(
 
 
 def test_a_module_is_read_once_for_all_rounds_of_a_task(tiny_ledger, tiny_task, tmp_path, monkeypatch):
-    read, layered = [], routes.layered
+    read, real = [], layered.layered
 
     def counted(*args):
         read.append(args)
-        return layered(*args)
+        return real(*args)
 
     monkeypatch.setattr(routes, "layered", counted)
     oracle_of.cache_clear()
