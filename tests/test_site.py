@@ -14,7 +14,7 @@ from tools.site.check import broken, outside
 from tools.site.gallery import commands
 from tools.site.notebooks import notebook
 from tools.site.pages import decisions_page, reference_pages, slug, with_room_for_lists
-from tools.site.stage import made_pages
+from tools.site.stage import COPIED, made_pages
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -41,6 +41,11 @@ def anchors(text):
     return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
 
 
+def is_copied(target):
+    """Whether a file beside the pages comes to the site."""
+    return (DOCS / target).is_file() and target.endswith(COPIED)
+
+
 def test_every_page_stands_in_the_navigation_once_and_every_entry_is_a_page():
     entries = list(listed(CONFIG["nav"]))
     known = {*PAGES, *(path for path in MADE if path.endswith(".md"))}
@@ -57,7 +62,7 @@ def test_every_link_leads_to_a_page_and_a_heading(path):
             continue
         address, _, heading = link.partition("#")
         target = str((DOCS / path).parent.joinpath(address).resolve().relative_to(DOCS)) if address else path
-        assert target in PAGES or target in MADE or (DOCS / target).is_file() or target.startswith("gallery/"), link
+        assert target in PAGES or target in MADE or is_copied(target) or target.startswith("gallery/"), link
         if heading:
             assert heading in anchors({**MADE, **PAGES}[target]), link
 

@@ -8,7 +8,7 @@ from tools.site.katex import put_katex
 from tools.site.notebooks import notebook
 from tools.site.pages import ROOT, decisions_page, reference_pages, with_room_for_lists
 
-COPIED = (".svg", ".png", ".csv", ".css", ".js")
+COPIED = (".svg", ".png", ".csv", ".json", ".css", ".js")
 BESIDE_DOCS = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 
