@@ -21,7 +21,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 from bars import Bars
 from large import network
+from memory import Watch
 
 from fedworth.completion.complete import complete
 from fedworth.federation.simulation.models import state_of
@@ -114,7 +114,7 @@ def report(case: str, folder: str, data: str | None) -> dict[str, Any]:
     """The ledger's report, and what it took."""
     ledger = open_ledger(folder)
     task = _task(case, ledger, data)
-    with tempfile.TemporaryDirectory() as out, _Watch() as watch:
+    with tempfile.TemporaryDirectory() as out, Watch(0.01) as watch:
         made, seconds, busy = _timed(lambda: report_on(ledger, task, ValuingSettings(), out))
     found = next(one for one in made.valuations if one.method == "comfedsv")
     return {"seconds": seconds, "busy": busy, "bytes": watch.peak, "error": _error(found), "what": "ComFedSV, models"}
@@ -130,7 +130,7 @@ def permutations(case: str, folder: str, data: str | None) -> dict[str, Any]:
         seen = observe_and_count(ledger, FastOracle(task), plan).matrix
         return value(seen, "comfedsv", completion=complete(seen))
 
-    with _Watch() as watch:
+    with Watch(0.01) as watch:
         found, seconds, busy = _timed(values)
     what = f"ComFedSV, factors, {PERMUTATIONS:,} permutations"
     return {"seconds": seconds, "busy": busy, "bytes": watch.peak, "error": _error(found), "what": what}
@@ -154,25 +154,6 @@ def _error(valuation: Valuation) -> float | None:
     if valuation.standard_errors is None:
         return None
     return float(np.sqrt((valuation.standard_errors**2).mean()) / valuation.values.std())
-
-
-class _Watch:
-    """The largest private memory seen while watching."""
-
-    def __enter__(self) -> "_Watch":
-        self.peak, self.stop = 0, threading.Event()
-        self.thread = threading.Thread(target=self._look, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self.thread.join()
-
-    def _look(self) -> None:
-        while not self.stop.wait(0.01):
-            status = Path("/proc/self/status").read_text()
-            self.peak = max(self.peak, int(status.split("RssAnon:")[1].split()[0]) * 1024)
 
 
 CHILDREN: dict[str, Callable[[str, str, str | None], dict[str, Any]]] = {

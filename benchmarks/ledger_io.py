@@ -18,13 +18,13 @@ import hashlib
 import resource
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
+from memory import Watch, status
 
 from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
 from fedworth.federation.task import Task
@@ -87,11 +87,11 @@ def _line(folder: Path, oracle: Oracle, plan: Plan, *, is_first: bool = False) -
     coalitions = plan.cells[0][1:]
     warm = mixtures(coalitions, np.ones(coalitions.shape[1]), "uniform")
     oracle.utilities(ledger.open_round(0), warm)  # compiles, and finds its routes
-    before, faults, hwm = _read_bytes(), _major_faults(), _status("VmRSS")
-    with _Watch() as watch:
+    before, faults, hwm = _read_bytes(), _major_faults(), status("VmRSS")
+    with Watch() as watch:
         observe(ledger, oracle, plan)
     read = _read_bytes() - before + (_major_faults() - faults) * resource.getpagesize()
-    peak, mapped = watch.peak / one, (_status("VmHWM") - hwm) / one
+    peak, mapped = (watch.peak - watch.start) / one, (status("VmHWM") - hwm) / one
     is_good = read <= (MOST_READ + is_first) * n_bytes and peak <= MOST_ROUNDS
     name = f"{type(oracle).__name__}{', and the check of the server' if is_first else ''}"
     _show(
@@ -147,31 +147,8 @@ def _entry(round_index: int, asked: Iterable[int], is_same: bool) -> RoundEntry:
     )
 
 
-class _Watch:
-    """The largest private memory seen while watching, above what it was at first."""
-
-    def __enter__(self) -> "_Watch":
-        self.start, self.peak, self.stop = _status("RssAnon"), 0, threading.Event()
-        self.thread = threading.Thread(target=self._look, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self.thread.join()
-
-    def _look(self) -> None:
-        while not self.stop.wait(0.001):
-            self.peak = max(self.peak, _status("RssAnon") - self.start)
-
-
 def _read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
-
-
-def _status(name: str) -> int:
-    """A figure of /proc/self/status, in bytes."""
-    return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0]) * 1024
 
 
 def _major_faults() -> int:
