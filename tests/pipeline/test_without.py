@@ -10,6 +10,8 @@ from fedworth.errors import UsageError
 from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.pipeline.report_on import report_on
+from fedworth.pipeline.stages import ValuingSettings
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.utility.observe import observe
 from fedworth.utility.oracle import LoopOracle
@@ -96,3 +98,10 @@ def test_a_client_that_is_yet_to_join_may_be_left_out_while_a_federation_trains(
 def test_nobody_left_is_refused_before_anything_is_measured(tiny_ledger, tiny_task):
     with pytest.raises(UsageError, match="every client that took part in a round is left out"):
         observe(tiny_ledger.without(tiny_ledger.clients), LoopOracle(tiny_task))
+
+
+def test_what_is_said_of_every_method_is_said_once(tiny_ledger, tiny_task, tmp_path):
+    settings = ValuingSettings(without=(tiny_ledger.clients[1],), completion="factors")
+    said = [w for w in report_on(tiny_ledger, tiny_task, settings, tmp_path / "r").warnings() if "was left out" in w]
+    assert len(said) == 1
+    assert said[0].startswith("comfedsv, fedsv, ")

@@ -116,8 +116,12 @@ class Report:
 
     def warnings(self) -> list[str]:
         """What a reader must know before believing a number, each said once."""
-        said = [f"{v.method}: {warning}" for v in self.valuations for warning in v.warnings]
+        warned: dict[str, list[str]] = {}
+        for valuation in self.valuations:
+            for warning in valuation.warnings:
+                warned.setdefault(warning, []).append(valuation.method)
         refused = [f"{method}: refused; {why}" for method, why in self.refusals]
+        said = [f"{', '.join(dict.fromkeys(methods))}: {warning}" for warning, methods in warned.items()]
         return list(dict.fromkeys([*self.notes, *refused, *said]))
 
     def document(self) -> dict[str, Any]:
