@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedworth.errors import ModelError, UsageError
 from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
@@ -157,6 +158,30 @@ def test_whole_numbers_are_mixed_to_the_nearest():
     start = {"n": torch.tensor(0)}
     models = {k: {"n": torch.tensor(3)} for k in range(10)}
     assert mix(start, models, np.full(10, 0.1), 0.0)["n"].item() == 3
+
+
+class _LargestDouble(TorchDispatchMode):
+    """How many numbers the largest float64 tensor has that torch makes meanwhile."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dtype == torch.float64:
+            self.size = max(self.size, made.numel())
+        return made
+
+
+def test_a_large_tensor_is_mixed_in_pieces_to_the_same_bits(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    start, *others = ({"w": torch.randn(5, 13, generator=rng).t()} for _ in range(4))
+    models, weights = dict(enumerate(others)), np.array([0.3, 0.21, 0.37])
+    whole = mix(start, models, weights, 0.12)["w"]
+    monkeypatch.setattr(oracle_module, "PIECE", 7)
+    with _LargestDouble() as largest:
+        pieces = mix(start, models, weights, 0.12)["w"]
+    assert torch.equal(pieces, whole)
+    assert largest.size == 7
 
 
 def test_a_mixture_keeps_the_precision_of_the_models():

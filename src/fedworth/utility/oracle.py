@@ -25,6 +25,9 @@ from fedworth.utility.fitting import fitted
 from fedworth.utility.weighting import Mixtures
 
 BATCH = 1024
+PIECE = 1 << 20
+"""Numbers of a tensor that are mixed at a time."""
+
 MOST_OUTPUTS = 1 << 23
 """Numbers that a batch's outputs may have, where a sample has many labels: pixels or tokens, times classes."""
 
@@ -142,8 +145,25 @@ def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.fl
     if missing:
         raise ModelError(f"clients {missing} have no model in this round, so no coalition with them can be measured")
     for name, like in global_model.items():
-        total = of_global * like.to(torch.float64)
-        for k in members.tolist():
-            total = total + float(of_clients[k]) * models[k][name].to(torch.float64)
-        mixed[name] = total.to(like.dtype) if like.is_floating_point() else total.round().to(like.dtype)
+        parts = [(of_global, like), *((float(of_clients[k]), models[k][name]) for k in members.tolist())]
+        mixed[name] = _in_pieces(parts) if like.numel() > PIECE else _summed(parts)
     return mixed
+
+
+def _in_pieces(parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:
+    """The sum of large tensors: float64 copies of them would take the memory of several models."""
+    like = parts[0][1]
+    made = torch.empty_like(like, memory_format=torch.contiguous_format)
+    for start in range(0, like.numel(), PIECE):
+        some = slice(start, start + PIECE)
+        made.view(-1)[some] = _summed([(weight, tensor.reshape(-1)[some]) for weight, tensor in parts])
+    return made
+
+
+def _summed(parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:
+    """The weighted sum of tensors, in the dtype of the first."""
+    (weight, like), *others = parts
+    total = weight * like.to(torch.float64)
+    for weight, tensor in others:
+        total += weight * tensor.to(torch.float64)
+    return total.to(like.dtype) if like.is_floating_point() else total.round().to(like.dtype)
