@@ -89,14 +89,18 @@ bench: $(STAMP)
 		$(BIN)/python benchmarks/table.py $(if $(TABLES),--write $(TABLES)) $$script || failed=1; done; \
 	exit $$failed
 
-# the paper's studies as docs/results.md shows them, one after the other: within two hours of one processor; resumable;
-# data sets in $$FEDWORTH_DATA. Rows of another commit are not taken up: they are in a folder of their own
+# the paper's studies as docs/results.md shows them: within two hours of one processor, trials side by side; resumable;
+# data sets in $$FEDWORTH_DATA. Rows of another commit are not taken up: they are in a folder of their own.
+# To see that everything works, in a minute: make studies SCALE=tiny PAGES=build/tiny
 STUDIES := regime unfairness fairness noisy-data noisy-labels spectrum rank models sensitivity time
-OUT := runs/page-$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+SCALE := page
+PAGES := docs
+OUT := runs/$(SCALE)-$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 studies: $(STAMP)
-	for study in $(STUDIES); do $(BIN)/fedworth reproduce $$study --scale page --out $(OUT) || exit 1; done
-	cp $(OUT)/results.md $(OUT)/results-appendix.md docs/
-	cp $(OUT)/figures/* docs/figures/
+	for study in $(STUDIES); do $(BIN)/fedworth reproduce $$study --scale $(SCALE) --out $(OUT) || exit 1; done
+	mkdir -p $(PAGES)/figures
+	cp $(OUT)/results.md $(OUT)/results-appendix.md $(PAGES)/
+	cp $(OUT)/figures/* $(PAGES)/figures/
 
 # torch first and by its exact version: a range would take the newest build, with gigabytes of CUDA
 $(STAMP): pyproject.toml constraints.txt

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 
 from fedworth.ledger.writer import Answer
-from fedworth.studies.conduct.misconduct import Memory, kinds
-from fedworth.studies.conduct.study import counted, findings, line_of
+from fedworth.studies.conduct.misconduct import COPIED, Memory, kinds
+from fedworth.studies.conduct.pairs import interaction_claims
+from fedworth.studies.conduct.study import chance_of_so_few, counted, findings, harm_claim, line_of
 
 
 def row(
@@ -42,7 +44,35 @@ def test_harm_is_held_against_the_truth_and_false_alarms_against_a_bar():
     rows = {"digits": [row("clean", [], [("harm", [0]), ("harm", [3]), ("low value", [2])], truth)]}
     claims = {claim.what: claim for claim in findings(rows).claims}
     assert claims["clean, IID: false alarms ≤ 5 %"].holds is False
-    assert claims["clean, IID: who is said to harm does"].why.startswith("1 of 2 ")
+    assert claims["clean, IID: who is said to harm does, as surely as is said"].why.startswith("1 of 2 ")
+
+
+@pytest.mark.parametrize(("n_wrong", "holds"), [(0, True), (1, True), (2, True), (3, False)])
+def test_harm_is_held_to_what_the_findings_say_of_themselves(n_wrong, holds):
+    """Of ten statements of 95 % two or more are wrong in 9 % of cases, three or more in 1 %."""
+    truth = [1.0] * n_wrong + [-1.0] * (10 - n_wrong)
+    rows = [row("clean", [], [("harm", [k]) for k in range(10)], truth)]
+    assert harm_claim("clean", counted(rows)).holds is holds
+
+
+@pytest.mark.parametrize("n_right", [0, 3, 5])
+def test_the_chance_of_so_few_is_binomial_where_all_are_as_sure(n_right):
+    assert chance_of_so_few(n_right, [0.9] * 5) == pytest.approx(stats.binom.cdf(n_right, 5, 0.9))
+
+
+def test_a_copied_pair_is_judged_by_its_sign_and_by_its_size():
+    def copied(index: float, other: float) -> dict[str, Any]:
+        made = row(COPIED, [0, 9], [])
+        pairs = {"fixed": [[0, 9, index], [1, 2, other]], "uniform": [[0, 9, 0.5], [1, 2, -0.1]]}
+        return {**made, "reading": {**made["reading"], "interactions": pairs}}
+
+    said = interaction_claims([copied(-2.0, 1.0), copied(-2.0, 3.0)], {"iid": "IID", "two-class": "two classes"})
+    assert [(claim.holds, claim.why) for claim in said] == [
+        (True, "2 of 2 federations"),
+        (False, "1 of 2 federations; the most negative of all pairs in 2"),
+        (False, "0 of 2 federations"),
+        (True, "2 of 2 federations; the most negative of all pairs in 0"),
+    ]
 
 
 def models(*weights: float) -> list[dict[str, torch.Tensor]]:

@@ -40,6 +40,7 @@ from fedworth.studies.trials.settings import SETUPS, extents_of
 from fedworth.studies.trials.trial import Trial
 from fedworth.studies.unfairness import printed_bound, simulated_chances
 from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
+from fedworth.utility.planning.plan import plan_prefixes
 
 pytest.importorskip("matplotlib")
 
@@ -440,7 +441,8 @@ def made_up(trial: Trial) -> dict[str, Any]:
         "values": same,
         "matrix": {**same, "errors": errors},
         "scan": {"scanned": [{"what": "rank", "setting": 3, **same}]},
-        "orders": {"orders": {"squares": values["fedsv"], "random": values["fedsv"]}},
+        "orders": {"orders": {how: {"heard-round": values["fedsv"]} for how in ("squares", "random")}},
+        "fedsv": {"values": {"fedsv": values["fedsv"]}},
         "cost": {"seconds": seconds},
         "fidelity": fidelity_of({**values, "models": values["fedsv"], "factors": values["leave-one-out"]}),
     }
@@ -495,10 +497,16 @@ def test_costs_settle_if_the_last_two_points_are_near_the_rate():
 
 
 def test_permutations_drawn_one_by_one_are_as_many_as_those_in_squares():
-    plan = plan_random(np.ones((1, 8), dtype=bool), rng=np.random.default_rng(0))
-    assert plan.permutations is not None
-    assert plan.permutations.shape == (24, 8)
-    assert (np.sort(plan.permutations, axis=1) == np.arange(8)).all()
+    participants = np.array([[True] * 8, [True] * 3 + [False] * 5])
+    plan = plan_random(participants, rng=np.random.default_rng(0))
+    squares = plan_prefixes(participants, sampler="permutations", rng=np.random.default_rng(0))
+    for mine, theirs in ((plan, squares), (squares, plan)):
+        assert mine.permutations is not None
+        assert theirs.round_permutations is not None
+        assert mine.permutations.shape == (24, 8)
+        assert (np.sort(mine.permutations, axis=1) == np.arange(8)).all()
+        assert [drawn.shape for drawn in theirs.round_permutations] == [(24, 8), (6, 3)]
+    assert not plan.cells[1][:, 3:].any()
 
 
 def test_what_the_page_says_of_the_theory_stands_in_the_theory():
@@ -515,5 +523,5 @@ def test_what_the_page_says_of_the_theory_stands_in_the_theory():
 def test_the_account_of_a_study_says_what_varies():
     study, extent = STUDIES["sensitivity"], extents_of("page", "sensitivity")["mnist"]
     sentence = extent_sentence("mnist", trials_of(study, Request("page"), "mnist", extent))
-    assert "rate 0.01 to 1, 1 to 50 steps" in sentence
+    assert "rate 0.003 to 1, 1 to 50 steps" in sentence
     assert "N = 10, K = 3, T = 10," in sentence

@@ -60,7 +60,8 @@ def trials(setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Trial]:
                 copies=COPIES,
                 n_rounds=extent.n_rounds,
                 with_truth=extent.has_truth(position),
-            )
+            ),
+            without_models=setup.is_convolutional,
         )
         for position, seed in enumerate(seeds)
     ]

@@ -13,9 +13,9 @@ from fedworth.studies.results.outcome import Cell, Outcome, Panel, Series
 from fedworth.studies.results.records import Record, csv_of, grouped, numbers, shortened, value_records
 from fedworth.studies.results.statistics import mean_of
 from fedworth.studies.results.study import Rows, Study
-from fedworth.studies.trials.extents import Extent
+from fedworth.studies.trials.extents import LONG, Extent
 from fedworth.studies.trials.methods import FOUR, METHODS
-from fedworth.studies.trials.settings import CELLS, LONG_CELLS, Setup, trained
+from fedworth.studies.trials.settings import CELLS, LONG_CELLS, PAPER_SETUPS, Setup, trained
 from fedworth.studies.trials.trial import Trial
 
 MEASURES = ("value_error", "rank_correlation", "matrix_error", "d", "gap")
@@ -32,13 +32,22 @@ BESIDE = "logistic"
 def trials(setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Trial]:
     """Every cell of steps and rates, two classes a client and IID."""
     is_short = extent.n_rounds <= SHORT
-    cells, reading = (CELLS, "values") if is_short else (LONG_CELLS, "matrix")
-    kinds = [kind for cell in cells for kind in (trained(setup, *cell), trained(setup, *cell).iid())]
+    kinds = [trained(setup, *cell) for cell in (CELLS if is_short else LONG_CELLS)]
     return [
-        Trial(replace(kind.federation(seed), copies=COPIES, n_rounds=extent.n_rounds, with_truth=True), reading)
-        for kind in kinds
+        Trial(
+            replace(kind.federation(seed), copies=COPIES, n_rounds=extent.n_rounds, with_truth=True),
+            "values" if is_short or not _is_of_spectrum(kind) else "matrix",
+        )
+        for two_class in kinds
+        for kind in (two_class, two_class.iid())
         for seed in seeds
     ]
+
+
+def _is_of_spectrum(kind: Setup) -> bool:
+    """Whether `spectrum` and `rank` look at the same federations, of which they want more."""
+    theirs = [PAPER_SETUPS[name] for name in LONG[:2]]
+    return (kind.model, kind.n_steps, kind.rate) in {(other.model, other.n_steps, other.rate) for other in theirs}
 
 
 def records_of(rows: Rows) -> list[Record]:

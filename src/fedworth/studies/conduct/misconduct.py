@@ -15,6 +15,9 @@ from fedworth.ledger.oddities import FindingKind
 from fedworth.ledger.writer import Answer
 
 LIAR = "0"
+COPIED = "copy, equal batches"
+"""The copy whose answers are its source's to the bit."""
+
 Answers = dict[str, Answer]
 
 
@@ -105,7 +108,7 @@ def kinds(n: int) -> tuple[Kind, ...]:
     copies = {"copies": ((n - 1, 0),)}
     return (
         Kind("clean", (), frozenset()),
-        Kind("copy, equal batches", pair, same, copies),
+        Kind(COPIED, pair, same, copies),
         Kind("copy, other batches", pair, same, {**copies, "copies_shuffled": True}),
         Kind("free rider: no update", (0,), frozenset({k.NO_UPDATE}), act=_idle),
         Kind("free rider: repeats its first update", (0,), frozenset({k.REPLAY}), act=_repeats),

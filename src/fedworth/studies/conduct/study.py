@@ -11,6 +11,7 @@ import numpy as np
 
 from fedworth.ledger.oddities import OF_VALUES, FindingKind
 from fedworth.studies.conduct.misconduct import kinds
+from fedworth.studies.conduct.pairs import interaction_claims
 from fedworth.studies.conduct.reading import PREFIX
 from fedworth.studies.results.outcome import Cell, Claim, Outcome, Panel, Series
 from fedworth.studies.results.study import Rows, Study
@@ -24,7 +25,7 @@ HALF = 5
 
 COLUMNS = (
     "partition", "kind", "n_federations", "n_planted", "recall", "named_otherwise", "precision", "false_alarms",
-    "median_sure", "n_harm", "harm_right",
+    "median_sure", "n_harm", "harm_right", "harm_sure",
 )  # fmt: skip
 SHOWN = (
     "planted", "data", "federations", "recall", "named as something else", "precision", "honest clients named",
@@ -60,8 +61,12 @@ class Counted:
     n_honest: int
     n_false: int  # honest clients named
     sure: tuple[float, ...]
-    n_harm: int  # clients of clean federations said to harm
+    harm_sure: tuple[float, ...]  # of each client of a clean federation that is said to harm: how sure that is
     n_harm_right: int
+
+    @property
+    def n_harm(self) -> int:
+        return len(self.harm_sure)
 
     @property
     def precision(self) -> float | None:
@@ -71,7 +76,7 @@ class Counted:
 
 def counted(rows: Sequence[Row]) -> Counted:
     """Clients, counted once each however many findings name them; who is said to harm is counted apart."""
-    numbers, sure = np.zeros(7, dtype=int), list[float]()
+    numbers, sure, harm_sure = np.zeros(6, dtype=int), list[float](), list[float]()
     for row in rows:
         reading, n = row["reading"], row["federation"]["n_clients"]
         kind = next(kind for kind in kinds(n) if kind.name == reading["kind"])
@@ -81,13 +86,14 @@ def counted(rows: Sequence[Row]) -> Counted:
         right = {k for f in said if f["kind"] in wanted for k in f["clients"]} & planted
         named = {k for f in said for k in f["clients"]} - _copied_from(said, wanted, planted)
         sure += [f["sure"] for f in said if f["kind"] in wanted and planted & set(f["clients"])]
-        harm = {k for f in reading["findings"] if f["kind"] == FindingKind.HARM for k in f["clients"]}
+        harm = {k: f["sure"] for f in reading["findings"] if f["kind"] == FindingKind.HARM for k in f["clients"]}
         truth = reading["truth"] or []
-        found = (planted, right, (named & planted) - right, set(range(n)) - planted, named - planted)
-        harmed = (harm, {k for k in harm if truth[k] < 0}) if truth else (set(), set())
-        numbers += [len(group) for group in (*found, *harmed)]
-    n_planted, n_right, n_other, n_honest, n_false, n_harm, n_harm_right = numbers.tolist()
-    return Counted(len(rows), n_planted, n_right, n_other, n_honest, n_false, tuple(sure), n_harm, n_harm_right)
+        harmed = {k for k in harm if truth[k] < 0} if truth else set()
+        harm_sure += harm.values() if truth else ()
+        groups = (planted, right, (named & planted) - right, set(range(n)) - planted, named - planted, harmed)
+        numbers += [len(group) for group in groups]
+    n_planted, n_right, n_other, n_honest, n_false, n_harmed = numbers.tolist()
+    return Counted(len(rows), n_planted, n_right, n_other, n_honest, n_false, tuple(sure), tuple(harm_sure), n_harmed)
 
 
 def _copied_from(said: Sequence[dict[str, Any]], wanted: frozenset[FindingKind], planted: set[int]) -> set[int]:
@@ -111,7 +117,7 @@ def findings(rows: Rows) -> Outcome:
         rows=tuple(_cells(*key, found) for key, found in by_key.items()),
         shown=SHOWN,
         lines=tuple(line_of(dict(zip(COLUMNS, _cells(*key, found), strict=True))) for key, found in by_key.items()),
-        claims=tuple(_claims(by_key)),
+        claims=(*_claims(by_key), *interaction_claims(everything, PARTITIONS)),
         panels=(_panel(by_key),),
     )
 
@@ -126,7 +132,7 @@ def _cells(name: str, partition: str, found: Counted) -> tuple[Cell, ...]:
         PARTITIONS[partition], name, found.n_federations, planted,
         found.n_right / planted if planted else None, found.n_other / planted if planted else None, found.precision,
         found.n_false / found.n_honest, float(np.median(found.sure)) if found.sure else None, found.n_harm,
-        found.n_harm_right,
+        found.n_harm_right, float(np.mean(found.harm_sure)) if found.harm_sure else None,
     )  # fmt: skip
 
 
@@ -148,11 +154,30 @@ def _claims(by_key: dict[tuple[str, str], Counted]) -> list[Claim]:
         share = found.n_false / found.n_honest
         why = f"{found.n_false} of {found.n_honest} honest clients in {found.n_federations} federations, {share:.1%}"
         made.append(Claim(f"{name}, {PARTITIONS[partition]}: false alarms ≤ 5 %", share <= MOST_FALSE, why))
-        if name == "clean":
-            why = f"{found.n_harm_right} of {found.n_harm} that are said to harm have a true value below zero"
-            right = found.n_harm_right >= 0.95 * found.n_harm
-            made.append(Claim(f"{name}, {PARTITIONS[partition]}: who is said to harm does", right, why))
+        if name == "clean" and found.n_harm:
+            made.append(harm_claim(f"{name}, {PARTITIONS[partition]}", found))
     return made
+
+
+def harm_claim(where: str, found: Counted) -> Claim:
+    """Whether those said to harm do as often as the findings say themselves: not so rarely that, were each right with
+    the chance that it states, so few would be right in less than 5 % of cases."""
+    n_right, stated = found.n_harm_right, float(np.mean(found.harm_sure))
+    chance = chance_of_so_few(n_right, found.harm_sure)
+    why = (
+        f"{n_right} of {found.n_harm} that are said to harm have a true value below zero, "
+        f"{n_right / found.n_harm:.1%}; the findings are {stated:.1%} sure on average, and if each is right with the "
+        f"chance that it states, so few or fewer are right with probability {chance:.2g}"
+    )
+    return Claim(f"{where}: who is said to harm does, as surely as is said", chance >= MOST_FALSE, why)
+
+
+def chance_of_so_few(n_right: int, sure: Sequence[float]) -> float:
+    """The chance that at most so many of independent statements are right, each with its own probability."""
+    of_count = np.ones(1)  # (n + 1,): the chance of each number of right ones among the first n
+    for chance in sure:
+        of_count = np.convolve(of_count, [1 - chance, chance])
+    return float(of_count[: n_right + 1].sum())
 
 
 def _panel(by_key: dict[tuple[str, str], Counted]) -> Panel:
@@ -185,6 +210,13 @@ ABOUT = (
     "same two classes, so mostly nothing is said; and there noisy labels are not worth less, since a wrong label "
     "shows the model a class that the client does not have. Free riders are honest in the first round. The noise of 3 "
     "standard deviations hardly lowers what MNIST clients are worth.",
+    "That a client harms is said if its whole 90 % interval lies below zero, so such a finding is at least 95 % sure, "
+    "and of twenty that are just so sure one is wrong. The bar holds the findings to what they say of themselves.",
+    "*Interactions.* A copy and its source are redundant: the index of the pair is negative. It is the largest in size "
+    "of all pairs only with fixed weights (`fedworth run --weighting fixed`). There a coalition's model is the start "
+    "plus its members' steps, each weighed as in the whole, so a copy adds the step that its source has added already. "
+    "With the weights of a mean a copy only changes what its source counts for; and two clients with different classes "
+    "complement each other by far more, since the mean of their models knows both.",
     "Everything that is fixed (thresholds, degrees of freedom) was chosen on seeds from 1000 on. Seeds 0 to 4 then "
     "showed that small rounds name pairs by chance; since then a round needs eight answers for that, and seeds from "
     "10 on are reported.",

@@ -95,6 +95,7 @@ def _appended(study: Study, outcome: Outcome, account: Account) -> str:
     parts = [
         f"## {outcome.title}",
         *(study.remarks if is_tuning else ()),
+        "\n".join(f"- {note}" for note in outcome.notes),
         f"![{outcome.title}](figures/{picture}.svg)" if is_tuning or outcome.all_panels else "",
         table(shown, lines, n_names=2) if lines else "",
         f"`{account.command}` — {account.sentence()} Commit {', '.join(account.commits)}.",

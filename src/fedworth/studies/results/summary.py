@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from fedworth.studies.results.calibration import Calibrated, choices
 from fedworth.studies.results.comparing import accuracy_of
 from fedworth.studies.results.manifest import Account
 from fedworth.studies.results.records import Record, grouped, numbers
 from fedworth.studies.results.statistics import mean_of
 from fedworth.studies.trials.methods import PAPERS, RIVAL
+from fedworth.studies.trials.settings import setting_of_name
 
 TITLE = "# Does ComFedSV work, and when?"
 SMALL, LARGE = 0.03, 1.0
@@ -35,7 +37,8 @@ def summary(kept: Mapping[str, Sequence[Record]], accounts: Mapping[str, Account
     """The title and what a reader should know first."""
     found = kept.get("regime", [])
     said = [_small(found), _large(found), _models(found)] if found else []
-    return [TITLE, *[paragraph for paragraph in said if paragraph], _settings(accounts), _missing(missing)]
+    tuned = choices(kept.get("sensitivity", []))
+    return [TITLE, *[paragraph for paragraph in said if paragraph], _settings(accounts, tuned), _missing(missing)]
 
 
 def _cells(records: Sequence[Record], *, small: bool, iid: bool = False) -> list[Record]:
@@ -109,22 +112,32 @@ def _models(records: Sequence[Record]) -> str:
     )
 
 
-def _settings(accounts: Mapping[str, Account]) -> str:
+def _settings(accounts: Mapping[str, Account], tuned: Sequence[Calibrated]) -> str:
     commits = sorted({commit for account in accounts.values() for commit in account.commits})
     spent = sum(account.cpu_seconds for account in accounts.values()) / 60
     return (
         "**Two settings.** The paper gives no learning rate; its text has one deterministic local step, “for "
         "simplicity”, and its algorithm several stochastic ones. *Paper-like* is one full-batch step at the rate where "
         "FedSV alone comes nearest to the paper's figure for FedSV; *practical* is several steps on batches that train "
-        "fast. Steps, rates and noise strength were chosen on FedSV alone, on seeds from 1000 on; "
-        "`fedworth reproduce sensitivity` shows what they change, and [the appendix](results-appendix.md) what was run "
-        "of it. Everything below is on seeds from 0 on. Data sets of images are cut to 10,000 training samples (5,000 "
+        f"fast. {_tuned(tuned)} Everything below is on seeds from 0 on. Data sets of images are cut to 10,000 training "
+        "samples (5,000 "
         "over a hundred rounds) and 200 to 500 test samples, the models to 64 hidden units or a few channels; N, K and "
         "T are the paper's. All rows are of commit "
         f"{', '.join(commits) or 'unknown'} and took {spent:.0f} min of one processor at most (trials that studies "
         "share are counted in each); [the manifest](figures/manifest.json) has every setting. Again: `make studies`, "
         "or any command below."
     )
+
+
+def _tuned(tuned: Sequence[Calibrated]) -> str:
+    """What was chosen, by what, on which seeds."""
+    how = (
+        "Rates and the strength of noise were chosen on FedSV alone, on seeds from 1000 on, reported nowhere else "
+        "(`fedworth reproduce sensitivity`, "
+        "[appendix](results-appendix.md#sensitivity-what-the-settings-were-chosen-by))"
+    )
+    chosen = [f"{choice.target.label}, {setting_of_name(choice.target.setup)}: {choice.selected}" for choice in tuned]
+    return f"{how}: {'; '.join(chosen)}." if chosen else f"{how}."
 
 
 def _missing(missing: Sequence[str]) -> str:

@@ -71,10 +71,12 @@ def _of(names: tuple[str, ...], extent: Extent) -> dict[str, Extent]:
     return dict.fromkeys(names, extent)
 
 
-def _varied(n_seeds: int) -> dict[str, Extent]:
-    """What `sensitivity` varies on which setup."""
-    noise, orders = Extent(n_seeds, n_truth_seeds=0, special="noise strength"), Extent(n_seeds, special="permutations")
-    return {**_of(("mnist", "synthetic"), Extent(n_seeds)), **_of(NOISY, noise), "labels": orders}
+def _varied(n_seeds: int, n_truth_seeds: int) -> dict[str, Extent]:
+    """What `sensitivity` varies on which setup; the completion's settings where the truth is measured."""
+    steps = Extent(2 * n_seeds, n_truth_seeds=n_truth_seeds)
+    noise = Extent(n_seeds, n_truth_seeds=0, special="noise strength")
+    orders = Extent(n_truth_seeds, n_clients=100, special="permutations")
+    return {**_of(("mnist", "synthetic"), steps), **_of(("mnist-noise", "synthetic-noise"), noise), "labels": orders}
 
 
 def _regime(short: Extent, long: Extent) -> dict[str, Extent]:
@@ -92,22 +94,22 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "noisy-labels": _of(LABELS, Extent(10, 100, n_clients=100)),
         "time": {"synthetic": Extent(5, 100, n_clients=100)},
         "models": _of(LONG, Extent(10, 100)),
-        "sensitivity": _varied(20),
+        "sensitivity": _varied(20, 10),
         "fidelity": FIDELITY,
         "findings": FINDINGS,
         "measures": MEASURES,
     },
     "page": {
         "regime": _regime(Extent(10), Extent(5, 100)),
-        "unfairness": _of(PAIRS[:2], Extent(20)),
-        "fairness": {**_of(PAIRS, Extent(20)), "fashion-mnist": Extent(5, n_truth_seeds=0)},
+        "unfairness": _of(PAIRS[:2], Extent(50)),
+        "fairness": {**_of(PAIRS, Extent(50)), "fashion-mnist": Extent(5, n_truth_seeds=0)},
         "spectrum": _of(LONG, Extent(5, 100)),
         "rank": _of(LONG[:2], Extent(5, 100)),
-        "noisy-data": {**_of(NOISY, Extent(20)), "fashion-mnist-noise": Extent(5, n_truth_seeds=0)},
-        "noisy-labels": _of(LABELS, Extent(5, 100, n_clients=100, rate_step=40)),
+        "noisy-data": {**_of(NOISY, Extent(50)), "fashion-mnist-noise": Extent(5, n_truth_seeds=0)},
+        "noisy-labels": _of(LABELS, Extent(10, 100, n_clients=100, rate_step=40)),
         "time": {"synthetic": Extent(5, 10, n_clients=100, client_step=30)},
         "models": _of(LONG, Extent(5, 100)),
-        "sensitivity": _varied(5),
+        "sensitivity": _varied(10, 5),
         "fidelity": FIDELITY,
         "findings": FINDINGS,
         "measures": MEASURES,
@@ -122,7 +124,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "noisy-labels": _of(LABELS, Extent(1, 20, n_clients=100, rate_step=20)),
         "time": {"synthetic": Extent(1, 10, n_clients=70, client_step=30)},
         "models": _of(LONG, Extent(1, 100)),
-        "sensitivity": _varied(1),
+        "sensitivity": _varied(1, 1),
         "fidelity": {name: FIDELITY[name] for name in ("digits", "synthetic")},
         "findings": {"digits-batches": Extent(2)},
         "measures": {"digits": Extent(1)},
@@ -140,7 +142,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "sensitivity": {
             "synthetic": Extent(1, 2),
             "synthetic-iid": Extent(1, 2, n_truth_seeds=0, special="noise strength"),
-            "digits": Extent(1, 1, n_clients=20, special="permutations"),
+            "digits": Extent(1, 2, n_clients=20, special="permutations"),
         },
         "fidelity": {"digits": Extent(2, 4)},
         "findings": {"digits": Extent(1, 3, special="free rider: no update")},

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedworth.completion.complete import FactorSettings
-from fedworth.names import MethodName
+from fedworth.names import CompletionKind, MethodName
 
 COUNTS = FactorSettings(penalty_kind="counts")
 UNIFORM = FactorSettings(penalty_kind="uniform")
@@ -17,7 +17,7 @@ UNIFORM = FactorSettings(penalty_kind="uniform")
 @dataclass(frozen=True, slots=True)
 class Method:
     """One way to value clients: `value`'s name for it, the completion it rests on if it rests on one (factors of these
-    settings, or predicted models), and how it looks in pictures (colours of Okabe and Ito, safe for the
+    settings, or by models or a kernel), and how it looks in pictures (colours of Okabe and Ito, safe for the
     colour-blind)."""
 
     label: str
@@ -26,7 +26,12 @@ class Method:
     dash: str
     marker: str
     factors: FactorSettings | None = None
-    by_models: bool = False
+    completed: CompletionKind | None = None
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether its completion looks at the clients' models, not at the seen utilities alone."""
+        return self.completed in ("models", "kernel")
 
     @property
     def needs_truth(self) -> bool:
@@ -37,21 +42,22 @@ class Method:
 def _ranked(kind: FactorSettings, rank: int, colour: str, marker: str) -> Method:
     """The paper's completion with another rank than the usual one."""
     settings = FactorSettings(penalty_kind=kind.penalty_kind, rank=rank)
-    return Method(f"ComFedSV, {kind.penalty_kind}, rank {rank}", "comfedsv", colour, ":", marker, settings)
+    return Method(f"ComFedSV, {kind.penalty_kind}, rank {rank}", "comfedsv", colour, ":", marker, settings, "factors")
 
 
 METHODS: Mapping[str, Method] = {
     "truth": Method("truth", "truth", "#000000", "-", "o"),
     "fedsv": Method("FedSV", "fedsv", "#D55E00", "-", "s"),
     "fedsv-later": Method("FedSV, later rounds", "fedsv-later", "#E69F00", "--", "v"),
-    "comfedsv-counts": Method("ComFedSV", "comfedsv", "#0072B2", "-", "D", COUNTS),
+    "comfedsv-counts": Method("ComFedSV", "comfedsv", "#0072B2", "-", "D", COUNTS, "factors"),
     "comfedsv-counts-3": _ranked(COUNTS, 3, "#0072B2", "<"),
     "comfedsv-counts-1": _ranked(COUNTS, 1, "#0072B2", ">"),
-    "comfedsv-uniform": Method("ComFedSV, uniform", "comfedsv", "#56B4E9", "--", "^", UNIFORM),
+    "comfedsv-uniform": Method("ComFedSV, uniform", "comfedsv", "#56B4E9", "--", "^", UNIFORM, "factors"),
     "comfedsv-uniform-3": _ranked(UNIFORM, 3, "#56B4E9", "<"),
     "comfedsv-uniform-1": _ranked(UNIFORM, 1, "#56B4E9", ">"),
     "heard-round": Method("heard round", "heard-round", "#009E73", ":", "P"),
-    "comfedsv-models": Method("by models", "comfedsv", "#CC79A7", "-", "*", by_models=True),
+    "comfedsv-models": Method("by models", "comfedsv", "#CC79A7", "-", "*", completed="models"),
+    "comfedsv-kernel": Method("by a kernel", "comfedsv", "#B8860B", "--", "p", completed="kernel"),
     "leave-one-out": Method("leave-one-out", "leave-one-out", "#999999", "-.", "X"),
 }
 

@@ -1,12 +1,11 @@
 """Plans of the studies' own: FedSV alone, to know what it costs, and permutations drawn one by one, as the paper has
 them. What trials measure otherwise is chosen as for everyone."""
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.utility.coalitions import distinct, prefixes
+from fedworth.arrays import Indices, Permutations
+from fedworth.utility.coalitions import distinct, prefixes, prefixes_within
 from fedworth.utility.planning.plan import Plan, all_but_one
 from fedworth.utility.squares import default_permutations, draw_permutations
 
@@ -26,9 +25,16 @@ def plan_fedsv(participants: Participants, n_participants: int, *, rng: np.rando
 
 
 def plan_random(participants: Participants, *, rng: np.random.Generator) -> Plan:
-    """The prefixes of independent random permutations in one round that hears everyone, as many as the default has."""
-    (row,) = participants
-    everyone = np.tile(np.arange(len(row)), (default_permutations(len(row)), 1))
-    drawn = rng.permuted(everyone, axis=1)
-    cells = distinct(np.concatenate([prefixes(drawn, len(row)), all_but_one(row)]))[0]
-    return replace(Plan((cells,)), permutations=drawn, round_permutations=(drawn,))
+    """What `plan_prefixes` measures by permutations, with as many of them, each drawn by itself."""
+    n_clients = participants.shape[1]
+    everyones = _drawn(np.arange(n_clients), rng)
+    of_rounds = tuple(everyones if row.all() else _drawn(np.flatnonzero(row), rng) for row in participants)
+    cells = [
+        np.concatenate([prefixes_within(everyones, row), prefixes_within(own, row), all_but_one(row)])
+        for own, row in zip(of_rounds, participants, strict=True)
+    ]
+    return Plan(tuple(distinct(found)[0] for found in cells), everyones, of_rounds)
+
+
+def _drawn(members: Indices, rng: np.random.Generator) -> Permutations:
+    return rng.permuted(np.tile(members, (default_permutations(len(members)), 1)), axis=1)

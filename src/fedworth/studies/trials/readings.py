@@ -17,11 +17,12 @@ from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.federation.simulation.simulate import task_of
 from fedworth.ledger.ledger import Ledger
+from fedworth.pipeline.stages import kernel_of
 from fedworth.studies.conduct.reading import FINDERS
 from fedworth.studies.trials.fidelity import read_fidelity
 from fedworth.studies.trials.matrices import accuracies, matrix_error, spectral
 from fedworth.studies.trials.measures import read_measures
-from fedworth.studies.trials.methods import COUNTS, METHODS, UNIFORM, Method
+from fedworth.studies.trials.methods import COUNTS, METHODS, PAPERS, RIVAL, UNIFORM, Method
 from fedworth.studies.trials.plans import plan_fedsv, plan_random
 from fedworth.studies.trials.trial import Bench, Reader, Reading, Trial, oracle_of, utilities_of, with_ledger
 from fedworth.utility.fast import FastOracle
@@ -35,6 +36,9 @@ RANKS = tuple(range(1, 11))
 COMPLETIONS: Mapping[str, FactorSettings] = {"counts": COUNTS, "uniform": UNIFORM}
 SCANS: Mapping[str, tuple[Any, ...]] = {"relative_penalty": (0.1, 0.01, 0.001, 0.0001), "rank": (1, 3, 5, 10)}
 """By the name of a setting of the completion: what it is varied to, the others being the usual ones."""
+
+MOST_LOOPED = 70
+"""Clients up to which the plain loop is timed: with a hundred it takes a minute."""
 
 
 def read_values(trial: Trial, bench: Bench) -> Reading:
@@ -52,13 +56,24 @@ def read_matrix(trial: Trial, bench: Bench) -> Reading:
     return with_ledger(trial, bench, read)
 
 
+def read_fedsv(trial: Trial, bench: Bench) -> Reading:
+    """FedSV's values alone: what settings are chosen by."""
+
+    def read(ledger: Ledger) -> Reading:
+        oracle = oracle_of(ledger, bench)
+        made = value(utilities_of(trial, bench, ledger, oracle), "fedsv")
+        return {"values": {RIVAL: made.values.tolist()}, **accuracies(ledger, oracle.task)}
+
+    return with_ledger(trial, bench, read)
+
+
 def _values(trial: Trial, ledger: Ledger, bench: Bench) -> Reading:
     oracle = oracle_of(ledger, bench)
     matrix = utilities_of(trial, bench, ledger, oracle)
     seen = matrix.seen_part() if matrix.is_truth else matrix
     reading: Reading = {"values": {}, "refused": {}, "matrix_error": {}, **accuracies(ledger, oracle.task)}
     for key, method in METHODS.items():
-        if (method.needs_truth and not matrix.is_truth) or (method.by_models and trial.without_models):
+        if (method.needs_truth and not matrix.is_truth) or (method.reads_models and trial.without_models):
             continue
         try:
             completion = _completed(method, ledger, oracle, seen)
@@ -74,8 +89,10 @@ def _values(trial: Trial, ledger: Ledger, bench: Bench) -> Reading:
 
 def _completed(method: Method, ledger: Ledger, oracle: FastOracle, seen: UtilityMatrix) -> Completion | None:
     """The completion that a method rests on, if it rests on one."""
-    if method.by_models:
+    if method.completed == "models":
         return complete_by_models(ledger, oracle, seen)
+    if method.completed == "kernel":
+        return kernel_of(ledger, oracle.task, seen)
     return None if method.factors is None else complete(seen, method.factors)
 
 
@@ -111,30 +128,34 @@ def _rank_errors(matrix: UtilityMatrix) -> dict[str, list[float]]:
 
 
 def read_orders(trial: Trial, bench: Bench) -> Reading:
-    """The heard round's values from as many permutations, drawn one by one and in squares."""
+    """The values of the heard round and of ComFedSV from as many permutations, drawn one by one and in squares."""
 
     def orders(ledger: Ledger) -> Reading:
         oracle, participants = oracle_of(ledger, bench), participation(ledger)
         rng = stream(trial.federation.seed, "orders")
         squares = plan_prefixes(participants, sampler="permutations", rng=rng)
         plans = {"squares": squares, "random": plan_random(participants, rng=rng)}
-        found = {how: value(observe(ledger, oracle, plan), "heard-round") for how, plan in plans.items()}
-        return {
-            "orders": {how: made.values.tolist() for how, made in found.items()},
-            **accuracies(ledger, oracle.task),
-        }
+        found = {how: _ordered(observe(ledger, oracle, plan)) for how, plan in plans.items()}
+        return {"orders": found, **accuracies(ledger, oracle.task)}
 
     return with_ledger(trial, bench, orders)
 
 
+def _ordered(seen: UtilityMatrix) -> dict[str, list[float]]:
+    completed = value(seen, "comfedsv", completion=complete(seen, COUNTS))
+    return {"heard-round": value(seen, "heard-round").values.tolist(), PAPERS: completed.values.tolist()}
+
+
 def read_cost(trial: Trial, bench: Bench) -> Reading:
-    """How many utilities each metric measures, and what that takes on one thread, by the plain loop and by the fast
-    oracle."""
+    """How many utilities each metric measures, and what that takes on one thread, by the plain loop (of not too many
+    clients) and by the fast oracle."""
 
     def costs(ledger: Ledger) -> Reading:
         task = task_of(ledger, data_folder=bench.data_folder)
         plans = cost_plans(participation(ledger), trial)
-        oracles: dict[str, Oracle] = {"loop": LoopOracle(task), "fast": FastOracle(task, n_threads=1)}
+        oracles: dict[str, Oracle] = {"fast": FastOracle(task, n_threads=1)}
+        if trial.federation.n_clients <= MOST_LOOPED:
+            oracles["loop"] = LoopOracle(task)
         observe(ledger, oracles["fast"], plans["fedsv"])  # compiles what it needs
         seconds = {
             oracle: {metric: _seconds(ledger, plan, made, metric) for metric, plan in plans.items()}
@@ -160,6 +181,7 @@ def cost_plans(participants: "np.typing.NDArray[np.bool_]", trial: Trial) -> dic
 READERS: Mapping[str, Reader] = {
     "values": read_values,
     "matrix": read_matrix,
+    "fedsv": read_fedsv,
     "scan": read_scan,
     "orders": read_orders,
     "cost": read_cost,

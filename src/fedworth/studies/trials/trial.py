@@ -52,7 +52,7 @@ class Trial:
     reading: str = "values"
     monte_carlo: bool = False
     n_permutations: int | None = None
-    without_models: bool = False  # whether the completion by models is left out
+    without_models: bool = False  # whether completions that look at models are left out
 
     def measured(self) -> dict[str, Any]:
         """All that decides the utilities, as JSON."""
@@ -63,7 +63,7 @@ class Trial:
     @property
     def key(self) -> str:
         """The name of the row."""
-        kept = [key for key, method in METHODS.items() if not (method.by_models and self.without_models)]
+        kept = [key for key, method in METHODS.items() if not (method.reads_models and self.without_models)]
         methods = kept if self.reading in ("values", "matrix") else []
         return _hash({**self.measured(), "reading": self.reading, "methods": methods})
 
