@@ -41,6 +41,7 @@ njit: Any = numba.njit
 caching: Any = numba.core.caching
 Library: Any = numba.core.codegen.JITCodeLibrary
 Compiler: Any = numba.core.compiler.Compiler
+Flags: Any = numba.core.compiler.Flags
 
 
 COMPILING = "compiling kernels, once"
@@ -49,7 +50,7 @@ PACKAGE = Path(__file__).parent
 
 def compiled(function: Function) -> Function:
     """Compile a function at its first call, and keep the machine code for the next process."""
-    dispatcher = _dispatcher(function, no_cfunc_wrapper=True)
+    dispatcher = _dispatcher(function, no_cfunc_wrapper=True, pipeline_class=_Kernel)
     with suppress(RuntimeError):
         # numba may find no folder it may write to, neither beside the source nor in the user's cache:
         # every process then compiles for itself.
@@ -84,7 +85,27 @@ def _compile(compile_: Callable[..., Any], *arguments: Any) -> Any:
             gc.enable()
 
 
-class _Within(Compiler):  # type: ignore[misc]  # numba has no types
+class _Flags(Flags):  # type: ignore[misc]  # numba has no types
+    """Numba's options. It looks for every overload of every operator by them, ten thousand times a kernel, and compares
+    them one by one: a sixth of the time."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(_Flags)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Flags) and self._values == other._values)
+
+
+class _Kernel(Compiler):  # type: ignore[misc]
+    """Compiles a function, by options that are quickly compared."""
+
+    def __init__(self, typing: Any, target: Any, library: Any, args: Any, result: Any, flags: Any, *rest: Any) -> None:
+        super().__init__(typing, target, library, args, result, _Flags(flags), *rest)
+
+
+class _Within(_Kernel):
     """Compiles a function as far as those that call it need it."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any) -> None:

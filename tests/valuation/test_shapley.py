@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedworth.errors import ValuationError
 from fedworth.utility.coalitions import coalitions_of
-from fedworth.valuation.shapley import shapley_values
+from fedworth.valuation.shapley import n_members, shapley_values
 from tests.support.games import game, shapley_by_definition
 
 MODEST = st.floats(-1e3, 1e3)
@@ -108,7 +108,7 @@ def test_twenty_clients_are_valued_exactly():
     assert shapley_values((members @ worths) ** 2) == close(worths * worths.sum())  # v_i of (Σ_S x)² is x_i Σ x
 
 
-@pytest.mark.parametrize("utilities", [np.zeros(1), np.zeros(3), np.zeros((2, 2)), np.zeros(0)])
+@pytest.mark.parametrize("utilities", [np.zeros(1), np.zeros(3), np.zeros((2, 2, 2)), np.zeros(0)])
 def test_what_is_not_a_game_is_refused(utilities):
     with pytest.raises(ValuationError, match="expected 2\\^n utilities"):
         shapley_values(utilities)
@@ -117,3 +117,14 @@ def test_what_is_not_a_game_is_refused(utilities):
 def test_an_unknown_utility_is_refused():
     with pytest.raises(ValuationError, match="1 utilities are not finite"):
         shapley_values(np.array([0.0, np.nan]))
+
+
+def test_several_games_are_valued_as_one_by_one():
+    games = np.random.default_rng(0).standard_normal((5, 8))
+    assert shapley_values(games) == close(np.stack([shapley_values(game) for game in games]))
+    assert shapley_values(games[:0]).shape == (0, 3)
+
+
+def test_several_games_are_not_one():
+    with pytest.raises(ValuationError, match="expected 2\\^n utilities"):
+        n_members(np.zeros((2, 2)))

@@ -14,6 +14,7 @@ from fedworth.completion.problem import Problem, problem_of
 from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
 from fedworth.errors import CompletionError
 from fedworth.names import PenaltyKind, checked_name
+from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint
 from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
@@ -46,6 +47,7 @@ class FactorSettings:
             raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")
 
 
+@one_blas_thread()
 def complete(
     matrix: UtilityMatrix, settings: FactorSettings | None = None, *, start: Factors | None = None
 ) -> FactorCompletion:

@@ -40,7 +40,7 @@ def comfedsv_by_round(matrix: UtilityMatrix, completion: Completion) -> Floats |
     games = np.zeros((matrix.n_rounds, len(coalitions)))
     games[:, known] = completion.estimates(coalitions[known])
     if permutations is None:
-        return np.stack([spread(shapley_values(game), heard, n_clients) for game in games])
+        return spread(shapley_values(games), heard, n_clients)
     shape = (len(permutations), -1)
     return np.stack([permutation_values(game.reshape(shape), permutations, n_clients)[0] for game in games])
 

@@ -54,7 +54,7 @@ def comfedsv(
         totals, is_zero = _totals(completion, coalitions, unseen)
         values = spread(shapley_values(totals), heard, matrix.n_clients)
         warnings += _zeros(coalitions, is_zero, heard, matrix.clients)  # every coalition enters every value
-        known = _known(completion, coalitions, values, lambda game: spread(shapley_values(game), heard, len(values)))
+        known = _known(completion, coalitions, values, lambda games: spread(shapley_values(games), heard, len(values)))
         return Valuation(method, matrix.clients, values, None, completion.summary(), warnings, known)
     coalitions = prefixes(permutations, matrix.n_clients)
     totals, is_zero = _totals(completion, coalitions, unseen)
@@ -65,8 +65,10 @@ def comfedsv(
         "intervals do",
     )
 
-    def by_permutations(game: Utilities) -> NDArray[np.float64]:
-        return permutation_values(game.reshape(len(permutations), -1), permutations, matrix.n_clients)[0]
+    def by_permutations(games: Utilities) -> NDArray[np.float64]:
+        drawn = games.reshape(len(games), len(permutations), -1)
+        made = [permutation_values(game, permutations, matrix.n_clients)[0] for game in drawn]
+        return np.array(made).reshape(len(games), matrix.n_clients)
 
     drawn = np.full((matrix.n_clients, matrix.n_clients), np.nan)
     drawn[np.ix_(heard, heard)] = permutation_covariance(totals.reshape(len(permutations), -1), permutations)
@@ -114,8 +116,8 @@ def _known(
         return None
     games = np.zeros((factors.shape[1], len(coalitions)))
     games[:, known] = factors.T
-    moved = np.stack([values_of(game) for game in games], axis=1)  # (n_clients, n_factors)
-    covariance = moved @ moved.T + (0.0 if drawn is None else drawn)
+    moved = values_of(games)  # (n_factors, n_clients)
+    covariance = moved.T @ moved + (0.0 if drawn is None else drawn)
     return uncertainty(values, covariance, doubts=completion.doubts())
 
 

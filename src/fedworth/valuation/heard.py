@@ -23,7 +23,7 @@ def heard_clients(matrix: UtilityMatrix, *, strict: bool) -> tuple[NDArray[np.in
 
 
 def spread(values: NDArray[np.float64], heard: NDArray[np.int64], n_clients: int) -> NDArray[np.float64]:
-    """Values of some clients as values of all clients, NaN for the rest."""
-    everyone = np.full(n_clients, np.nan)
-    everyone[heard] = values
+    """(…, n_clients): values of some clients as values of all clients, NaN for the rest."""
+    everyone = np.full((*values.shape[:-1], n_clients), np.nan)
+    everyone[..., heard] = values
     return everyone

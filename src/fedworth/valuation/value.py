@@ -9,6 +9,7 @@ from fedworth.completion.completion import Completion
 from fedworth.completion.factor_errors import with_errors
 from fedworth.errors import ValuationError
 from fedworth.names import MethodName, Unseen, checked_name
+from fedworth.threads import one_blas_thread
 from fedworth.trail import Trail, fingerprint
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.baselines import heard_round, leave_one_out, truth
@@ -29,6 +30,7 @@ COMPLETED: tuple[MethodName, ...] = ("comfedsv", "comfedsv-factors")
 """Those that rest on one."""
 
 
+@one_blas_thread()
 def value(
     matrix: UtilityMatrix,
     method: MethodName,

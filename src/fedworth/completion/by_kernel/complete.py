@@ -19,6 +19,7 @@ from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.completion.by_kernel.completion import KernelCompletion
 from fedworth.completion.over_time import smoothed
 from fedworth.errors import CompletionError
+from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint
 from fedworth.utility.coalitions import MOST_ENUMERATED, coalitions_of
 from fedworth.utility.matrix import UtilityMatrix
@@ -35,6 +36,7 @@ MOST_HELD_OUT = 600
 FEWEST = 3.0
 
 
+@one_blas_thread()
 def complete_by_kernel(
     matrix: UtilityMatrix,
     *,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
-from fedworth.completion.by_kernel.process import UtilityProcess
+from fedworth.completion.by_kernel.process import UtilityProcess, semidefinite_root
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
@@ -109,9 +109,8 @@ class KernelCompletion:
             return None
         rows, places = distinct(coalitions)
         weights = np.where(np.isnan(self._seen(rows)), self.scale[:, None], 0.0)  # (n_rounds, n_rows)
-        variances, axes = np.linalg.eigh(self.process.summed_covariance(rows, weights))
-        root = axes * np.sqrt(self.widening * np.maximum(variances, 0))
-        return np.asarray(root[places])
+        root = semidefinite_root(self.process.summed_covariance(rows, weights))
+        return np.asarray(np.sqrt(self.widening) * root[places])
 
     def value_covariance(self) -> None:
         """Not by rounds."""

@@ -11,9 +11,11 @@ from functools import cached_property
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpstrf
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.completion.over_time import over_time
+from fedworth.errors import CompletionError
 
 NOISE = 0.001  # ν
 
@@ -87,3 +89,14 @@ class UtilityProcess:
         variance of that."""
         among = np.linalg.inv(self.inverse[np.ix_(points, points)])
         return np.asarray(among @ self._pull[points]), np.diag(among)
+
+
+def semidefinite_root(covariance: Floats) -> Floats:
+    """(n, rank): R, with R Rᵀ the covariance. Cholesky's, taken in the order of what is left of the variances, so that
+    a covariance without an inverse has one too; a tenth of the time of its axes."""
+    if not np.isfinite(covariance).all():
+        raise CompletionError("a covariance of errors is not finite; report this, with the utilities")
+    factor, order, rank, _ = dpstrf(covariance, lower=1)
+    root = np.empty((len(covariance), rank))
+    root[order - 1] = np.tril(factor)[:, :rank]
+    return root

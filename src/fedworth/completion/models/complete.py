@@ -24,6 +24,7 @@ from fedworth.errors import CompletionError
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.storage import Progress, silent
+from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.games import RoundGame, estimate_rounds
@@ -38,6 +39,7 @@ MOST_ENUMERATED = 12
 """Clients up to which all of their coalitions are measured in every round."""
 
 
+@one_blas_thread()
 def complete_by_models(
     ledger: Ledger,
     oracle: TaskOracle,

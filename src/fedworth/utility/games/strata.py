@@ -29,13 +29,12 @@ to 1.14 of the variance claimed (1.04 to 1.22 with z centred), and intervals of 
 """
 
 import math
-from functools import cache
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import ValuationError
+from fedworth.threads import one_blas_thread
 from fedworth.utility.games.estimate import Estimate
 from fedworth.utility.games.smooth import FittedSurrogate, Kernel, fit, smooth
 from fedworth.utility.planning.design import allocation, check_design, least_budget
@@ -48,7 +47,7 @@ def strata_values(coalitions: Memberships, utilities: Utilities, *, kernel: Kern
     _check(coalitions, utilities)
     if coalitions.shape[1] == 0:
         return Estimate(np.zeros(0), np.zeros((0, 0)), 0)
-    with _blas().limit(limits=1, user_api="blas"):  # two threads beside a busy process: 50 ms for what takes 0.05
+    with one_blas_thread():
         return _estimate(coalitions, utilities, kernel)
 
 
@@ -102,11 +101,6 @@ def _surrogate(
     trained = np.concatenate([np.flatnonzero(sizes == size)[: most[size]] for size in range(1, n + 1)])
     trained = np.sort(trained)
     return trained, fit(coalitions[trained], utilities[trained], float(utilities[sizes == n][0]), kernel)
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 def _check(coalitions: Memberships, utilities: Utilities) -> None:

@@ -1,0 +1,35 @@
+"""Linear algebra on one thread, and on as many as before afterwards."""
+
+import numpy as np
+import threadpoolctl
+
+from fedworth.completion.solver import solve
+from fedworth.threads import one_blas_thread
+from fedworth.valuation.value import value
+from tests.support.games import matrix_of
+
+
+def n_threads():
+    return {found["num_threads"] for found in threadpoolctl.threadpool_info() if found["user_api"] == "blas"}
+
+
+def test_as_long_as_it_lasts_linear_algebra_has_one_thread():
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        with one_blas_thread():
+            assert n_threads() == {1}
+        assert n_threads() == {2}
+
+
+def test_a_value_and_the_completion_under_it_are_made_on_one_thread(monkeypatch):
+    found = []
+
+    def solved(*args, **options):
+        found.append(n_threads())
+        return solve(*args, **options)
+
+    monkeypatch.setattr("fedworth.completion.complete.solve", solved)
+    utilities = np.random.default_rng(0).standard_normal((3, 8))
+    utilities[:, 0] = 0
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        value(matrix_of(utilities, np.ones((3, 3), dtype=bool)), "comfedsv-factors")
+    assert found == [{1}]
