@@ -74,9 +74,9 @@ def test_a_loss_and_a_measure_of_ones_own(function):
     measured(FastOracle(task, "best", n_threads=1), round_, BATCH)
 
 
-@pytest.mark.parametrize(("room", "kind"), [(1 << 20, "prefix"), (100, "graph")])
+@pytest.mark.parametrize(("room", "kind"), [(1 << 20, "prefix"), (24_200, "graph")])
 def test_prefixes_are_shared_by_a_loss_of_the_whole_if_there_is_room(room, kind, monkeypatch):
-    monkeypatch.setattr("fedworth.utility.fast.routes.MOST_AT_ONCE", room)
+    monkeypatch.setattr("fedworth.utility.fast.routes.MOST_BYTES", room)
     inputs = torch.randn(30, 1500, generator=torch.Generator().manual_seed(3))
     module = nn.Sequential(nn.Linear(1500, 4), nn.Tanh(), nn.Linear(4, 1))
     task = Task(module, inputs, torch.arange(30) % 2, loss="pairwise")

@@ -1,19 +1,25 @@
 """What routes should take, and that a round's global model is paid for once."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from fedworth.errors import UtilityError
 from fedworth.utility.coalitions import coalitions_of
+from fedworth.utility.fast import costs
 from fedworth.utility.fast import oracle as fast_oracle
 from fedworth.utility.fast.affine import qualities
-from fedworth.utility.fast.costs import estimate
+from fedworth.utility.fast.costs import Kind, Price, cheapest_first, estimate
+from fedworth.utility.fast.graph import export
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fast.routes import KernelRoute, SectionsRoute
-from fedworth.utility.fast.sections import prefix_of
+from fedworth.utility.fast.sections import flops, prefix_of
 from fedworth.utility.fast.wanted import wanted_parts
+from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.weighting import mixtures
 from tests.support.zoo import ZOO, round_of, task_of
 
@@ -34,10 +40,15 @@ def only_route(oracle):
     return route
 
 
+def expected(oracle, part, n_samples):
+    route = only_route(oracle)
+    return estimate(route.kind, route.sections, part, n_samples=n_samples, batch_size=route.batch_size)
+
+
 def test_twice_the_samples_should_take_twice_the_time_and_no_more_memory():
     task, round_, oracle, _ = measured("mlp")
     (part,) = wanted_parts(round_, WANTED, task.device)
-    once, twice = (estimate(only_route(oracle), part, n) for n in (1000, 2000))
+    once, twice = (expected(oracle, part, n) for n in (1000, 2000))
     assert twice.seconds == pytest.approx(2 * once.seconds)
     assert twice.megabytes == once.megabytes > 0
 
@@ -46,16 +57,69 @@ def test_fewer_coalitions_should_take_less():
     task, round_, oracle, _ = measured("mlp")
     (part,) = wanted_parts(round_, WANTED, task.device)
     some = part.only(np.arange(len(part.places)) < 5)
-    assert estimate(only_route(oracle), some, 100).seconds < estimate(only_route(oracle), part, 100).seconds
+    assert expected(oracle, some, 100).seconds < expected(oracle, part, 100).seconds
 
 
 def test_a_route_says_what_it_should_have_taken_and_what_it_took():
     _, round_, oracle, _ = measured("mlp")
     assert f"; {len(WANTED)} coalitions: " in oracle.describe()
     oracle.utilities(round_, WANTED)
-    line = oracle.describe()
-    assert f"; {2 * len(WANTED)} coalitions: " in line
-    assert line.index(" MB expected, ") < line.index(" s taken")
+    said = re.search(r"; (\d+) coalitions: \S+ s and \d+ MB expected, \S+ s and \d+ MB taken", oracle.describe())
+    assert said is not None
+    assert int(said[1]) == 2 * len(WANTED)
+
+
+def test_memory_taken_is_what_the_peak_grows_by(monkeypatch):
+    peaks = iter([100.0, 130.0, 130.0, 130.0])
+    monkeypatch.setattr(costs, "_peak_megabytes", lambda: next(peaks))
+    spent, route = costs.Spent(), object()
+    for n in (3, 4):
+        with spent.noted(route, n, costs.Cost(2.0, 50.0)):
+            pass
+    assert spent.said(route).startswith("; 7 coalitions: 4 s and 50 MB expected, ")
+    assert spent.said(route).endswith(" s and 30 MB taken")
+
+
+@pytest.mark.parametrize(
+    ("constant", "cost", "kind"),
+    [
+        ("RUNNING_COST", 20.0, "kernel"),
+        ("RUNNING_COST", 1e6, "graph"),
+        ("WRITING_COST", -1e3, "prefix"),
+        ("LOOP_COST", 0.0, "loop"),
+    ],
+)
+def test_another_cost_makes_another_choice_and_the_same_utilities(monkeypatch, constant, cost, kind):
+    monkeypatch.setattr(costs, constant, cost)
+    task, round_, oracle, found = measured("mlp")
+    assert oracle.describe().startswith(f"{kind}: ")
+    assert found == pytest.approx(LoopOracle(task).utilities(round_, WANTED), abs=1e-6)
+
+
+def test_the_cheapest_route_is_taken_of_those_that_fit():
+    found: dict[Kind, Price]
+    found = {"kernel": Price(1.0, 900), "prefix": Price(2.0, 500), "graph": Price(3.0, 100), "plain": Price(4.0, 0)}
+    assert cheapest_first(found, 1000) == ("kernel", "prefix", "graph", "plain")
+    assert cheapest_first(found, 600) == ("prefix", "graph", "plain")
+    assert cheapest_first(found, 50) == ("plain",)
+    dear: dict[Kind, Price] = {**found, "prefix": Price(3.5, 500)}
+    assert cheapest_first(dear, 600) == ("graph", "prefix", "plain")
+
+
+@pytest.mark.parametrize(("layer", "n_gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_a_recurrent_layer_costs_its_weights_at_every_step(layer, n_gates):
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = layer(8, 16, batch_first=True), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.head(self.body(x)[0][:, -1])
+
+    graph = export(Reader(), torch.randn(4, 20, 8)).graph_module.graph
+    n_weights = n_gates * 16 * (8 + 16 + 2)
+    cost = sum(flops(node) for node in graph.nodes)
+    assert 2 * 20 * n_weights < cost < 4 * 20 * n_weights
 
 
 @pytest.fixture

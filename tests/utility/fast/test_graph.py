@@ -1,11 +1,14 @@
 """How nodes depend on the models, and where modules are cut."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from fedworth.utility.fast.costs import cheapest_first, prices
 from fedworth.utility.fast.graph import Dependence, NotExportable, dependences, export, operation
-from fedworth.utility.fast.sections import cut, flops, largest_sharing
+from fedworth.utility.fast.sections import cut, flops
 from tests.support.zoo import ZOO, task_of
 
 
@@ -150,11 +153,17 @@ def test_modules_are_cut_where_they_stop_being_affine(name, operations):
     assert [operation(node) for node in gives] == operations
 
 
+def way(sections, n_members):
+    """The cheapest way without kernels."""
+    found = prices(sections, n_members, model_bytes=0, n_together=32)
+    return next(kind for kind in cheapest_first(found, math.inf) if kind != "kernel")
+
+
 def test_a_prefix_pays_if_it_has_more_weights_than_averaging_takes():
     exported = export(nn.Sequential(nn.Linear(784, 9), nn.Tanh(), nn.Linear(9, 4)), torch.rand(5, 784))
     sections = cut(exported, {"0.weight", "0.bias", "2.weight", "2.bias"})
     assert sections.prefix is not None
     assert sum(flops(node) for node in sections.prefix.graph_module.graph.nodes) == 2 * 784 * 9
-    assert 10 < largest_sharing(sections) < 1000
+    assert {n: way(sections, n) for n in (1, 10, 1000)} == {1: "prefix", 10: "prefix", 1000: "graph"}
     narrow = export(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 4)), torch.rand(5, 8))
-    assert largest_sharing(cut(narrow, {"0.weight", "0.bias", "2.weight", "2.bias"})) < 0
+    assert way(cut(narrow, {"0.weight", "0.bias", "2.weight", "2.bias"}), 1) == "graph"

@@ -26,7 +26,7 @@ from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
 from fedworth.utility.fast.affine import SampleBatch, in_order, one_torch_thread, qualities, quality, sample_batches
-from fedworth.utility.fast.costs import Spent
+from fedworth.utility.fast.costs import Cost, Spent, estimate
 from fedworth.utility.fast.heads import head_losses, tiled_batches
 from fedworth.utility.fast.kernels.tiles import NotFiniteError
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
@@ -92,21 +92,27 @@ class FastOracle:
 
     def _of_part(self, part: Part) -> Utilities | None:
         """The utilities of a part, summed over samples; nothing if only the plain loop will do."""
-        largest = self._routes.largest_sharing(part.varying, at_once=self._criterion.is_whole)
-        pays = part.sizes <= largest  # (n_part,)
-        found = np.zeros(len(pays))
-        for shares_prefix in np.unique(pays).tolist():
-            is_alike = pays == shares_prefix
-            route = self._routes.route(part, to_kernel=self._criterion is CROSS_ENTROPY, pays=shares_prefix)
+        how = {"to_kernel": self._criterion is CROSS_ENTROPY, "at_once": self._criterion.is_whole}
+        kinds = {size: self._routes.kinds(part.varying, size, **how) for size in np.unique(part.sizes).tolist()}
+        found = np.zeros(len(part.places))
+        for ways in dict.fromkeys(kinds.values()):
+            alike = np.isin(part.sizes, [size for size, others in kinds.items() if others == ways])
+            route = self._routes.route(part, ways)
             if isinstance(route, PlainRoute):
                 return None
-            if isinstance(route, KernelRoute):
-                with self._spent.noted(route, part, len(self.task.labels)):
-                    return self._by_kernel(route, part)  # whether a prefix pays is nothing to the kernels
-            alike = part.only(is_alike)
-            with self._spent.noted(route, alike, len(self.task.labels)):
-                found[is_alike] = self._by_coalition(route, alike)
+            with self._spent.noted(route, int(alike.sum()), self._expected(route, part.only(alike))):
+                found[alike] = self._by(route, part.only(alike))
         return found
+
+    def _by(self, route: LoopRoute | SectionsRoute | KernelRoute, part: Part) -> Utilities:
+        return self._by_kernel(route, part) if isinstance(route, KernelRoute) else self._by_coalition(route, part)
+
+    def _expected(self, route: LoopRoute | SectionsRoute | KernelRoute, part: Part) -> Cost:
+        """What a route should take; nothing is known of a module that has no graph."""
+        if isinstance(route, LoopRoute):
+            return Cost()
+        size = route.batch_size
+        return estimate(route.kind, route.sections, part, n_samples=len(self.task.labels), batch_size=size)
 
     def _by_kernel(self, route: KernelRoute, part: Part) -> Utilities:
         """Σ over samples of loss before minus loss after, along a trie; NaN if some model's numbers are not finite."""

@@ -1,4 +1,4 @@
-"""Routes: the ways to evaluate a module, the fastest first, each checked against the plain loop before it is used.
+"""Routes: the ways to evaluate a module, the cheapest first, each checked against the plain loop before it is used.
 
     kernel   float32 on a CPU, and after the cut nothing but relu and linear layers: fused kernels along a trie
     prefix   the affine prefix once a client, the rest once a coalition, if averaging costs less than it saves
@@ -7,11 +7,13 @@
     plain    the plain loop's own batches: samples influence each other, half precision rounds differently, or models
              differ in so many numbers that nothing pays
 
-A module is exported once and cut once for each set of tensors found to vary. A route that cannot be run is passed
-over, and the next one says so; a route that runs and disagrees is an error.
+`costs` says which of them is the cheapest for a coalition. A module is exported once and cut once for each set of
+tensors found to vary. A route that cannot be run is passed over, and the next one says so; a route that runs and
+disagrees is an error.
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -23,10 +25,11 @@ from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
 from fedworth.utility.fast.affine import one_torch_thread
+from fedworth.utility.fast.costs import Kind, cheapest_first, prices
 from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.fast.heads import Head, head_of
 from fedworth.utility.fast.layered import layered
-from fedworth.utility.fast.sections import Sections, cut, largest_sharing, numbers
+from fedworth.utility.fast.sections import Sections, cut
 from fedworth.utility.fast.selfcheck import (
     N_SAMPLES,
     check_head,
@@ -44,14 +47,12 @@ KERNEL_BATCH = 256
 LOOP_BATCH, LOOP_IMAGES = 512, 64
 
 MOST_BYTES = 64 << 20
-"""How much of a model may differ between clients on a CPU. Beyond, differences, mixtures and checks in float64 take
-more memory and time than anything shared saves."""
-
-MOST_AT_ONCE = 64 << 20
-"""Bytes that a client's prefix of the whole test set may take, where a measure looks at the whole."""
+"""What a route may keep of a client on a CPU. Beyond, differences, mixtures and checks in float64 take more memory and
+time than anything shared saves."""
 
 SEVERAL_INPUTS = "its inputs are several tensors"
 OWN_UTILITY = "its utility is a function of your own"
+CANNOT_BE_CUT = "its graph cannot be run in sections"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class KernelRoute:
     images: bool
     sections: Sections
     head: Head
-    kind: ClassVar = "kernel"
+    kind: ClassVar[Literal["kernel"]] = "kernel"
 
 
 Route = PlainRoute | LoopRoute | SectionsRoute | KernelRoute
@@ -108,31 +109,32 @@ class Routes:
         self._n_bytes: dict[str, int] = {name: int(tensor.nbytes) for name, tensor in self.module.state_dict().items()}
         self._exported: Exported | str | None = None
         self._cuts: dict[frozenset[str], Sections] = {}
-        self._found: dict[tuple[frozenset[str], bool, bool], Route] = {}
+        self._found: dict[tuple[frozenset[str], tuple[Kind, ...]], Route] = {}
 
     def taken(self) -> list[Route]:
         """The routes taken so far."""
         return list(self._found.values())
 
-    def largest_sharing(self, varying: frozenset[str], *, at_once: bool) -> float:
-        """The most members for which a coalition is worth measuring by the prefixes of its members; `at_once` if all
-        samples' prefixes must be in memory together, which is not done where they are large."""
-        if self._is_large(varying):
-            return 0.0
-        sections = self._cut(varying)
-        if not isinstance(sections, Sections) or sections.prefix is None:
-            return 0.0
-        size = sum(numbers(node) for node in sections.prefix.gives)
-        is_too_large = at_once and 4 * size * len(self.task.labels) > MOST_AT_ONCE
-        return 0.0 if is_too_large else largest_sharing(sections)
+    def kinds(self, varying: frozenset[str], n_members: int, *, to_kernel: bool, at_once: bool) -> tuple[Kind, ...]:
+        """The ways for a coalition of so many members, the cheapest first; `to_kernel` if the measure allows kernels,
+        `at_once` if all samples' prefixes must be in memory together."""
+        sections = None if self._is_large(varying) else self._cut(varying)
+        if not isinstance(sections, Sections):
+            sections = None
+        n_together = len(self.task.labels) if at_once or sections is None else sections.batch_size
+        found = prices(sections, n_members, model_bytes=self._bytes(varying), n_together=n_together)
+        if sections is None or not to_kernel or self._head(sections) is None:
+            found.pop("kernel", None)
+        ways = cheapest_first(found, MOST_BYTES if self.task.device.type == "cpu" else math.inf)
+        # kernels take coalitions of all sizes along one trie, whatever would come next for each
+        return tuple(kind for kind in ways if kind != "prefix") if ways[0] == "kernel" else ways
 
-    def route(self, part: Part, *, to_kernel: bool, pays: bool) -> Route:
-        """The route for a part's models, which differ in its `varying` tensors.
+    def route(self, part: Part, kinds: tuple[Kind, ...]) -> Route:
+        """The first of these ways that can be run, for a part's models, which differ in its `varying` tensors.
 
-        `to_kernel` if the measure allows it, `pays` if prefixes are worth sharing otherwise. Nothing else
-        decides: neither how many clients there are, nor how many coalitions.
+        Nothing else decides: neither how many clients there are, nor how many coalitions.
         """
-        key = (part.varying, to_kernel, pays)
+        key = (part.varying, kinds)
         if key not in self._found:
             with one_torch_thread(), torch.inference_mode():
                 self._found[key] = self._checked(part, self._candidates(part.origin, *key))
@@ -155,30 +157,35 @@ class Routes:
             self._cuts[varying] = cut(self._exported, varying)
         return self._cuts[varying]
 
-    def _candidates(self, origin: Model, varying: frozenset[str], to_kernel: bool, pays: bool) -> Iterator[Route]:
+    def _candidates(self, origin: Model, varying: frozenset[str], kinds: tuple[Kind, ...]) -> Iterator[Route]:
         if plain := self._must_be_plain(origin, varying):
             yield PlainRoute(plain)
             return
         is_image = isinstance(self.task.inputs, torch.Tensor) and self.task.inputs.ndim == 4
         images = is_image and any(t.ndim == 4 for t in origin.values())
         sections = self._cut(varying)
-        if isinstance(sections, str):
-            yield from _loops(sections, images)
-        else:
-            if to_kernel and (head := self._head(sections)):
-                yield KernelRoute(_cut_at(sections), KERNEL_BATCH, images, sections, head)
-            if pays:
-                yield SectionsRoute(_cut_at(sections), sections.batch_size, images, sections, "prefix")
-            whole = cut(sections.exported, varying, shares_prefix=False)
+        for kind in kinds:
+            if isinstance(sections, Sections) and kind in ("kernel", "prefix", "graph"):
+                yield from self._cut_routes(kind, sections, images)
+            elif kind == "loop":
+                yield from _loops(sections if isinstance(sections, str) else CANNOT_BE_CUT, images)
+
+    def _cut_routes(self, kind: Kind, sections: Sections, images: bool) -> Iterator[Route]:
+        """The route of this kind, if there is one."""
+        if kind == "kernel" and (head := self._head(sections)):
+            yield KernelRoute(_cut_at(sections), KERNEL_BATCH, images, sections, head)
+        elif kind == "prefix":
+            yield SectionsRoute(_cut_at(sections), sections.batch_size, images, sections, "prefix")
+        elif kind == "graph":
+            whole = cut(sections.exported, sections.varying, shares_prefix=False)
             why = "no affine prefix" if sections.prefix is None else "its affine prefix costs less than averaging it"
             yield SectionsRoute(why, whole.batch_size, images, whole, "graph")
-            yield from _loops("its graph cannot be run in sections", images)
 
     def _is_large(self, varying: frozenset[str]) -> bool:
-        return self.task.device.type == "cpu" and self._megabytes(varying) > MOST_BYTES >> 20
+        return self.task.device.type == "cpu" and self._bytes(varying) > MOST_BYTES
 
-    def _megabytes(self, varying: frozenset[str]) -> int:
-        return sum(self._n_bytes.get(name, 0) for name in varying) >> 20
+    def _bytes(self, varying: frozenset[str]) -> int:
+        return sum(self._n_bytes.get(name, 0) for name in varying)
 
     def _must_be_plain(self, origin: Model, varying: frozenset[str]) -> str:
         """Why only the plain loop will do, or nothing."""
@@ -190,7 +197,7 @@ class Routes:
             return "half precision rounds each model differently"
         refuse_unfit(self.task, origin)
         if self._is_large(varying):
-            return f"models differ in {self._megabytes(varying)} MB, more than mixing them otherwise would save"
+            return f"models differ in {self._bytes(varying) >> 20} MB, more than mixing them otherwise would save"
         if not rows_are_alone(self.module, origin, self.task.inputs[:N_SAMPLES]):
             return "a sample's logits depend on the batch it is in"
         return ""

@@ -5,19 +5,14 @@
     rest        once for a coalition:     all that follows, from averaged prefixes and averaged tensors
 
 Only values of the samples are cut at: what depends on tensors alone is cheap, and made again from averaged tensors.
-The prefix is worth sharing if making it costs more than averaging the members' prefixes for a coalition S,
-
-    flops(prefix) > (PRODUCT_COST · |S| + WRITING_COST) · |prefix|;
-
-that of each client is made once, which is little beside many coalitions. It is a matter of the coalition alone, so the
-way it is measured does not depend on what is measured with it. A first convolution of few channels is not worth it
-(measured: 25 weights an output, 5 to 10 clients, a loss).
+Whether a prefix is worth sharing is a matter of `costs`.
 """
 
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from fedworth.errors import UtilityError
@@ -25,8 +20,10 @@ from fedworth.utility.fast.graph import Dependence, Dependences, Exported, depen
 from fedworth.utility.fast.mixing import MOST_TOGETHER
 from fedworth.utility.fast.tuning import tune
 
-PRODUCT_COST, WRITING_COST = 6.0, 100.0
-"""Time an averaged number takes for each client and for itself, in operations of a large matrix product."""
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+PRODUCTS = ("mm", "bmm", "matmul")
+GATE_COST = 30
+"""Time of a gate's exponential, in operations of a large product."""
 
 CACHE_BYTES = 12 << 20
 SMALLEST_BATCH, LARGEST_BATCH = 32, 1024
@@ -87,26 +84,33 @@ def prefix_of(sections: Sections) -> Section:
     return sections.prefix
 
 
-def largest_sharing(sections: Sections) -> float:
-    """The most members for which averaging the prefix costs less than making it again."""
-    if sections.prefix is None:
-        return 0.0
-    making = sum(flops(node) for node in sections.prefix.graph_module.graph.nodes)
-    n_numbers = sum(numbers(node) for node in sections.prefix.gives)
-    return (making / max(1, n_numbers) - WRITING_COST) / PRODUCT_COST
-
-
 def flops(node: fx.Node) -> int:
     """Floating point operations of a node for one sample; 2 a weight and output, where there are weights."""
     if node.op != "call_function":
         return 0
     name = operation(node)
+    if name in RECURRENT:
+        return _recurrent_flops(node)
     if name == "linear" or (name.startswith("conv") and "transpose" not in name):
         weight = node.args[1]
         if not isinstance(weight, fx.Node):
             return numbers(node)
         return 2 * numbers(node) * math.prod(int(n) for n in shape_of(weight)[1:])
+    if name in PRODUCTS and isinstance(node.args[0], fx.Node):
+        return 2 * numbers(node) * int(shape_of(node.args[0])[-1])
     return numbers(node)
+
+
+def _recurrent_flops(node: fx.Node) -> int:
+    """Of all steps: 2 a weight, and an exponential for each gate, which has a row in both matrices of a layer."""
+    weights = [n for n in node.all_input_nodes[1:] if isinstance(n.meta.get("val"), torch.Tensor) and _is_fixed(n)]
+    n_steps = max((n for n in shape_of(node.all_input_nodes[0])[:-1] if isinstance(n, int)), default=1)
+    n_gates = sum(int(shape_of(n)[0]) for n in weights if len(shape_of(n)) == 2) // 2
+    return n_steps * (2 * sum(numbers(n) for n in weights) + GATE_COST * n_gates)
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    return all(isinstance(n, int) for n in shape_of(node))
 
 
 def numbers(node: fx.Node) -> int:
