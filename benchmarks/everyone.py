@@ -2,7 +2,8 @@
 
     python benchmarks/everyone.py [--data FOLDER] [case …]        thirty, mlp, logistic, large
 
-    thirty     MLP 784-64-10, 9 of 30 clients a round, 20 rounds; beside it ComFedSV by permutations, as in the paper
+    thirty     MLP 784-64-10, 9 of 30 clients a round, 20 rounds; beside the report ComFedSV alone, by models, and by
+               few and many permutations, as in the paper
     mlp        the same MLP, 30 of 100 clients a round, 100 rounds
     logistic   softmax regression, 300 of 1,000 clients a round, 100 rounds: half an hour; only if named
     large      a network of 105 MB, 2 of 5 clients in the second of 2 rounds, drawn at random; 16 test samples
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from large import network
 from memory import Watch
 
 from fedworth.completion.complete import complete
+from fedworth.completion.models import complete_by_models
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
@@ -64,8 +67,8 @@ MOST: dict[str, dict[str, float]] = {
 }
 """Bars: wall seconds, own memory in GB or in models of the case, standard error over the spread."""
 
-PERMUTATIONS = 1000
-"""Of 30 clients; as many as take about the time of the report."""
+PERMUTATIONS = {"few": 103, "many": 4000}
+"""Of 30 clients: ⌈N ln N⌉, and as many as bring the standard error below a tenth of the spread."""
 
 
 def write(case: str, folder: str, data: str | None) -> dict[str, Any]:
@@ -117,22 +120,37 @@ def report(case: str, folder: str, data: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out, Watch(0.01) as watch:
         made, seconds, busy = _timed(lambda: report_on(ledger, task, ValuingSettings(), out))
     found = next(one for one in made.valuations if one.method == "comfedsv")
-    return {"seconds": seconds, "busy": busy, "bytes": watch.peak, "error": _error(found), "what": "ComFedSV, models"}
+    return {"seconds": seconds, "busy": busy, "bytes": watch.peak, "error": _error(found), "what": "the report"}
 
 
-def permutations(case: str, folder: str, data: str | None) -> dict[str, Any]:
+def models(case: str, folder: str, data: str | None) -> dict[str, Any]:
+    """ComFedSV by models alone, with the utilities it rests on."""
+    ledger = open_ledger(folder)
+    oracle = FastOracle(_task(case, ledger, data))
+
+    def values() -> Valuation:
+        seen = observe_and_count(ledger, oracle, choose_plan(participation(ledger), PlanSettings())).matrix
+        return value(seen, "comfedsv", completion=complete_by_models(ledger, oracle, seen))
+
+    return _watched(values, "ComFedSV alone, models")
+
+
+def permutations(case: str, folder: str, data: str | None, *, number: int) -> dict[str, Any]:
     """ComFedSV by factors and permutations, as in the paper."""
     ledger = open_ledger(folder)
     task = _task(case, ledger, data)
-    plan = choose_plan(participation(ledger), PlanSettings(permutations=PERMUTATIONS, with_fedsv=False))
+    plan = choose_plan(participation(ledger), PlanSettings(permutations=number, with_fedsv=False))
 
     def values() -> Valuation:
         seen = observe_and_count(ledger, FastOracle(task), plan).matrix
         return value(seen, "comfedsv", completion=complete(seen))
 
+    return _watched(values, f"ComFedSV alone, factors, {number:,} permutations")
+
+
+def _watched(values: Callable[[], Valuation], what: str) -> dict[str, Any]:
     with Watch(0.01) as watch:
         found, seconds, busy = _timed(values)
-    what = f"ComFedSV, factors, {PERMUTATIONS:,} permutations"
     return {"seconds": seconds, "busy": busy, "bytes": watch.peak, "error": _error(found), "what": what}
 
 
@@ -159,7 +177,8 @@ def _error(valuation: Valuation) -> float | None:
 CHILDREN: dict[str, Callable[[str, str, str | None], dict[str, Any]]] = {
     "write": write,
     "report": report,
-    "permutations": permutations,
+    "models": models,
+    **{name: partial(permutations, number=number) for name, number in PERMUTATIONS.items()},
 }
 
 
@@ -190,8 +209,11 @@ def main(names: list[str], data: str | None) -> None:
             size = _child("write", case, folder, data)["model_bytes"]
             found = _child("report", case, folder, data)
             print(row(case, found, size), flush=True)
-            if case == "thirty":
-                print(row(case, _child("permutations", case, folder, data), size), flush=True)
+            for alone in ("models", *PERMUTATIONS) if case == "thirty" else ():
+                beside = _child(alone, case, folder, data)
+                print(row(case, beside, size), flush=True)
+                if alone != "few":
+                    bars.at_most(f"{case}, {beside['what']}, error", beside["error"], MOST[case]["error"])
         got = {**found, "gigabytes": found["bytes"] / 1e9, "models": found["bytes"] / size}
         for key, most in MOST[case].items():
             bars.at_most(f"{case}, {key}", got[key], most)

@@ -2,9 +2,11 @@
 
     python benchmarks/table.py [--write docs/benchmarks.md] oracle.py --threads logistic MLP
 
-Ends with the benchmark's own exit code. A page names a benchmark by `python benchmarks/…`; the tables that follow, up
-to the next name, are the benchmark's, and are replaced by those printed, in their order. So a page comes from one
-run: `make bench TABLES=docs/benchmarks.md`.
+Ends with the benchmark's own exit code. A page names a benchmark by `python benchmarks/…`; what follows, up to the next
+name, is about it. Its tables are replaced by those printed, in their order; more than the page has follow the last one,
+or the paragraph with the name, and those that were not printed again are taken out. A benchmark that the page does not
+name, or that printed no table, changes nothing and is an error. So a page comes from one run:
+`make bench TABLES=docs/benchmarks.md`.
 """
 
 import argparse
@@ -38,13 +40,26 @@ def shown(benchmark: list[str]) -> tuple[Lines, int]:
 
 def replaced(page: Lines, name: str, tables: list[Lines]) -> Lines:
     """The page with a benchmark's tables in place of those it has."""
-    waiting, is_here, made = list(tables), False, Lines()
-    for is_table, group in groupby(page, lambda line: line.startswith("|")):
-        lines = list(group)
+    paragraphs = [list(lines) for is_blank, lines in groupby(page, lambda line: not line) if not is_blank]
+    here = _places(paragraphs, name)
+    if not here or not tables:
+        raise SystemExit(f"{name}: {len(tables)} tables printed, named {len(here)} times in the page: nothing replaced")
+    old = [place for place in here if paragraphs[place][0].startswith("|")]
+    kept = dict(zip(old, [[table] for table in tables], strict=False))
+    last = old[-1] if old else here[0]
+    kept[last] = [*kept.get(last, [] if old else [paragraphs[last]]), *tables[len(old) :]]
+    made = [kept.get(k, [] if k in old else [lines]) for k, lines in enumerate(paragraphs)]
+    return "\n\n".join("\n".join(lines) for part in made for lines in part).split("\n")
+
+
+def _places(paragraphs: list[Lines], name: str) -> list[int]:
+    """The paragraphs about a benchmark: from the one that names it to the next name or heading."""
+    found, is_here = [], False
+    for place, lines in enumerate(paragraphs):
         names = NAMED.findall("\n".join(lines))
-        is_here = names[-1] == name if names else is_here
-        made += waiting.pop(0) if is_table and is_here and waiting else lines
-    return made
+        is_here = names[-1] == name if names else is_here and not lines[0].startswith("#")
+        found += [place] if is_here else []
+    return found
 
 
 def main() -> int:
