@@ -7,6 +7,7 @@ import pytest
 from fedworth.studies.results.calibration import RATES, STRENGTHS, TARGETS, choices
 from fedworth.studies.results.page import records_in
 from fedworth.studies.results.records import Record
+from fedworth.studies.sensitivity import tick_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -64,6 +65,14 @@ def test_a_choice_that_the_studies_do_not_run_says_so():
 
 def test_few_seeds_choose_nothing():
     assert choices(tried(1, 0.3, [0.85], times=9)) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "tick"),
+    [(10.0, "10"), (300.0, "300"), (0.001, ".001"), ("10 × 0.03", "10×.03"), ("squares", "squares")],
+)
+def test_ticks_are_short_and_say_the_number(setting, tick):
+    assert tick_of(setting) == tick
 
 
 def test_the_studies_run_what_the_rules_choose_from_the_pages_numbers():

@@ -16,7 +16,7 @@ from fedworth.errors import DataError, UsageError
 from fedworth.names import CHOICES
 from fedworth.studies.reproduce import PAGES, PAPERS, STUDIES, Request, reproduce, requests_for, trials_of
 from fedworth.studies.results.manifest import accounts_in
-from fedworth.studies.results.page import pages_of
+from fedworth.studies.results.page import APPENDED, pages_of
 from fedworth.studies.trials.commit import commit_of_source
 from fedworth.studies.trials.extents import EXTENTS
 from fedworth.studies.trials.methods import METHODS
@@ -55,9 +55,10 @@ def trials_in(folder: Path) -> dict[str, bytes]:
 def test_every_study_leaves_numbers_a_picture_and_a_section(done, name):
     assert lines_of(done, name)
     assert (done / "figures" / f"{name}.svg").read_text().startswith("<?xml")
-    tuning = "results-appendix.md" if name == "sensitivity" else "results.md"
-    page = (done / (tuning if name in PAPERS else PAGES[name])).read_text()
+    papers = "results-appendix.md" if name in APPENDED else "results.md"
+    page = (done / (papers if name in PAPERS else PAGES[name])).read_text()
     assert f"fedworth reproduce {name} --scale tiny" in page
+    assert f"figures/{name}." in page
 
 
 def test_the_manifest_says_commit_command_and_settings_of_every_study(done):

@@ -22,7 +22,8 @@ MEASURES = ("value_error", "rank_correlation", "matrix_error", "d", "gap")
 SHORT = 10
 """Federations of more rounds than these have fewer cells."""
 
-SHOWN = ("model, data, rounds", "steps × rate", "accuracy", "σ₂/σ₁", *(label(key) for key in FOUR), "seeds")
+MAPPED = (*FOUR, "comfedsv-kernel")
+SHOWN = ("model, data, rounds", "steps × rate", "accuracy", "σ₂/σ₁", *(label(key) for key in MAPPED), "seeds")
 ALL_SHOWN = ("where", "method", "matrix error", "value error", "ρ with truth", "median d", "gap", "seeds")
 MOST_DRAWN = 3.0
 BESIDE = "logistic"
@@ -100,7 +101,7 @@ def _line(records: Sequence[Record]) -> tuple[str, ...]:
     texts = [
         f"{text_of(numbers(of.get((key,), []), 'value_error'))}, "
         f"{text_of(numbers(of.get((key,), []), 'rank_correlation'))}"
-        for key in FOUR
+        for key in MAPPED
     ]
     first, n_seeds = records[0], len({record["seed"] for record in records})
     second = text_of(numbers(of.get((FOUR[0],), []), "second_singular"))
@@ -120,7 +121,7 @@ def _all(records: Sequence[Record]) -> list[tuple[str, ...]]:
 def _panel(records: Sequence[Record]) -> Panel:
     cells = _cells(records)
     series = []
-    for key in FOUR:
+    for key in MAPPED:
         found = [listed(by_method(mine, "value_error").get(key, {})) for mine in cells.values()]
         y = [min(mean_of(errors).value, MOST_DRAWN) for errors in found]
         series.append(Series(key, list(range(len(cells))), y))

@@ -8,6 +8,7 @@ permutations      a hundred clients, ten of them with flipped labels: the heard 
                   one by one and in squares
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -145,13 +146,19 @@ def _panel(what: str, data: str, records: Sequence[Record]) -> Panel:
     measure, up = DRAWN[what]
     settings = list(dict.fromkeys(record["setting"] for record in records))
     series = []
-    for found in grouped(records, "method", *(("n_steps",) if what == STRENGTHS else ())).values():
+    for found in grouped(records, "method", *(("n_steps", "rate") if what == STRENGTHS else ())).values():
         of = grouped(found, "setting")
-        name = f"{found[0]['n_steps']} local steps" if what == STRENGTHS else str(found[0]["method"])
+        name = training_of(found[0]) if what == STRENGTHS else str(found[0]["method"])
         y = [mean_of(numbers(of[setting,], measure)).value for setting in settings if (setting,) in of]
         series.append(Series(name, [settings.index(setting) for (setting,) in of], y))
-    ticks = tuple(str(setting).replace(" × ", "×").replace("0.", ".") for setting in settings)
+    ticks = tuple(tick_of(setting) for setting in settings)
     return Panel(f"{DATA.get(data, data)}: {what}", "", up, tuple(series), ticks=ticks)
+
+
+def tick_of(setting: Cell) -> str:
+    """A setting below an axis, as short as can be."""
+    text = setting if isinstance(setting, str) else f"{setting:g}"
+    return re.sub(r"(^|×)0\.", r"\1.", text.replace(" × ", "×"))
 
 
 DRAWN = {

@@ -2,7 +2,7 @@
 
 results.md            does it work, and when; the regime map; the table of claims; of every study a figure, four
                       methods and a command
-results-appendix.md   every method, sensitivity, the theory, and what each study ran
+results-appendix.md   every method, sensitivity, accuracies, time, the theory, and what each study ran
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,10 @@ from fedworth.studies.results.study import Study
 from fedworth.studies.results.summary import APPENDIX, HOW, summary
 from fedworth.studies.results.theory import THEORY, THEORY_TITLE
 
-PAGE, APPENDIX_PAGE, MAP, TUNING = "results.md", "results-appendix.md", "regime", "sensitivity"
+PAGE, APPENDIX_PAGE, MAP = "results.md", "results-appendix.md", "regime"
+APPENDED = ("sensitivity", "models", "time")
+"""Studies that compare no methods: their claims are on the page, their figures and tables in the appendix."""
+
 MOST_CSV = 50_000_000
 
 
@@ -47,7 +50,7 @@ def _page(
 ) -> str:
     claims = [claim for outcome in outcomes.values() for claim in outcome.claims]
     missing = [study.name for study in studies if study.name not in outcomes]
-    shown = [study for study in studies if study.name in outcomes and study.name != TUNING]
+    shown = [study for study in studies if study.name in outcomes and study.name not in APPENDED]
     parts = [
         *summary(kept, accounts, missing),
         *[_section(study, outcomes[study.name], accounts[study.name]) for study in shown if study.name == MAP],
@@ -63,12 +66,15 @@ def _section(study: Study, outcome: Outcome, account: Account) -> str:
     parts = [
         f"## {outcome.title}",
         f"> {study.claim}" if study.claim[0] != "(" else "",
-        *study.remarks,
+        " ".join([*study.remarks, _command(study, account), *_left_out(account)]),
         f"![{outcome.title}](figures/{study.name}.svg)" if outcome.panels else "",
         table(outcome.shown, outcome.lines, n_names=max(n_names, 1)),
-        " ".join([_command(study, account), *(said for said in account.extents if said.startswith(LEFT_OUT))]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _left_out(account: Account) -> list[str]:
+    return [said for said in account.extents if said.startswith(LEFT_OUT)]
 
 
 def _command(study: Study, account: Account) -> str:
@@ -89,14 +95,15 @@ def _appendix(studies: Sequence[Study], outcomes: Mapping[str, Outcome], account
 
 
 def _appended(study: Study, outcome: Outcome, account: Account) -> str:
-    is_tuning = study.name == TUNING
-    shown, lines = (outcome.shown, outcome.lines) if is_tuning else (outcome.all_shown, outcome.all_lines)
-    picture = study.name if is_tuning else f"{study.name}-more"
+    is_whole = study.name in APPENDED
+    is_short = is_whole and not outcome.all_lines
+    shown, lines = (outcome.shown, outcome.lines) if is_short else (outcome.all_shown, outcome.all_lines)
+    picture = study.name if is_whole else f"{study.name}-more"
     parts = [
         f"## {outcome.title}",
-        *(study.remarks if is_tuning else ()),
+        *(study.remarks if is_whole else ()),
         "\n".join(f"- {note}" for note in outcome.notes),
-        f"![{outcome.title}](figures/{picture}.svg)" if is_tuning or outcome.all_panels else "",
+        f"![{outcome.title}](figures/{picture}.svg)" if is_whole or outcome.all_panels else "",
         table(shown, lines, n_names=2) if lines else "",
         f"`{account.command}` — {account.sentence()} Commit {', '.join(account.commits)}.",
     ]

@@ -52,12 +52,12 @@ FIDELITY: Mapping[str, Extent] = {
 FINDINGS: Mapping[str, Extent] = {"digits-batches": Extent(5), "mnist-10": Extent(5)}
 
 MEASURES: Mapping[str, Extent] = {
-    "digits": Extent(3),
-    "mnist-10": Extent(3),
-    "flips-10": Extent(3, special="noisy labels"),
-    "digits-100": Extent(1, n_clients=100),
-    "mnist-100": Extent(1, n_clients=100),
-    "flips-100": Extent(1, n_clients=100, special="noisy labels"),
+    "digits": Extent(5),
+    "mnist-10": Extent(5),
+    "flips-10": Extent(5, special="noisy labels"),
+    "digits-100": Extent(3, n_clients=100),
+    "mnist-100": Extent(3, n_clients=100),
+    "flips-100": Extent(3, n_clients=100, special="noisy labels"),
 }
 
 PAIRS = ("mnist-small", "mnist", "synthetic-small", "synthetic")
@@ -75,7 +75,7 @@ def _varied(n_seeds: int, n_truth_seeds: int) -> dict[str, Extent]:
     """What `sensitivity` varies on which setup; the completion's settings where the truth is measured."""
     steps = Extent(2 * n_seeds, n_truth_seeds=n_truth_seeds)
     noise = Extent(n_seeds, n_truth_seeds=0, special="noise strength")
-    orders = Extent(n_truth_seeds, n_clients=100, special="permutations")
+    orders = Extent(n_seeds, n_clients=100, special="permutations")
     return {**_of(("mnist", "synthetic"), steps), **_of(("mnist-noise", "synthetic-noise"), noise), "labels": orders}
 
 
