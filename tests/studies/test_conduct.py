@@ -1,6 +1,7 @@
 """Findings, counted by hand, and what a client that cheats sends."""
 
 import csv
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from fedworth.ledger.writer import Answer
 from fedworth.studies.conduct.misconduct import COPIED, Memory, kinds
 from fedworth.studies.conduct.pairs import interaction_claims
 from fedworth.studies.conduct.study import chance_of_so_few, counted, findings, harm_claim, line_of
+from fedworth.studies.reproduce import STUDIES, Request, trials_of
+from fedworth.studies.trials.extents import Extent
+from fedworth.studies.trials.readings import READERS
+from fedworth.studies.trials.trial import Bench
 
 
 def row(
@@ -111,3 +116,12 @@ def test_the_page_says_what_the_numbers_are():
     clean = [float(numbers["false_alarms"]) for numbers in rows if numbers["kind"] == "clean"]
     assert len(clean) == 2
     assert max(clean) <= 0.05
+
+
+def test_of_a_copy_the_interactions_of_all_pairs_are_kept(tmp_path):
+    extent = Extent(1, 3, special=COPIED)
+    trial = trials_of(STUDIES["findings"], Request("tiny"), "digits", extent)[0]
+    reading = READERS[trial.reading](trial, Bench(tmp_path))
+    assert set(reading["interactions"]) == {"fixed", "uniform"}
+    for pairs in reading["interactions"].values():
+        assert {(first, second) for first, second, _ in pairs} == set(combinations(range(10), 2))
