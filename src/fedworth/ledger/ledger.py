@@ -251,7 +251,7 @@ def _join(entry: RoundEntry, clients: list[str], known: set[str], manifest: str)
             raise LedgerError(f"{where}: client names are not all different")
         clients += entry.joined
         known.update(entry.joined)
-    furthest = max((*entry.asked, *entry.apart), default=-1)
+    furthest = max(max(entry.asked, default=-1), max(entry.apart, default=-1))
     if furthest >= len(clients):
         found = f"speaks of client {furthest}, but there are only {len(clients)}"
         raise LedgerError(f"{manifest}, round {entry.round_index}: {found}")
@@ -280,8 +280,8 @@ def _names_in(folder: Path) -> list[str]:
 def _refuse_unlisted(ledger: Ledger, files: set[str]) -> None:
     stem = f"{ledger.n_rounds:06d}.safetensors"
     coming = {f"rounds/{stem}{PARTIAL}", f"apart/{stem}{PARTIAL}", f"{FINAL}{PARTIAL}"}
-    settling = {f"{file}{PARTIAL}" for file in ledger.files}
-    unlisted = sorted(files - ledger.files - coming - settling)
+    listed = ledger.files
+    unlisted = sorted(file for file in files - listed - coming if file.removesuffix(PARTIAL) not in listed)
     if unlisted:
         raise LedgerError(
             f"{ledger.folder}: after {ledger.n_rounds} good rounds the manifest ends, yet there is {unlisted[0]}; "
