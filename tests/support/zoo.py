@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fedworth.federation.task import Task
-from fedworth.ledger.ledger import Model, Round
+from fedworth.ledger.ledger import Model, Round, RoundEntry
 from fedworth.names import Weighting
 from fedworth.utility.oracle import mix
 from fedworth.utility.weighting import Mixtures, client_weights, mixtures
@@ -184,7 +183,7 @@ def round_of(module: nn.Module, n_clients: int = 5, *, size: float = 0.3, frozen
     """Clients that differ by `size` of the weights; variances stay positive, tied tensors tied."""
     origin = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     clients = {k: _client(module, origin, k, size, frozen) for k in range(n_clients)}
-    return Round(cast(Any, None), origin, clients, {})
+    return Round(RoundEntry(0, 0, "rounds/000000.safetensors", ""), origin, clients, {})
 
 
 def _client(module: nn.Module, origin: Model, seed: int, size: float, frozen: tuple[str, ...]) -> Model:

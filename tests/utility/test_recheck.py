@@ -1,6 +1,6 @@
 """No number goes unchecked: cells measured again by the plain loop, and who makes a coalition's loss infinite."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -107,6 +107,8 @@ def test_a_module_of_chance_is_refused():
     torch.manual_seed(0)
     with pytest.raises(UtilityError, match="A module whose answers change from call to call"):
         measured(WrongOracle(task, 0, 0.0), round_of(task.module), batch_of())
+    with pytest.raises(UtilityError, match=r"the plain loop measures .*, then .* cannot be measured"):
+        measured(LoopOracle(task), round_of(task.module), batch_of())
 
 
 def ledger_with(folder, size: float = 1e3, **factors: float) -> tuple[Ledger, Task]:
@@ -131,18 +133,34 @@ def test_an_overflowing_coalition_is_refused_with_the_client_whose_absence_cures
     )
 
 
-def test_a_utility_that_rounding_alone_decides_is_refused_with_the_client(tmp_path):
+def ledger_with_eve(folder) -> tuple[Ledger, Task]:
     """Equal numbers of 1e6 in every layer: outputs of 1e17 that cancel, and a loss that differs by route."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
     start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    models = {name: {key: t + 0.1 * torch.randn(t.shape) for key, t in start.items()} for name in ("ada", "ben")}
+    names = ("ada", "eve", "ben", "cyd")
+    models = {name: {key: t + 0.1 * torch.randn(t.shape) for key, t in start.items()} for name in names}
     models["eve"] = {key: torch.full_like(t, 1e6) for key, t in start.items()}
-    writer = create_ledger(tmp_path / "ledger", list(models), aggregation="uniform")
+    writer = create_ledger(folder, list(models), aggregation="uniform")
     writer.record_round(start, {name: Answer(model, 1) for name, model in models.items()})
-    ledger, task = open_ledger(tmp_path / "ledger"), Task(module, torch.randn(64, 8), torch.arange(64) % 3)
+    return open_ledger(folder), Task(module, torch.randn(64, 8), torch.arange(64) % 3)
+
+
+@pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
+def test_a_utility_that_rounding_alone_decides_is_refused_with_the_client(tmp_path, oracle_type):
+    ledger, task = ledger_with_eve(tmp_path / "ledger")
     with pytest.raises(UtilityError, match=r"rounding alone decides its utility; without 'eve' it is sure, so leave"):
-        observe(ledger, FastOracle(task), plan_exact(participation(ledger)))
+        observe(ledger, oracle_type(task), plan_exact(participation(ledger)))
+
+
+@pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
+def test_so_is_one_that_stands_at_neither_end_of_its_batch(tmp_path, oracle_type):
+    ledger, task = ledger_with_eve(tmp_path / "ledger")
+    batch = Batch(0, np.arange(4), np.eye(4, dtype=bool), np.ones(4), "uniform", ledger.clients)
+    with pytest.raises(UtilityError, match=r"coalition \{eve\}: .* rounding alone decides its utility"):
+        measured(oracle_type(task), ledger.open_round(0), batch)
+    good = replace(batch, coalitions=batch.coalitions[[0, 2, 3]], cells=np.arange(3))
+    assert np.isfinite(measured(oracle_type(task), ledger.open_round(0), good).utilities).all()
 
 
 @pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])

@@ -2,7 +2,7 @@
 
 Each kind of model and of count goes through the recorder of a live federation, into a ledger, and through an oracle;
 then every cell is measured again by the plain loop, within what rounding explains (`utility/recheck/plain.py`), and
-where the difference is small against the loss. An oracle that refuses must name the client. What fails otherwise, or
+must be one that rounding cannot decide. An oracle that refuses must name the client. What fails otherwise, or
 differs without a word, is wrong.
 """
 
@@ -165,8 +165,8 @@ def tried(ledger: Ledger, task: Task, oracle: str, weighting: Weighting, measure
 def compared(plain: PlainRound, cells: Mixtures, row: int, utility: float) -> str:
     """What is wrong with a utility; nothing if it is the plain loop's, and not what rounding made of it."""
     after = plain.after(cells, row)
-    moved = f"cell {row}: rounding alone moved its utility to {utility}" if plain.is_moved(utility, after) else ""
-    return plain.disagreement(cells, row, utility, after) or moved
+    noise = f"cell {row}: rounding alone decides its utility of {utility}" if plain.is_noise(utility, after) else ""
+    return plain.disagreement(cells, row, utility, after) or noise
 
 
 def hostile(

@@ -116,7 +116,9 @@ def everyones_values(
 
     def game_of(round_index: int) -> RoundGame:
         weights = round_weights(predicted.ledger, round_index, weighting)
-        return RoundGame(oracle, predicted.open_round(round_index), predicted.heard, weights, weighting)
+        return RoundGame(
+            oracle, predicted.open_round(round_index), predicted.heard, weights, weighting, predicted.ledger.clients
+        )
 
     return estimate_rounds(game_of, n_rounds, n_clients, lone=lone.utilities, earlier=earlier, progress=progress)
 

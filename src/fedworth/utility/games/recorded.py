@@ -35,4 +35,4 @@ def _game(ledger: Ledger, oracle: Oracle, weighting: Weighting, members: Indices
     if members is None:
         members = np.array(sorted(ledger.participants(round_index)), dtype=np.int64)
     round_ = ledger.open_round(round_index, with_apart=everyone)
-    return RoundGame(oracle, round_, members, round_weights(ledger, round_index, weighting), weighting)
+    return RoundGame(oracle, round_, members, round_weights(ledger, round_index, weighting), weighting, ledger.clients)

@@ -8,7 +8,7 @@ So the oracle measures it as any coalition, with the mean as one more client of 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,8 +21,10 @@ from fedworth.federation.simulation.threads import fitting_threads
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Weighting
+from fedworth.utility.batches import Batch, Measured
 from fedworth.utility.fitting import fitted
 from fedworth.utility.oracle import Oracle, TaskOracle, batch_size, mix
+from fedworth.utility.recheck import measured
 from fedworth.utility.server import RuleOracle
 from fedworth.utility.weighting import Mixtures, mixtures
 
@@ -42,6 +44,8 @@ class RoundGame:
     members: Indices  # (n,)
     weights: Floats  # (n_clients,), from `round_weights`
     weighting: Weighting
+    clients: tuple[str, ...] = ()  # their names; without, an error speaks of positions
+    _checked: list[Measured] = field(default_factory=list, init=False, repr=False)
 
     @property
     def n(self) -> int:
@@ -55,10 +59,18 @@ class RoundGame:
         return isinstance(self.oracle.task, Task) and self.criterion.is_smooth
 
     def __call__(self, coalitions: Memberships) -> Utilities:
-        """The utilities of coalitions of the members, (n_coalitions, n)."""
+        """The utilities of coalitions of the members, (n_coalitions, n); of the first that are asked for, some are
+        measured again by the plain loop."""
         rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)
         rows[:, self.members] = coalitions
-        return self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+        if self._checked:
+            return self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+        names = self.clients or tuple(map(str, range(len(self.weights))))
+        where = (self.round_.entry.round_index, np.arange(len(rows)))
+        self._checked.append(
+            measured(self.oracle, self.round_, Batch(*where, rows, self.weights, self.weighting, names))
+        )
+        return self._checked[0].utilities
 
     @property
     def shares(self) -> Floats:

@@ -109,9 +109,9 @@ class PlainRound:
 
     def is_noise(self, utility: float, after: Evaluation) -> bool:
         """Whether rounding has moved a utility so far that it says nothing, or might have."""
-        return self.is_moved(utility, after) or not self.is_sure(after)
+        return self._is_moved(utility, after) or not self.is_sure(after)
 
-    def is_moved(self, utility: float, after: Evaluation) -> bool:
+    def _is_moved(self, utility: float, after: Evaluation) -> bool:
         """Whether a cross-entropy's difference is more than rounding can be allowed; 16 bits know no better."""
         share = max(BEARABLE, 64 * self._roundoff)
         difference = abs(utility - (after.quality - self.before.quality))

@@ -2,7 +2,8 @@
 
 In: an oracle, a round, a batch. Out: the batch's utilities, or an error. Measured again are the last cell of the batch
 and the one whose members count least, the two ends between which routes differ; with the global model, that is three
-plain evaluations a batch. `plain` says how far the two may differ.
+plain evaluations a batch. `plain` says how far the two may differ. If a client's numbers stand out, the cell in which
+it counts most comes on top. The plain loop itself is no exception: a module of chance gives another number each time.
 
 A utility that is not finite is measured again by the plain loop too. If it stays so, the error names a client without
 whom it would not be, found by trying. So it is where rounding explains a difference as large as the losses themselves:
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from fedworth.errors import UtilityError
 from fedworth.ledger.ledger import Round
@@ -23,6 +24,9 @@ from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle
 from fedworth.utility.recheck.plain import PlainRound
 from fedworth.utility.server import RuleOracle
 from fedworth.utility.weighting import Mixtures
+
+STANDS_OUT = 10.0
+"""A client does whose largest number is so many times the middle client's."""
 
 
 def measured(oracle: Oracle, round_: Round, batch: Batch) -> Measured:
@@ -34,8 +38,8 @@ def measured(oracle: Oracle, round_: Round, batch: Batch) -> Measured:
     plain = plain_round(oracle, round_)
     for row in np.flatnonzero(~np.isfinite(utilities)).tolist():
         utilities[row] = _finite(plain, mixtures, batch, row)
-    if not isinstance(oracle, LoopOracle):
-        _refuse_disagreement(plain, mixtures, batch, utilities)
+    for row in sorted({*ends(mixtures), *_outlying(plain, mixtures)}):
+        _refuse_wrong(plain, mixtures, batch, row, float(utilities[row]), is_plain=isinstance(oracle, LoopOracle))
     return Measured(utilities, plain.witness)
 
 
@@ -50,24 +54,38 @@ def ends(mixtures: Mixtures) -> list[int]:
     return sorted({len(mixtures) - 1, int(counts.argmin())})
 
 
-def _refuse_disagreement(plain: PlainRound, mixtures: Mixtures, batch: Batch, utilities: NDArray[np.float64]) -> None:
-    for row in ends(mixtures):
-        utility, after = float(utilities[row]), plain.after(mixtures, row)
-        instead = plain.disagreement(mixtures, row, utility, after)
-        if instead:
-            raise UtilityError(
-                f"{batch.where(row)}: the fast oracle measures a utility of {utility:.9g}, the plain loop "
-                f"{instead}; use --oracle loop, and report it. A module whose answers change from call to call, by "
-                "dropout or by other random numbers, cannot be measured by any oracle"
-            )
-        if plain.is_noise(utility, after):
-            cure = _cure(
-                plain, mixtures, batch, row, lambda without: plain.is_sure(plain.after(without, 0)), "it is sure"
-            )
-            raise UtilityError(
-                f"{batch.where(row)}: the coalition's model gives outputs of up to {after.largest:.1e}, "
-                f"and rounding alone decides its utility; {cure}"
-            )
+def _outlying(plain: PlainRound, mixtures: Mixtures) -> list[int]:
+    """The row in which the client with the largest numbers counts most, if the middle client's are far smaller."""
+    counts = mixtures.of_clients
+    members = np.flatnonzero(counts.any(axis=0))
+    sizes = np.array([_size(plain, client) for client in members.tolist()])
+    if len(sizes) == 0 or sizes.max() <= STANDS_OUT * np.median(sizes):
+        return []
+    return [int(counts[:, members[sizes.argmax()]].argmax())]
+
+
+def _refuse_wrong(
+    plain: PlainRound, mixtures: Mixtures, batch: Batch, row: int, utility: float, *, is_plain: bool
+) -> None:
+    """Refuse a utility that the plain loop does not give, or that rounding alone decides."""
+    after = plain.after(mixtures, row)
+    instead = plain.disagreement(mixtures, row, utility, after)
+    chance = (
+        "A module whose answers change from call to call, by dropout or by other random numbers, cannot be measured"
+    )
+    if instead and is_plain:
+        raise UtilityError(f"{batch.where(row)}: the plain loop measures {utility:.9g}, then {instead}. {chance}")
+    if instead:
+        raise UtilityError(
+            f"{batch.where(row)}: the fast oracle measures a utility of {utility:.9g}, the plain loop "
+            f"{instead}; use --oracle loop, and report it. {chance} by any oracle"
+        )
+    if plain.is_noise(utility, after):
+        cure = _cure(plain, mixtures, batch, row, lambda without: plain.is_sure(plain.after(without, 0)), "it is sure")
+        raise UtilityError(
+            f"{batch.where(row)}: the coalition's model gives outputs of up to {after.largest:.1e}, "
+            f"and rounding alone decides its utility; {cure}"
+        )
 
 
 def _finite(plain: PlainRound, mixtures: Mixtures, batch: Batch, row: int) -> float:
@@ -100,9 +118,14 @@ def _cure(
 
 def _suspects(plain: PlainRound, mixtures: Mixtures, row: int) -> Iterator[int]:
     """The members, those with the largest numbers first."""
-    models = {**plain.round_.client_models, **plain.round_.apart_models}
+    members = np.flatnonzero(mixtures.memberships[row]).tolist()
+    yield from sorted(members, key=lambda client: _size(plain, client), reverse=True)
 
-    def size(client: int) -> float:
-        return max(float(t.double().abs().max()) for t in models[client].values() if t.numel())
 
-    yield from sorted(np.flatnonzero(mixtures.memberships[row]).tolist(), key=size, reverse=True)
+def _size(plain: PlainRound, client: int) -> float:
+    """The largest number of a client's model."""
+    model = plain.round_.client_models.get(client) or plain.round_.apart_models[client]
+    return max(
+        (float(torch.maximum(-t.min(), t.max())) for t in model.values() if t.is_floating_point() and t.numel()),
+        default=0.0,
+    )

@@ -96,7 +96,7 @@ class Recorded:
                 continue
             opened = self.ledger.open_round(round_index)
             weights = round_weights(self.ledger, round_index, self.weighting)
-            game = RoundGame(self.oracle, opened, members, weights, self.weighting)
+            game = RoundGame(self.oracle, opened, members, weights, self.weighting, self.ledger.clients)
             yield PlayedRound(opened, members, weights, CountedGame(len(members), game), game.first_slopes)
 
 
