@@ -1,11 +1,14 @@
 """fedworth verify: what it says of a ledger."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from fedworth.cli.main import main
+from fedworth.ledger.heads import LedgerHead
 from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger
 from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
@@ -57,6 +60,13 @@ def test_a_signed_head_vouches_for_the_rounds_so_far(ledger, tmp_path, capsys):
     assert "the head signed is this ledger's" in capsys.readouterr().out
     assert main([*check, others]) == 4
     assert "not signed by the owner" in capsys.readouterr().err
+
+
+def test_a_head_signed_with_another_number_of_rounds_is_refused(ledger, tmp_path, capsys):
+    private, public = write_keys(tmp_path, "us")
+    sign_head(LedgerHead(open_ledger(ledger).chain, 5), Path(private), tmp_path / "head.json")
+    assert main(["verify", str(ledger), "--signature", str(tmp_path / "head.json"), "--public-key", public]) == 4
+    assert "signed as the head of 5 rounds, and it is that of 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--sign", "k"], ["--signature", "s"], ["--public-key", "p"]])

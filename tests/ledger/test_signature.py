@@ -1,6 +1,7 @@
 """A signature of a head: only its owner's key makes it, and no byte of what was signed can change."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,6 +46,19 @@ def test_no_part_of_it_can_change(signature, keys, change):
     signature.write_text(json.dumps({**json.loads(signature.read_text()), **change}))
     with pytest.raises(LedgerError, match="not signed by the owner"):
         signed_head(signature, keys[1])
+
+
+@pytest.mark.parametrize("n_rounds", [7.0, 7.5, "7", True, None])
+def test_a_number_of_rounds_that_is_none_is_refused(signature, keys, n_rounds):
+    signature.write_text(json.dumps({**json.loads(signature.read_text()), "n_rounds": n_rounds}))
+    with pytest.raises(LedgerError, match="not the signature of a head"):
+        signed_head(signature, keys[1])
+
+
+def test_a_pipe_in_place_of_a_key_is_refused_and_not_waited_for(signature, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="not a regular file"):
+        signed_head(signature, tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"head": 3}', '{"head": "x", "n_rounds": 1, "signature": "!"}'])

@@ -14,14 +14,29 @@ from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import open_ledger
 from fedworth.pipeline.audit import audit
+from fedworth.pipeline.retold import difference
 from fedworth.pipeline.run import RunSettings, run
 from fedworth.report.files import read_report
 from fedworth.report.report import report_from
+from fedworth.storage import read_json
 from fedworth.trail import SOFTWARE, Trail, fingerprint
 from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.valuation.value import value
+from tests.support.keys import write_keys
 
 SMALL = SimulationSettings(n_clients=4, copies=(), n_participants=2, n_rounds=3, train_limit=120)
+
+
+FINDING = {
+    "kind": "no update",
+    "clients": ["0"],
+    "rounds": [0],
+    "n_rounds": 3,
+    "evidence": {},
+    "sentence": "",
+    "sure": 1.0,
+    "rests_on": "",
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +54,7 @@ def folder(made, tmp_path):
 
 def steps_of(folder, **changes):
     options = {"ledger": folder / "ledger", "folder": folder, **changes}
-    return {step.name: step for step in audit(read_report(folder / "report.json"), **options)}
+    return {step.name: step for step in audit(read_json(folder / "report.json"), **options)}
 
 
 def test_every_artefact_carries_the_ledgers_head_the_task_and_the_software(made):
@@ -173,3 +188,57 @@ def test_other_intervals_break_the_trail(folder):
     (folder / "report.json").write_text(json.dumps(document))
     with pytest.raises(ArtefactError, match="the trail breaks at the comfedsv: its intervals are not those"):
         steps_of(folder)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda said: said["valuations"][0]["shares"].__setitem__(0, 0.9),
+        lambda said: said["valuations"][0]["ranks"].reverse(),
+        lambda said: said["valuations"][0]["uncertainty"]["intervals_90"][0].__setitem__(0, -9.0),
+        lambda said: said["valuations"][0]["uncertainty"]["chances"][0].__setitem__(1, 0.75),
+        lambda said: said["valuations"][0]["uncertainty"].__setitem__("trust", "rough order only"),
+        lambda said: said["valuations"][0]["completion"].__setitem__("n_answers", 999),
+        lambda said: said["agreement"][0].__setitem__("rank_correlation", 0.123),
+        lambda said: said["coverage"].__setitem__("share_seen", 1.0),
+        lambda said: said["rounds"]["gains"].__setitem__(0, 5.0),
+        lambda said: said["rounds"]["values"]["fedsv"][0].__setitem__(0, 5.0),
+        lambda said: said["looked_for"].pop(),
+        lambda said: said["findings"].append({**FINDING}),
+        lambda said: said["trail"].__setitem__("head", "0" * 64),
+        lambda said: said["trail"].__setitem__("n_rounds", 4),
+    ],
+)
+def test_whatever_else_is_edited_breaks_the_trail_at_its_place(folder, edit):
+    document = read_json(folder / "report.json")
+    edit(document)
+    with pytest.raises(ArtefactError, match=r"the trail breaks at the report\.json: .* (is|expected)"):
+        audit(document, folder / "ledger", folder)
+
+
+def test_numbers_that_differ_by_rounding_alone_say_the_same():
+    assert difference([1.0, 1e-12, None], [1.0, 0.0, None]) == ""
+    assert difference({"a": [1, 2]}, {"a": [1, 3]}) == "a[1] is 2, expected 3"
+    assert difference({"a": 10**12}, {"a": 10**12 + 1}) == f"a is {10**12}, expected {10**12 + 1}"
+    assert difference([True], [1]) != ""
+    assert difference({"a": 1}, {"b": 1}) != ""
+
+
+def test_what_follows_from_what_is_not_at_hand_is_said_not_to_be_looked_at(folder):
+    assert steps_of(folder)["report.json"].is_checked
+    for name in ("completion.npz", "factors.npz"):
+        (folder / name).unlink()
+    step = steps_of(folder)["report.json"]
+    assert not step.is_checked
+    assert "not what follows from utilities that are not at hand" in step.found
+
+
+def test_a_head_that_is_demanded_is_checked_beside_a_report(folder, tmp_path, capsys):
+    head = open_ledger(folder / "ledger").chain
+    assert main(["verify", str(folder), "--head", head]) == 0
+    assert "the head given is this ledger's" in capsys.readouterr().out
+    assert main(["verify", str(folder), "--head", "0" * 64]) == 4
+    _, public = write_keys(tmp_path, "us")
+    unsigned = ["--signature", str(tmp_path / "none.json"), "--public-key", public]
+    assert main(["verify", str(folder), *unsigned]) == 12
+    capsys.readouterr()

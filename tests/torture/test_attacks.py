@@ -9,6 +9,7 @@ import pytest
 
 from fedworth.errors import LedgerError
 from fedworth.ledger import lock, model_file, repair
+from fedworth.pipeline import audit
 from fedworth.utility import cache
 from fedworth.utility.batches import Witness
 from fedworth.utility.fast import FastOracle
@@ -17,6 +18,7 @@ from tools.torture import options, power, recorders
 from tools.torture.corruption import corruptions
 from tools.torture.full_device import full_device
 from tools.torture.hostile import hostile
+from tools.torture.reports import edited_reports
 from tools.torture.tasks import changed_tasks
 
 
@@ -124,7 +126,7 @@ def test_hostile_answers_are_measured_as_the_loop_does_or_refused_by_name(tmp_pa
 def test_an_oracle_that_errs_is_found_out(tmp_path, monkeypatch):
     real = FastOracle.utilities
     monkeypatch.setattr(FastOracle, "utilities", lambda *args: real(*args) + 1e-3 * np.arange(len(args[2])))
-    monkeypatch.setattr(recheck, "_refuse_disagreement", lambda *_: None)
+    monkeypatch.setattr(recheck, "_refuse_wrong", lambda *_, **__: None)
     assert hostile(tmp_path, seed=1, share=0.02, modules=("mlp",))[1]
 
 
@@ -170,3 +172,12 @@ def test_a_command_that_fails_in_another_way_is_found_out(tmp_path, monkeypatch,
     monkeypatch.setattr(options, "fedworth_command", fail)
     call = options.Call(("value",), "plain")
     assert fault in options.faults(options.made(call, tmp_path / "log"), options.documented_codes())
+
+
+def test_edited_reports_and_artefacts_are_found_out(tmp_path, monkeypatch):
+    done, wrong = edited_reports(tmp_path / "run", 0.04, seed=0)
+    assert done["report.json"] > 10
+    assert done["utilities.npz"] > 10
+    assert wrong == []
+    monkeypatch.setattr(audit, "difference", lambda *_: "")
+    assert edited_reports(tmp_path / "again", 0.04, seed=0)[1]

@@ -27,6 +27,7 @@ from tools.torture.kills import kills
 from tools.torture.options import option_fuzz
 from tools.torture.power import artefact_cuts, power_cuts
 from tools.torture.recorders import readers, recorders
+from tools.torture.reports import edited_reports
 from tools.torture.stock import clear
 from tools.torture.tasks import changed_tasks
 
@@ -89,6 +90,12 @@ def change(place: Path, _: float, seed: int) -> Outcome:
     return {"ends": dict(sorted(ends.items())), "n_tried": ends.total()}, wrong
 
 
+def edit(place: Path, share: float, seed: int) -> Outcome:
+    """Edited reports and artefacts."""
+    done, wrong = edited_reports(place, share, seed)
+    return {"edits": dict(sorted(done.items())), "n_edits": done.total()}, wrong
+
+
 def fuzz(place: Path, share: float, seed: int) -> Outcome:
     """Odd options."""
     ends, wrong = option_fuzz(round(1400 * share), seed, place)
@@ -96,7 +103,7 @@ def fuzz(place: Path, share: float, seed: int) -> Outcome:
 
 
 ATTACKS: dict[str, Callable[[Path, float, int], Outcome]] = {
-    each.__name__: each for each in (kill, crowd, look, power, fill, corrupt, lie, change, fuzz)
+    each.__name__: each for each in (kill, crowd, look, power, fill, corrupt, lie, change, edit, fuzz)
 }
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.errors import UsageError
+from fedworth.errors import LedgerError, UsageError
 
 if TYPE_CHECKING:
     from fedworth.ledger.heads import LedgerHead
@@ -48,7 +48,11 @@ def check_head(args: argparse.Namespace, ledger: "Ledger") -> list[str]:
         from fedworth.ledger.signature import signed_head
 
         head = signed_head(args.signature, args.public_key)
-        said.append(_passed(passed_through(ledger.folder, head.chain), ledger, "the head signed"))
+        passed = passed_through(ledger.folder, head.chain)
+        if passed.n_rounds != head.n_rounds:
+            found = f"{args.signature}: signed as the head of {head.n_rounds} rounds"
+            raise LedgerError(f"{found}, and it is that of {passed.n_rounds}; ask who signed it")
+        said.append(_passed(passed, ledger, "the head signed"))
     return said
 
 

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from fedworth.cli.head import check_head
 from fedworth.cli.options import add_data_option
 from fedworth.cli.show import show_json, show_lines
 from fedworth.errors import UsageError
@@ -27,18 +28,20 @@ def report_file(path: Path) -> Path | None:
 
 def verify_report(args: argparse.Namespace, path: Path) -> None:
     """Recompute the trail, and say step by step what was found."""
+    from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.audit import audit
-    from fedworth.report.files import read_report
+    from fedworth.storage import read_json
 
     ledger = args.ledger or path.parent / "ledger"
     if not ledger.is_dir():
         raise UsageError(f"{path}: a report; expected --ledger LEDGER beside it, the ledger that it should be of")
-    report = read_report(path)
-    steps = audit(report, ledger, path.parent, task=args.task, data_folder=args.data)
+    steps = audit(read_json(path), ledger, path.parent, task=args.task, data_folder=args.data)
+    said = check_head(args, open_ledger(ledger))
     if args.json:
         documents = [{"step": step.name, "is_checked": step.is_checked, "found": step.found} for step in steps]
-        show_json({"report": str(path), "ledger": str(ledger), "trail": documents})
+        show_json({"report": str(path), "ledger": str(ledger), "head_checks": said, "trail": documents})
         return
+    show_lines(said)
     show_lines(f"{step.name}: {'' if step.is_checked else 'not checked: '}{step.found}" for step in steps)
     how_far = "" if all(step.is_checked for step in steps) else ", as far as it was checked"
     show_lines([f"{path}: its trail holds{how_far}"])

@@ -68,6 +68,8 @@ def load_completion(path: Place) -> Loaded:
             return READERS[kind](arrays)
         from fedworth.completion.models import model_completion_from
 
+        if kind != "models":
+            raise ValueError(f"kind {kind[:40]!r}, expected one of {', '.join([*READERS, 'models'])}")
         return model_completion_from(arrays)
     except (KeyError, ValueError, TypeError, UsageError) as error:
         raise ArtefactError(f"{path}: not a completion ({error})") from error

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedworth.errors import LedgerError, UsageError
 from fedworth.ledger.heads import LedgerHead, head_of
-from fedworth.storage import read_json, refuse_no_place, write_json
+from fedworth.storage import read_bytes, read_json, refuse_no_place, write_json
 
 try:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -25,6 +25,8 @@ try:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 except ImportError as error:
     raise UsageError("signing a head needs the package cryptography: pip install 'fedworth[sign]'") from error
+
+MOST_KEY = 2**16  # bytes
 
 
 def message(head: LedgerHead) -> bytes:
@@ -56,7 +58,9 @@ def signed_head(path: Path, public_key: Path) -> LedgerHead:
 def _read(path: Path) -> tuple[LedgerHead, bytes]:
     document = read_json(path)
     try:
-        head = LedgerHead(head_of(document["head"]), int(document["n_rounds"]))
+        head = LedgerHead(head_of(document["head"]), document["n_rounds"])
+        if type(head.n_rounds) is not int:
+            raise TypeError(f"n_rounds is {str(head.n_rounds)[:40]!r}, expected a whole number")
         return head, base64.b64decode(document["signature"], validate=True)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error, UsageError) as error:
         raise LedgerError(f"{path}: not the signature of a head ({error}); expected what --sign writes") from None
@@ -65,7 +69,7 @@ def _read(path: Path) -> tuple[LedgerHead, bytes]:
 def _key(path: Path, kind: str, type_: Any) -> Any:
     expected = f"expected a {kind} Ed25519 key in PEM, not encrypted"
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MOST_KEY)
         found = load_pem_private_key(data, password=None) if kind == "private" else load_pem_public_key(data)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); {expected}") from None

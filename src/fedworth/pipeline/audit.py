@@ -5,6 +5,7 @@
     utilities    the file beside the report holds the numbers that were valued, measured on that ledger and task
     completion   the file beside the report holds the estimates that were valued, of those utilities
     values       valuing those utilities again gives the report's values and intervals
+    report.json  made again from all of these, it says the same: shares, ranks, chances, rounds, findings, sentences
     papers       report.csv, report.md and report.html say what report.json says: made again, they are the same bytes
 
 A step that fails ends the audit with an error that names it. A step for which something is not at hand is said to be
@@ -13,8 +14,9 @@ unchecked: it is not taken for good.
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,18 +27,21 @@ from fedworth.federation.task_file import task_for
 from fedworth.ledger.heads import passed_through
 from fedworth.ledger.ledger import Ledger, verify_ledger
 from fedworth.names import MethodName, checked_name
+from fedworth.pipeline.retold import ROUGHLY, difference, of_ledger, of_utilities
 from fedworth.report.files import REWARDS, read_rewards, write_report
 from fedworth.report.page import page_html
-from fedworth.report.report import Report
+from fedworth.report.report import Report, report_from
 from fedworth.trail import SOFTWARE, Trail, fingerprint
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 
-UTILITIES, COMPLETIONS = ("utilities.npz", "truth.npz"), ("completion.npz", "factors.npz")
 CLOSE = 1e-9
 """Values may differ by so much of the largest: other processors add in other orders."""
+
+REPORT = "report.json"
+UTILITIES, COMPLETIONS = ("utilities.npz", "truth.npz"), ("completion.npz", "factors.npz")
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,10 @@ class Artefacts:
 
 
 def audit(
-    report: Report, ledger: Path, folder: Path, *, task: str | None = None, data_folder: Path | None = None
+    document: dict[str, Any], ledger: Path, folder: Path, *, task: str | None = None, data_folder: Path | None = None
 ) -> list[Step]:
-    """Recompute the trail from the ledger to the report; `folder` is where the report's artefacts stand."""
+    """Recompute the trail from the ledger to the report with this document; `folder` is where its artefacts stand."""
+    report = report_from(document)
     trail = report.trail
     if trail is None:
         raise ArtefactError(
@@ -74,6 +80,7 @@ def audit(
         *_utilities_steps(report.valuations, kept, trail),
         *_completion_steps(report.valuations, kept),
         *_value_steps(report.valuations, kept),
+        *_document_steps(document, report, whole, kept),
         *_paper_steps(report, folder),
         Step("software", True, f"made by {trail.software}, audited by {SOFTWARE}"),
     ]
@@ -122,6 +129,8 @@ def _utilities_steps(valuations: Iterable[Valuation], kept: Artefacts, trail: Tr
         measured = matrix.trail
         if measured is None or (measured.head, measured.task) != (trail.head, trail.task):
             raise _broken("utilities", f"those of {valuation.method} were measured on another ledger or task")
+        if replace(_of(valuation), utilities=None, completion=None) != measured:
+            raise _broken("utilities", f"those of {valuation.method} were measured by {measured.software}, or say so")
     yield Step("utilities", True, "those beside the report were measured on this ledger, and valued")
 
 
@@ -136,27 +145,67 @@ def _completion_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Itera
         if wanted not in kept.completions:
             raise _broken("completion", f"the one beside the report is not the one that {valuation.method} rests on")
         of = kept.completions[wanted].trail
-        if of is None or of.utilities != _of(valuation).utilities:
-            raise _broken("completion", f"the one of {valuation.method} was made from other utilities")
+        if of is None or of != replace(_of(valuation), completion=None):
+            raise _broken("completion", f"the one of {valuation.method} was made from other utilities, or says so")
         yield Step("completion", True, f"the one beside the report is that of {valuation.method}")
 
 
 def _value_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[Step]:
     for valuation in valuations:
-        trail = _of(valuation)
-        matrix, completion = kept.utilities.get(trail.utilities or ""), kept.completions.get(trail.completion or "")
-        if matrix is None or (trail.completion is not None and completion is None):
+        again = _again(valuation, kept)
+        if again is None:
             yield Step(valuation.method, False, "its utilities or completion are not at hand")
             continue
-        again = _valued(matrix, checked_name("method", valuation.method), completion)
         scale = float(np.nanmax(np.abs(again.values), initial=0.0))
         if not np.allclose(again.values, valuation.values, rtol=0.0, atol=CLOSE * scale, equal_nan=True):
             worst = int(np.nanargmax(np.abs(again.values - valuation.values)))
             found = f"{valuation.values[worst]} in the report, {again.values[worst]} when valued again"
             raise _broken(valuation.method, f"client {valuation.clients[worst]!r} has {found}")
-        if not _same_intervals(again, valuation, CLOSE * scale):
+        if not _same_intervals(again, valuation, ROUGHLY * scale):
             raise _broken(valuation.method, "its intervals are not those that it has when valued again")
         yield Step(valuation.method, True, "valued again from its utilities: the same values")
+
+
+def _document_steps(document: dict[str, Any], report: Report, ledger: Ledger, kept: Artefacts) -> Iterator[Step]:
+    """The document held against the one that would be written now, as far as what it is made of is at hand."""
+    trail, again, left = report.trail, report, list[str]()
+    assert trail is not None  # who has none was refused
+    if trail.software != SOFTWARE:
+        yield Step(REPORT, False, f"{SOFTWARE} may say other things than {trail.software}, which made it")
+        return
+    matrix = _seen(report.valuations, kept)
+    valuations = [_again(valuation, kept) for valuation in report.valuations]
+    if matrix is None or None in valuations:
+        left.append("what follows from utilities that are not at hand")
+    else:
+        chosen = report.valuation("comfedsv")
+        completion = None if chosen is None else kept.completions.get(_of(chosen).completion or "")
+        again = of_utilities(again, tuple(v for v in valuations if v is not None), matrix, completion, ledger)
+    if matrix is None or ledger.chain != trail.head:
+        left.append("notes and findings of the ledger as it was then")
+    else:
+        again = of_ledger(again, matrix, ledger)
+    found = difference(document, again.document())
+    if found:
+        raise _broken(REPORT, found)
+    yield Step(REPORT, not left, f"made again, it says the same{'; but not ' if left else ''}{', nor '.join(left)}")
+    if report.refusals:
+        yield Step("refusals", False, "methods that gave no values are not tried again")
+
+
+def _seen(valuations: Iterable[Valuation], kept: Artefacts) -> UtilityMatrix | None:
+    """The utilities that the server could have seen, which all but the truth is made from."""
+    hashes = [_of(valuation).utilities for valuation in valuations if valuation.method != "truth"]
+    return kept.utilities.get(hashes[0] or "") if hashes else None
+
+
+def _again(valuation: Valuation, kept: Artefacts) -> Valuation | None:
+    """The same valuation made now; None if what it is made from is not at hand."""
+    trail = _of(valuation)
+    matrix, completion = kept.utilities.get(trail.utilities or ""), kept.completions.get(trail.completion or "")
+    if matrix is None or (trail.completion is not None and completion is None):
+        return None
+    return _valued(matrix, checked_name("method", valuation.method), completion)
 
 
 def _same_intervals(again: Valuation, valuation: Valuation, atol: float) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -100,21 +101,22 @@ def report_on(
         valuations=valuations,
         refusals=refusals,
         copies=copies,
-        coverage=coverage(utilities).document() if _is_listed(utilities) else None,
-        notes=_notes(ledger, utilities, is_valued=bool(valuations)),
+        coverage=coverage_of(utilities),
+        notes=notes_of(ledger, utilities, is_valued=bool(valuations)),
         findings=findings(ledger),
         looked_for=OF_ANSWERS,
         rounds=rounds_of_report(utilities, valuations, completed["comfedsv"], numbers=work.numbers),
     )
 
 
-def _is_listed(utilities: UtilityMatrix) -> bool:
-    """Whether there are columns that values rest on, and not too many to list."""
+def coverage_of(utilities: UtilityMatrix) -> dict[str, Any] | None:
+    """How much of each column was seen, if there are columns that values rest on, and not too many to list."""
     n_heard = int(utilities.heard.sum())
-    return n_heard > 0 and (n_heard <= MOST_ENUMERATED or utilities.permutations is not None)
+    is_listed = n_heard > 0 and (n_heard <= MOST_ENUMERATED or utilities.permutations is not None)
+    return coverage(utilities).document() if is_listed else None
 
 
-def _notes(ledger: Ledger, utilities: UtilityMatrix, *, is_valued: bool) -> tuple[str, ...]:
+def notes_of(ledger: Ledger, utilities: UtilityMatrix, *, is_valued: bool) -> tuple[str, ...]:
     """What is to be said of the ledger as a whole; what a valuation carries itself is not repeated."""
     heard = utilities.participants[:, utilities.heard]
     said = [] if is_valued else [*ledger.warnings()]

@@ -49,7 +49,8 @@ class Report:
         for valuation in self.valuations:
             if valuation.clients != self.clients:
                 raise ArtefactError(f"report: {valuation.method} values {valuation.clients}, expected {self.clients}")
-
+        if unknown := {name for pair in self.copies for name in pair} - {*self.clients}:
+            raise ArtefactError(f"report: copies among {sorted(unknown)}, expected clients of the report")
         if len({trail.head for v in self.valuations if (trail := v.trail) is not None}) > 1:
             raise ArtefactError("report: its valuations are of different ledgers, or of one at different times")
 

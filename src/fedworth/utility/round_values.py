@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats
-from fedworth.errors import ArtefactError
+from fedworth.errors import ArtefactError, UtilityError
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,9 @@ def round_values_in(arrays: dict[str, NDArray[Any]]) -> RoundValues | None:
     """The values among the arrays of a file; None if there are none."""
     if "games_values" not in arrays:
         return None
-    parts = (arrays["games_values"], arrays["games_variances"], arrays["games_covariance"])
-    return RoundValues(*parts, int(arrays["games_evaluations"]))
+    names = ("games_values", "games_variances", "games_covariance", "games_evaluations")
+    missing = [name for name in names if name not in arrays]
+    if missing or arrays["games_evaluations"].shape != ():
+        raise UtilityError(f"{', '.join(missing) or names[3]}: missing or of a wrong shape beside games_values")
+    values, variances, covariance, n_evaluations = (arrays[name] for name in names)
+    return RoundValues(values, variances, covariance, int(n_evaluations))

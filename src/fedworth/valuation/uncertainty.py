@@ -59,6 +59,11 @@ class Uncertainty:
     chances: Floats | None = None  # (n_clients, n_clients): P(row is worth more than column)
     doubts: tuple[str, ...] = ()  # clients whose intervals may be too narrow, and why
 
+    def is_of(self, n_clients: int) -> bool:
+        """Whether it speaks of so many clients."""
+        is_square = self.chances is None or self.chances.shape == (n_clients, n_clients)
+        return self.deviations.shape == (n_clients,) and len(self.rank_intervals) == n_clients and is_square
+
     @property
     def trust(self) -> Trust:
         """What r says."""

@@ -70,6 +70,11 @@ class Valuation:
             raise ValuationError(f"{self.method}: values of shape {self.values.shape}, expected {expected}")
         if np.isinf(self.values).any():
             raise ValuationError(f"{self.method}: the value of a client is infinite")
+        known = self.uncertainty
+        if known is not None and not known.is_of(len(self.clients)):
+            raise ValuationError(f"{self.method}: its uncertainty is of another number of clients than {expected[0]}")
+        if self.standard_errors is not None and self.standard_errors.shape != expected:
+            raise ValuationError(f"{self.method}: {len(self.standard_errors)} standard errors, expected {expected[0]}")
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -189,7 +194,7 @@ def valuation_from(document: dict[str, Any]) -> Valuation:
             None if known is None else uncertainty_from(known),
             trail_from(document.get("trail")),
         )
-    except (KeyError, TypeError, UsageError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, UsageError) as error:
         raise ValuationError(f"not a valuation: {error!r}") from error
 
 
