@@ -55,9 +55,9 @@ MEASURES: Mapping[str, Extent] = {
     "digits": Extent(5),
     "mnist-10": Extent(5),
     "flips-10": Extent(5, special="noisy labels"),
-    "digits-100": Extent(3, n_clients=100),
-    "mnist-100": Extent(3, n_clients=100),
-    "flips-100": Extent(3, n_clients=100, special="noisy labels"),
+    "digits-100": Extent(5, n_clients=100),
+    "mnist-100": Extent(5, n_clients=100),
+    "flips-100": Extent(5, n_clients=100, special="noisy labels"),
 }
 
 PAIRS = ("mnist-small", "mnist", "synthetic-small", "synthetic")
