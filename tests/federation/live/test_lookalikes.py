@@ -18,6 +18,7 @@ ALIKE = [
     *(f"clinic{dash}a" for dash in "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63"),
     "\u03f2linic-a",
     "\u1d04linic-a",
+    *(f"clinic-a{blank}" for blank in "\u3164\u115f\u1160\uffa0\u2800"),
 ]
 
 
@@ -26,7 +27,18 @@ def test_what_looks_like_a_name_has_its_skeleton(name):
     assert skeleton(name) == skeleton("clinic-a")
 
 
-@pytest.mark.parametrize(("one", "other"), [("site-1", "site-l"), ("ΒΗΡ", "BHP"), ("ВНР", "BHP"), ("groß", "GROSS")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("site-1", "site-l"),
+        ("site-1", "site-|"),
+        ("lady's", "lady\u2019s"),
+        ("way", "\u0461a\u04af"),
+        ("ΒΗΡ", "BHP"),
+        ("ВНР", "BHP"),
+        ("groß", "GROSS"),
+    ],
+)
 def test_letters_that_look_like_others_count_as_those(one, other):
     assert skeleton(one) == skeleton(other)
 
@@ -50,6 +62,7 @@ def test_names_that_differ_stay_apart():
 
 def test_a_name_is_kept_as_it_was_said_but_for_what_cannot_be_seen():
     assert tidy("  Клиника\u200b  №1 ") == "Клиника No1"
+    assert tidy("clinic\u3164 a\u2800") == "clinic a"
 
 
 @given(st.text())
