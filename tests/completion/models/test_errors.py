@@ -84,14 +84,16 @@ def test_the_scales_are_those_of_the_held_out_points(scene):
     wider = (stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95)) ** 2
     scale = np.where(predicted.known, 0.0, lone.scale[:, None])
     raw = held.errors * np.sqrt(held.relative)[:, None]
-    for part, process, errors in (
-        (slice(0, n), lone.process, raw[:, 0]),
-        (slice(n, 2 * n), predicted.process, raw[:, 1:].sum(axis=1)),
+    agreement = predicted.agreement(held.points)
+    assert agreement > 0
+    lasts = agreement * np.outer(scale.sum(axis=0), scale.sum(axis=0)) * predicted.likeness.same_kind
+    for part, process, errors, more in (
+        (slice(0, n), lone.process, raw[:, 0], 0.0),
+        (slice(n, 2 * n), predicted.process, raw[:, 1:].sum(axis=1), lasts),
     ):
-        expected = (weights @ errors**2) / (weights @ process.left_out_variances(held.points))
-        np.testing.assert_allclose(
-            made.covariance[part, part], wider * expected * process.summed_covariance(scale), rtol=1e-9
-        )
+        square = weights @ errors**2
+        expected = square / (weights @ process.left_out_variances(held.points)) * process.summed_covariance(scale)
+        np.testing.assert_allclose(made.covariance[part, part], wider * (expected + square * more), rtol=1e-9)
     both = weights @ (raw[:, 0] * raw[:, 1:].sum(axis=1))
     expected = wider * both * (scale**2).sum(axis=0)
     np.testing.assert_allclose(np.diag(made.covariance[:n, n:]), expected, rtol=1e-9)
@@ -110,12 +112,15 @@ def test_with_fixed_weights_a_lone_client_errs_as_its_predicted_model_does(ledge
     assert not made.size_shares[0].any()
     np.testing.assert_allclose(made.size_shares[1], held.by_size / held.by_size.sum())
     weights, raw = held.scale**2 / (held.scale**2).sum(), held.errors * np.sqrt(held.relative)[:, None]
-    expected = (weights @ raw.sum(axis=1) ** 2) / (weights @ predicted.process.left_out_variances(held.points))
+    square = weights @ raw.sum(axis=1) ** 2
+    expected = square / (weights @ predicted.process.left_out_variances(held.points))
     scale = np.where(predicted.known, 0.0, lone.scale[:, None])
+    lasts = np.outer(scale.sum(axis=0), scale.sum(axis=0)) * predicted.likeness.same_kind
     freedom = max(1 / (weights**2).sum() - 1, 3)
     wider = (stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95)) ** 2
     summed = predicted.process.summed_covariance(scale)
-    np.testing.assert_allclose(made.covariance[n:, n:], wider * expected * summed, rtol=1e-9)
+    more = predicted.agreement(held.points) * square * lasts
+    np.testing.assert_allclose(made.covariance[n:, n:], wider * (expected * summed + more), rtol=1e-9)
 
 
 def test_copies_err_alike(scene):

@@ -37,6 +37,33 @@ def test_the_left_out_error_is_what_left_out_predictions_miss(seed):
     assert process.left_out_error(updates @ updates.T) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_updates_as_the_process_expects_them_agree_no_more_than_that(seed):
+    process = process_of(seed)
+    products = process.covariance(process.clients, process.rounds)  # what many such updates have on the average
+    assert process.agreement(np.arange(len(products)), products) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_errors_that_last_agree_by_their_correlation_beyond_the_expected(seed):
+    process = process_of(seed)
+    expected = process.covariance(process.clients, process.rounds)
+    lasting = process.inverse @ expected + 0.5 * (process.clients[:, None] == process.clients)
+    products = np.linalg.inv(process.inverse) @ lasting @ np.linalg.inv(process.inverse)  # left-out errors ∝ lasting
+    errors = [process.left_out(a) - np.eye(len(expected))[a] for a in range(len(expected))]
+    found = np.array(errors) @ products @ np.array(errors).T
+    awaited = np.array(errors) @ expected @ np.array(errors).T
+    pairs = [(a, b) for a in range(len(found)) for b in range(a) if process.clients[a] == process.clients[b]]
+    shown, usual = (np.mean([c[pair] for pair in pairs]) / np.trace(c) * len(c) for c in (found, awaited))
+    assert shown > usual
+    assert process.agreement(np.arange(len(found)), products) == pytest.approx(shown - usual)
+
+
+def test_a_client_heard_once_agrees_with_nobody():
+    process = process_of(0)
+    assert process.agreement(np.array([0, 1]), np.eye(len(process.rounds))) == 0
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_summed_covariance_is_that_of_the_dense_posterior(seed):
     process = process_of(seed)

@@ -7,12 +7,15 @@ An absent client enters the total of a coalition in two ways, each with an error
 
     Cov e = s_e² Σ_ts g_ti g_sj Cov_lone((i,t),(j,s))       s_e² = Σ_a g_a² ε_a² / Σ_a g_a² v_a   over held-out points
     Cov f = s_f² Σ_ts g_ti g_sj Cov_update((i,t),(j,s))     the same with the error of all sizes from 2 on
+                  + τ² s_f² v̄_f Σ_t g_ti Σ_s g_sj           i and j of one kind; τ²: `agreement` of the left-out errors
     Cov(e_i, f_j) = c s_e s_f √(v̄_e v̄_f) Σ_t g_ti g_tj      i and j of one kind; c: their correlation over the points
 
 Points weigh g², since rounds with large utilities decide the sums. Within a round the two errors are alike (a lucky
-batch helps both); from round to round each process errs in its own way. The scales come from n points, as many as
-weigh alike: everything is widened as Student's t with n − 1 degrees of freedom widens a 90 % interval; and for steady
-clients, whose errors last from round to round, by a number that goes with theirs (`update_process`).
+batch helps both); from round to round each process errs in its own way. What the predictions of a client miss may last
+longer than the process expects, with convolutional models above all: the left-out errors of one client then agree more
+than they should, and τ² is by how much. The scales come from n points, as many as weigh alike: everything is widened as
+Student's t with n − 1 degrees of freedom widens a 90 % interval; and for steady clients, whose errors last from round
+to round, by a number that goes with theirs (`update_process`).
 
 With fixed weights the lone process has no say: a client alone errs as its predicted model does, so e is 0 and f counts
 from size 1 on.
@@ -58,8 +61,11 @@ def member_errors(predicted: PredictedLedger, lone: Lone, held: HoldOuts) -> Mem
     whole = np.zeros(predicted.known.shape)
     whole[:, heard] = scale
     summed = [process.summed_covariance(whole)[np.ix_(heard, heard)] for process in processes]
-    alike = (scale.T @ scale) * predicted.likeness.same_kind[np.ix_(heard, heard)]
+    same = predicted.likeness.same_kind[np.ix_(heard, heard)]
+    alike = (scale.T @ scale) * same
     alone, company = (summed[k] * moments[k, k] / means[k] for k in range(2))
+    sums = scale.sum(axis=0)
+    company = company + predicted.agreement(held.points) * moments[1, 1] * np.outer(sums, sums) * same
     covariance = np.block([[alone, moments[0, 1] * alike], [moments[0, 1] * alike, company]])
     wider = _widening(weights) * predicted.process.numbers.lasting
     return MemberErrors(covariance * wider**2, shares)

@@ -65,6 +65,13 @@ class PredictedLedger:
         models = {**recorded.client_models, **dict(zip(absent.tolist(), predicted, strict=True))}
         return replace(recorded, client_models={k: models[k] for k in sorted(models)})
 
+    def agreement(self, points: Indices) -> float:
+        """How much more one client's errors agree over the rounds than expected; not asked of many answers, whose
+        products take long."""
+        if isinstance(self.process, CutProcess) or len(self.points) >= FEWEST_CHOOSING:
+            return 0.0
+        return self.process.agreement(points, self.answers.products(self.points))
+
     def left_out(self, points: Indices) -> list[Model]:
         """The answers at these points of one round, each predicted from all the others."""
         spread = np.zeros((len(points), len(self.answers.places[0])))

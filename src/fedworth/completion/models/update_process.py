@@ -96,6 +96,18 @@ class UpdateProcess:
         missed = np.einsum("ab,ab->a", self.inverse @ products, self.inverse) / np.diag(self.inverse) ** 2
         return float(missed.sum() / (np.trace(products) or 1.0))
 
+    def agreement(self, points: Indices, products: Floats) -> float:
+        """How much more the errors of one client agree, left out in two rounds, than the process expects: the mean
+        correlation found less the expected one, or 0; `products` as in `left_out_error`."""
+        kept = self.inverse[points] / np.diag(self.inverse)[points, None]  # (n, n_points): errors are kept @ updates
+        found, expected = kept @ products @ kept.T, kept[:, points] / np.diag(self.inverse)[points]
+        members = self.clients[points]
+        alike = self.likeness.same_kind[np.ix_(members, members)] & ~np.eye(len(points), dtype=bool)
+        if not alike.any() or np.trace(found) <= 0:
+            return 0.0
+        shown, awaited = (float(c[alike].mean() / np.diag(c).mean()) for c in (found, expected))
+        return max(shown - awaited, 0.0)
+
     def left_out_variances(self, points: Indices) -> Floats:
         """(n,): the variance of each point's prediction from all the others."""
         return np.asarray(1 / np.diag(self.inverse)[points])
