@@ -21,6 +21,7 @@ from fedworth.federation.live.flower_messages import (
     SAMPLES,
     TrainRound,
     fate_of,
+    is_gone,
     model_in,
     model_sent,
     round_number,
@@ -178,14 +179,15 @@ class RecordingGrid:
             self.recorder.lose_round(round_.number, f"{type(error).__name__}: {error}")
 
     def _settle(self, round_: TrainRound) -> Settled:
-        """Who goes by which name. A node whose error came back is not taken to be there still."""
+        """Who goes by which name. A node of which the SuperLink says that it is gone is not taken to be there; one
+        whose own error came back is, or a client that fails once would lose its name to whoever claims it."""
         infos = self._attempt(lambda: list(self.inner.get_nodes())) or []
         for info in infos:
             self.nodes.meet(info.node_id, bytes(getattr(info, "public_key", b"")))
         for node, _ in round_.fates():
             self.nodes.meet(node)
-        failed = {node for node, reply in round_.fates() if reply is not None and reply.has_error()}
-        return self.nodes.settle(round_.said, {info.node_id for info in infos} - failed)
+        gone = {node for node, reply in round_.fates() if reply is not None and is_gone(reply)}
+        return self.nodes.settle(round_.said, {info.node_id for info in infos} - gone)
 
     def _write(self, round_: TrainRound) -> None:
         fates, settled = round_.fates(), self._settle(round_)

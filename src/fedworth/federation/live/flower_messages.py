@@ -14,6 +14,9 @@ from fedworth.names import Aggregation
 SAMPLES = "num-examples"
 """The metric in which Flower's clients report how many samples they have; any other is a weight, whole or not."""
 
+OF_THE_NODE = (1, 2, 6, 7, 8)
+"""Codes of errors that a living node sends: its app was not loaded, raised or crashed, or a mod or the FAB is bad."""
+
 
 @dataclass
 class TrainRound:
@@ -74,6 +77,11 @@ def round_number(message: Any, count: int) -> int:
     """Flower's own number of the round, or how many have passed."""
     said = [config["server-round"] for config in message.content.config_records.values() if "server-round" in config]
     return int(said[0]) if said else count
+
+
+def is_gone(reply: Any) -> bool:
+    """Whether a reply is the SuperLink's error about a node that it cannot reach, and not the node's own."""
+    return bool(reply.has_error()) and reply.error.code not in OF_THE_NODE
 
 
 def fate_of(reply: Any | None) -> str:

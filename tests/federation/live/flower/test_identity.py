@@ -1,7 +1,7 @@
 """Whose answer is whose, with real messages: a name belongs to one node, known by its key."""
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from handwriting import client_app
 from handwriting.task import build
 
@@ -66,6 +66,24 @@ def test_an_impostor_alone_in_a_round_is_not_valued_under_the_name(tmp_path):
     ledger = verify_ledger(tmp_path / "l")
     assert answered(ledger, 1) == ["clinic-b"]
     assert [ledger.clients[k] for k in ledger.entries[1].quarantined] == ["clinic-a"]
+
+
+def test_a_client_that_fails_once_does_not_lose_its_name_to_whoever_claims_it(tmp_path, monkeypatch):
+    grid = grid_of({**NAMES, 3: "clinic-a"})
+    recording = fedworth.flower.record(grid, ledger=tmp_path / "l")
+    train(recording, 1, [1000, 1001])
+    honest = grid._reply
+
+    def reply(message, partition):
+        return Message(Error(2, "out of memory"), reply_to=message) if partition == 0 else honest(message, partition)
+
+    monkeypatch.setattr(grid, "_reply", reply)
+    train(recording, 2, [1000, 1001, 1003])
+    monkeypatch.undo()
+    train(recording, 3, [1000, 1001])
+    ledger = verify_ledger(tmp_path / "l")
+    assert [answered(ledger, t) for t in range(3)] == [["clinic-a", "clinic-b"], ["clinic-b"], ["clinic-a", "clinic-b"]]
+    assert kinds(ledger)[FindingKind.CONTESTED_NAME].rounds == (2,)
 
 
 def test_a_restarted_node_has_its_name_again_and_the_move_is_noted(tmp_path):
