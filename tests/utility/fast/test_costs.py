@@ -1,5 +1,6 @@
 """What routes should take, and that a round's global model is paid for once."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -13,11 +14,11 @@ from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import costs
 from fedworth.utility.fast import oracle as fast_oracle
 from fedworth.utility.fast.affine import qualities
-from fedworth.utility.fast.costs import Kind, Price, cheapest_first, estimate
+from fedworth.utility.fast.costs import Kind, Price, cheapest_first, estimate, prices
 from fedworth.utility.fast.graph import export
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fast.routes import KernelRoute, SectionsRoute
-from fedworth.utility.fast.sections import flops, prefix_of
+from fedworth.utility.fast.sections import cut, flops, prefix_of
 from fedworth.utility.fast.wanted import wanted_parts
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.weighting import mixtures
@@ -99,11 +100,23 @@ def test_another_cost_makes_another_choice_and_the_same_utilities(monkeypatch, c
 def test_the_cheapest_route_is_taken_of_those_that_fit():
     found: dict[Kind, Price]
     found = {"kernel": Price(1.0, 900), "prefix": Price(2.0, 500), "graph": Price(3.0, 100), "plain": Price(4.0, 0)}
-    assert cheapest_first(found, 1000) == ("kernel", "prefix", "graph", "plain")
+    assert cheapest_first(found, 1000) == ("kernel", "graph", "plain")
     assert cheapest_first(found, 600) == ("prefix", "graph", "plain")
     assert cheapest_first(found, 50) == ("plain",)
     dear: dict[Kind, Price] = {**found, "prefix": Price(3.5, 500)}
-    assert cheapest_first(dear, 600) == ("graph", "prefix", "plain")
+    assert cheapest_first(dear, 600) == ("graph", "plain")
+
+
+def test_coalitions_of_all_sizes_go_together_where_nothing_is_shared():
+    """A shared prefix would cost small ones less than the module's own way, large ones more; it is not taken."""
+    exported = export(nn.Sequential(nn.Linear(50, 9), nn.Tanh(), nn.Linear(9, 4)), torch.rand(5, 50))
+    sections = cut(exported, {"0.weight", "0.bias", "2.weight", "2.bias"})
+    ways = set()
+    for n_members in range(1, 10):
+        found = prices(sections, n_members, model_bytes=0, n_together=32)
+        del found["kernel"]
+        ways.add(cheapest_first(found, math.inf))
+    assert ways == {("graph", "loop", "plain")}
 
 
 @pytest.mark.parametrize(("layer", "n_gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])

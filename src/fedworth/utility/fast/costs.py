@@ -75,9 +75,11 @@ def prices(sections: Sections | None, n_members: int, *, model_bytes: int, n_tog
 
 
 def cheapest_first(found: dict[Kind, Price], most_bytes: float) -> tuple[Kind, ...]:
-    """The routes that fit, in the order of their operations."""
+    """The cheapest route that fits, then what is left if it cannot be run: those that share nothing, which are in the
+    same order for coalitions of every size. So coalitions with the same first route are measured together."""
     fitting: list[Kind] = [kind for kind, price in found.items() if price.n_bytes <= most_bytes]
-    return tuple(sorted(fitting, key=lambda kind: found[kind].operations))
+    first, *others = sorted(fitting, key=lambda kind: found[kind].operations)
+    return first, *(kind for kind in others if kind not in ("kernel", "prefix"))
 
 
 def n_given(sections: Sections) -> int:

@@ -125,9 +125,7 @@ class Routes:
         found = prices(sections, n_members, model_bytes=self._bytes(varying), n_together=n_together)
         if sections is None or not to_kernel or self._head(sections) is None:
             found.pop("kernel", None)
-        ways = cheapest_first(found, MOST_BYTES if self.task.device.type == "cpu" else math.inf)
-        # kernels take coalitions of all sizes along one trie, whatever would come next for each
-        return tuple(kind for kind in ways if kind != "prefix") if ways[0] == "kernel" else ways
+        return cheapest_first(found, MOST_BYTES if self.task.device.type == "cpu" else math.inf)
 
     def route(self, part: Part, kinds: tuple[Kind, ...]) -> Route:
         """The first of these ways that can be run, for a part's models, which differ in its `varying` tensors.
