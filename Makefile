@@ -79,7 +79,7 @@ audit: $(STAMP)
 	@$(BIN)/pip install --quiet pip-audit || { echo "pip-audit cannot be reached from here: run make audit where it can"; exit 1; }
 	$(BIN)/pip-audit --no-deps --disable-pip --require-hashes --requirement locks/main.txt
 
-# ratios against the naive loop, on an idle machine, about 20 minutes; fails if a bar is missed
+# ratios against the naive loop, on an idle machine, about 25 minutes; fails if a bar is missed
 # the tables of docs/benchmarks.md from one run: FEDWORTH_DATA=… make bench TABLES=docs/benchmarks.md; not in it, as they take
 # half an hour or gigabytes: python benchmarks/everyone.py logistic, python benchmarks/scale.py --cells 1000000 logistic:1000
 bench: $(STAMP)

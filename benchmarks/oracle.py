@@ -40,7 +40,7 @@ from fedworth.utility.oracle import mix
 from fedworth.utility.squares import draw_permutations
 from fedworth.utility.weighting import Mixtures, mixtures
 
-N_RUNS = 6
+N_RUNS = 4
 N_NAIVE = 12
 N_EXACT = 12
 TWO_THREADS = 1.6
