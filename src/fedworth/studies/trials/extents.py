@@ -29,7 +29,7 @@ FRESH = 100
 FIDELITY: Mapping[str, Extent] = {
     "digits": Extent(20, first_seed=FRESH),
     "synthetic": Extent(20, first_seed=FRESH),
-    "mnist-10": Extent(20, first_seed=FRESH),
+    "mnist-10": Extent(40, first_seed=FRESH),
     "mnist-noisy": Extent(20, special="noisy data", first_seed=FRESH),
     "mnist-labels-10": Extent(20, special="noisy labels", first_seed=FRESH),
     "mnist-50": Extent(20, 50, first_seed=FRESH),
