@@ -10,7 +10,7 @@ from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.completion.models.complete import heard_alone
 from fedworth.completion.models.holdouts import held_points, hold_outs
 from fedworth.completion.models.predicted import predict_absent
-from fedworth.errors import CompletionError, UnseenError
+from fedworth.errors import CompletionError, UnseenError, UtilityError
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
@@ -57,6 +57,17 @@ def test_the_hold_outs_are_what_the_formulas_say(ledger, task):
     np.testing.assert_allclose(predicted.process.left_out_variances(points), variances, rtol=1e-9)
     np.testing.assert_allclose(made.errors, np.array(errors) / np.sqrt(relative)[:, None], rtol=1e-3, atol=1e-4)
     assert made.by_size[0] == pytest.approx(np.sqrt(np.mean(made.errors[:, 0] ** 2)))
+
+
+def test_a_wrong_number_on_predicted_models_is_found_by_the_plain_loop(ledger, task):
+    class WrongOfAbsent(LoopOracle):
+        def utilities(self, round_, mixtures):
+            n_answered = int(participation(ledger)[round_.entry.round_index].sum())
+            return super().utilities(round_, mixtures) + 0.3 * (len(round_.client_models) > n_answered)
+
+    seen = seen_of(ledger, LoopOracle(task))
+    with pytest.raises(UtilityError, match=r"round 1, coalition \{.*\}: the plain loop measures"):
+        complete_by_models(ledger, WrongOfAbsent(task), seen)
 
 
 def test_what_was_seen_stays_as_seen_and_is_certain(ledger):

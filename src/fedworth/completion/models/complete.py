@@ -2,7 +2,8 @@
 
     seen cells                 as seen
     an absent client alone     by the lone process
-    any other coalition        measured, on the models that were heard and those predicted of the absent
+    any other coalition        measured, on the models that were heard and those predicted of the absent; of each
+                               round a few are measured again by the plain loop, as when utilities are observed
 
 Of more than twelve clients not every cell is measured: each round's game of everyone is valued from few evaluations.
 
@@ -26,14 +27,15 @@ from fedworth.names import Weighting
 from fedworth.storage import Progress, silent
 from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint
+from fedworth.utility.batches import Batch
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.games import RoundGame, estimate_rounds
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import participation, round_weights
 from fedworth.utility.oracle import Oracle, TaskOracle
+from fedworth.utility.recheck import measured
 from fedworth.utility.round_values import RoundValues
 from fedworth.utility.server import server_of
-from fedworth.utility.weighting import mixtures
 
 MOST_ENUMERATED = 12
 """Clients up to which all of their coalitions are measured in every round."""
@@ -131,8 +133,8 @@ def heard_alone(predicted: PredictedLedger, oracle: Oracle, seen: UtilityMatrix,
         missing = np.flatnonzero(present & np.isnan(heard[round_index]))
         if len(missing):
             weights = round_weights(predicted.ledger, round_index, weighting)
-            recorded = predicted.answers.rounds[round_index]
-            heard[round_index, missing] = oracle.utilities(recorded, mixtures(singles[missing], weights, weighting))
+            wanted = Batch(round_index, missing, singles[missing], weights, weighting, predicted.ledger.clients)
+            heard[round_index, missing] = measured(oracle, predicted.answers.rounds[round_index], wanted).utilities
     return lone_utilities(heard, predicted.likeness, predicted.process.rounds, predicted.process.clients)
 
 
@@ -154,8 +156,8 @@ def _fill(
     unseen = np.flatnonzero(np.isnan(row))
     if len(unseen):
         weights = round_weights(predicted.ledger, round_index, weighting)
-        wanted = mixtures(coalitions[unseen], weights, weighting)
-        row[unseen] = oracle.utilities(predicted.open_round(round_index), wanted)
+        wanted = Batch(round_index, unseen, coalitions[unseen], weights, weighting, predicted.ledger.clients)
+        row[unseen] = measured(oracle, predicted.open_round(round_index), wanted).utilities
     return len(unseen)
 
 

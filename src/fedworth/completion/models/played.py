@@ -16,11 +16,12 @@ from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger, predict_absent
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
+from fedworth.utility.batches import Batch
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import round_weights
 from fedworth.utility.oracle import Oracle, TaskOracle
+from fedworth.utility.recheck import measured
 from fedworth.utility.server import server_of
-from fedworth.utility.weighting import mixtures
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,16 @@ class PredictedGame:
         totals = np.zeros(len(rows))
         for round_index in range(self.n_rounds):
             weights = round_weights(self.predicted.ledger, round_index, self.weighting)
-            wanted = mixtures(coalitions[~is_lone], weights, self.weighting)
-            totals[~is_lone] += self.oracle.utilities(self.predicted.open_round(round_index), wanted)
+            batch = (
+                np.flatnonzero(~is_lone),
+                coalitions[~is_lone],
+                weights,
+                self.weighting,
+                self.predicted.ledger.clients,
+            )
+            if not is_lone.all():
+                opened = self.predicted.open_round(round_index)
+                totals[~is_lone] += measured(self.oracle, opened, Batch(round_index, *batch)).utilities
             totals[is_lone] += self.lone.utilities[round_index, alone]
         return totals
 
