@@ -19,6 +19,7 @@ from fedworth.trail import fingerprint
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.matrix_file import load_utilities
 from fedworth.utility.observe import observe
+from fedworth.utility.planning.choose import PlanSettings
 from fedworth.valuation.value import value
 
 MANY = SimulationSettings(
@@ -65,6 +66,25 @@ def test_values_share_out_what_everyone_together_achieves(reported):
     assert completion.by_rounds is not None
     first = utilities.row(0, np.ones((1, 24), dtype=bool))[0]  # the first round heard everyone
     assert completion.by_rounds.values[0].sum() == pytest.approx(first, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["comfedsv", "fedsv"])
+def test_what_a_client_is_worth_is_the_sum_of_its_rounds(reported, method):
+    report, _ = reported
+    found = report.valuation(method)
+    assert found is not None
+    assert report.rounds is not None
+    np.testing.assert_allclose(report.rounds.values[method].sum(axis=0), found.values, rtol=0, atol=1e-9)
+
+
+def test_the_sum_of_the_rounds_is_the_value_where_orders_were_drawn_of_few_clients(tmp_path):
+    ledger = simulate(replace(MANY, n_clients=5, n_participants=2, train_limit=150), tmp_path / "ledger")
+    settings = ValuingSettings(plan=PlanSettings(5))
+    report = report_on(ledger, task_of(ledger), settings, tmp_path / "report")
+    found = report.valuation("comfedsv")
+    assert found is not None
+    assert report.rounds is not None
+    np.testing.assert_allclose(report.rounds.values["comfedsv"].sum(axis=0), found.values, rtol=0, atol=1e-9)
 
 
 def test_the_artefacts_survive_the_disk_and_the_commands_agree(ledger, reported, tmp_path, capsys):

@@ -29,10 +29,12 @@ def fedsv_by_round(matrix: UtilityMatrix) -> Floats:
 
 
 def comfedsv_by_round(matrix: UtilityMatrix, completion: Completion) -> Floats | None:
-    """(n_rounds, n_clients): what each client would have added in each round; coalitions without an estimate count as
-    0, as in a valuation that was asked for them. None if there are too many cells."""
-    heard, permutations = heard_clients(matrix, strict=False)[0], matrix.heard_permutations
-    n_clients = matrix.n_clients
+    """(n_rounds, n_clients): what each client would have added in each round, in all its value; coalitions without an
+    estimate count as 0, as in a valuation that was asked for them. None if there are too many cells."""
+    if completion.by_rounds is not None:
+        return np.where(matrix.heard, completion.by_rounds.values, np.nan)
+    heard, n_clients = heard_clients(matrix, strict=False)[0], matrix.n_clients
+    permutations = None if completion.is_whole else matrix.heard_permutations
     coalitions = coalitions_of(heard, n_clients) if permutations is None else prefixes(permutations, n_clients)
     if len(coalitions) * matrix.n_rounds > MOST_CELLS:
         return None
