@@ -196,3 +196,22 @@ def test_a_batch_whose_fast_numbers_are_not_finite_is_measured_by_the_plain_loop
     found = measured(FastOracle(task), whole, batch).utilities
     expected = LoopOracle(task).utilities(whole, batch.mixtures())
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("mlp", 1), ("cnn", 2)])
+def test_small_models_are_measured_and_mixed_on_one_thread_and_torch_keeps_its_own(name, expected):
+    """Two threads wait for each other beside a busy process, and a federation of 100 clients took minutes by that."""
+    seen = []
+
+    class Looking(LoopOracle):
+        def utilities(self, round_, mixtures):
+            seen.append(torch.get_num_threads())
+            return super().utilities(round_, mixtures)
+
+    before, task = torch.get_num_threads(), task_of(*ZOO[name][:2])
+    torch.set_num_threads(2)
+    try:
+        measured(Looking(task), round_of(task.module), batch_of())
+        assert (seen, torch.get_num_threads()) == ([expected], 2)
+    finally:
+        torch.set_num_threads(before)

@@ -6,6 +6,7 @@ Every faster oracle is tested against it.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -50,6 +51,14 @@ class TaskOracle(Oracle, Protocol):
     @property
     def measure(self) -> Measure:
         """`loss`, or the name of a measure that goes with the task's loss."""
+
+
+def threads_of(oracle: Oracle) -> AbstractContextManager[None]:
+    """For as long as it lasts, the threads that fit the module which an oracle measures: models are mixed and compared
+    on them too. Torch's own if the oracle does not say what it measures on."""
+    if isinstance(oracle, TaskOracle) and isinstance(oracle.task, Task):
+        return fitting_threads(oracle.task.module)
+    return nullcontext()
 
 
 @dataclass(frozen=True)

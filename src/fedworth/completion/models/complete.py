@@ -32,7 +32,7 @@ from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.games import RoundGame, estimate_rounds
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import participation, round_weights
-from fedworth.utility.oracle import Oracle, TaskOracle
+from fedworth.utility.oracle import Oracle, TaskOracle, threads_of
 from fedworth.utility.recheck import measured
 from fedworth.utility.round_values import RoundValues
 from fedworth.utility.server import server_of
@@ -76,7 +76,8 @@ def complete_by_models(
     measuring = server_of(ledger, oracle, weighting, as_average=as_average).oracle
     lone = heard_alone(predicted, measuring, seen, weighting)
     earlier = earlier if earlier is not None and np.array_equal(earlier.heard, predicted.heard) else None
-    errors = hold_outs(predicted, measuring, seen, lone, weighting=weighting)
+    with threads_of(oracle):
+        errors = hold_outs(predicted, measuring, seen, lone, weighting=weighting)
     trail = None if seen.trail is None else replace(seen.trail, utilities=fingerprint(seen))
     if len(predicted.heard) > MOST_ENUMERATED:
         before = None if earlier is None else earlier.by_rounds

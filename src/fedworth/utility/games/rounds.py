@@ -17,6 +17,7 @@ from fedworth.utility.games.estimate import Estimate
 from fedworth.utility.games.round_game import RoundGame
 from fedworth.utility.games.sampled import default_budget, sampled_values, with_lone
 from fedworth.utility.games.strata import strata_values
+from fedworth.utility.oracle import threads_of
 from fedworth.utility.planning.design import draw_design, least_budget
 from fedworth.utility.round_values import RoundValues
 
@@ -50,7 +51,8 @@ def estimate_rounds(
     for round_index in range(n_known, n_rounds):
         game = game_of(round_index)
         known = None if lone is None else lone[round_index, game.members]
-        found = _estimate(game, known, stream(0, "games", round_index))
+        with threads_of(game.oracle):
+            found = _estimate(game, known, stream(0, "games", round_index))
         values[round_index, game.members] = found.values
         variances[round_index, game.members] = found.standard_errors**2
         covariance[np.ix_(game.members, game.members)] += found.covariance

@@ -20,7 +20,7 @@ import torch
 from fedworth.errors import UtilityError
 from fedworth.ledger.ledger import Round
 from fedworth.utility.batches import Batch, Measured
-from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle
+from fedworth.utility.oracle import LoopOracle, Oracle, TaskOracle, threads_of
 from fedworth.utility.recheck.plain import PlainRound
 from fedworth.utility.server import RuleOracle
 from fedworth.utility.weighting import Mixtures
@@ -31,6 +31,11 @@ STANDS_OUT = 10.0
 
 def measured(oracle: Oracle, round_: Round, batch: Batch) -> Measured:
     """The utilities of a batch, checked; an oracle that does not say what it measures on is believed."""
+    with threads_of(oracle):
+        return _measured(oracle, round_, batch)
+
+
+def _measured(oracle: Oracle, round_: Round, batch: Batch) -> Measured:
     mixtures = batch.mixtures()
     utilities = oracle.utilities(round_, mixtures)
     if not isinstance(oracle, TaskOracle):
