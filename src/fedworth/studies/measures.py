@@ -126,7 +126,7 @@ ABOUT = (
     "the spread of the measure's own values. *Jaccard* is that of the clients with 30 % flipped labels and the as many "
     "least valued. Medians over seeds. Retraining is left out: it takes a training for each coalition. Of a hundred "
     "clients TMC, GTG, MR and OR are left out: they evaluate orders of all clients until the values have settled, "
-    "which takes minutes a federation.",
+    "which takes long.",
 )
 
 STUDY = Study(

@@ -55,7 +55,7 @@ def noisy(setup: Setup, extent: Extent, seed: int, *, percent: int) -> Trial:
         flip_shares=(FLIPPED,) * n_noisy + (0.0,) * (n - n_noisy),
         with_truth=False,
     )
-    # predicted models of a hundred clients and rounds take minutes: where few report a round alone
+    # predicted models of a hundred clients and rounds take long: where few report a round alone
     is_long = extent.n_rounds * percent > MOST_FOR_MODELS
     return Trial(federation, monte_carlo=True, n_permutations=extent.n_permutations, without_models=is_long)
 
@@ -185,7 +185,7 @@ STUDY = Study(
         "Jaccard coefficients, means over seeds; chance gives .05. ComFedSV rests on 500 permutations in which every "
         "client has every place equally often; FedSV and the heard round on the package's own estimate of each round's "
         "game (ten evaluations a client), which errs less than the permutations that the paper takes. Nearly every "
-        "column is seen in the first round only. By models: not made, it takes minutes a trial at this size.",
+        "column is seen in the first round only. By models: not made, to save time.",
     ),
     shown=shown,
 )

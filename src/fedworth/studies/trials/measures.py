@@ -9,11 +9,11 @@ from fedworth.studies.trials.trial import Bench, Reading, Trial, with_ledger
 SAMPLED = ("tmc", "gtg", "mr", "or")
 MOST_SAMPLED = 12
 """Clients up to which measures are compared that evaluate orders of a whole round until their values have settled: of a
-hundred clients that takes minutes."""
+hundred clients that takes long."""
 
 
 def read_measures(trial: Trial, bench: Bench) -> Reading:
-    """The rows of `fedworth compare LEDGER --methods all`, of many clients without those that take minutes."""
+    """The rows of `fedworth compare LEDGER --methods all`, of many clients without those that take long."""
     return with_ledger(trial, bench, lambda ledger: _read(trial, ledger, bench))
 
 
