@@ -61,6 +61,11 @@ def threads_of(oracle: Oracle) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def n_threads_of(oracle: Oracle) -> int:
+    """How many threads an oracle works on; one if it does not say."""
+    return int(getattr(oracle, "n_threads", 1))
+
+
 @dataclass(frozen=True)
 class LoopOracle:
     """One coalition after the other; models are averaged in float64, on the CPU, and evaluated in their own

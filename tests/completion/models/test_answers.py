@@ -47,6 +47,26 @@ def test_in_pieces_from_disk_as_at_once_in_memory(odd, monkeypatch):
             torch.testing.assert_close(one[name], other[name])
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_bits_are_the_same_on_any_number_of_threads(odd, monkeypatch, in_memory):
+    coefficients = np.random.default_rng(0).normal(size=(3, len(odd.places[0])))
+    monkeypatch.setattr(module, "PIECE_BYTES", 4 * 5 * coefficients.shape[1])
+    monkeypatch.setattr(shelf, "MOST_IN_MEMORY", 1 << 28 if in_memory else 0)
+    alone, together = (
+        module.Answers(odd.clients, odd.participants, odd.rounds, n_threads).models(1, coefficients)
+        for n_threads in (1, 3)
+    )
+    for one, other in zip(alone, together, strict=True):
+        for name in one:
+            assert (
+                one[name].reshape(-1).view(torch.uint8).tolist() == other[name].reshape(-1).view(torch.uint8).tolist()
+            )
+
+
+def test_nobody_absent_needs_no_model(odd):
+    assert odd.models(0, np.zeros((0, len(odd.places[0])))) == []
+
+
 def test_large_models_lie_in_a_file_with_the_same_numbers(odd, monkeypatch, tmp_path):
     coefficients = np.random.default_rng(0).normal(size=(3, len(odd.places[0])))
     in_memory = odd.models(1, coefficients)

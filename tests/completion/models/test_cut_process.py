@@ -43,7 +43,7 @@ def test_a_cut_prediction_is_that_of_the_round_the_fullest_round_and_the_clients
     np.testing.assert_allclose(found[0, used], expected[0], atol=1e-9)
     assert np.count_nonzero(found) <= len(used)
     assert varied == pytest.approx(variance)
-    assert cut.variances(np.array([client]), t) == pytest.approx(variance)
+    assert cut.coefficients(np.array([client]), t)[1] == pytest.approx(variance)
 
 
 def test_a_completion_of_too_many_answers_is_cut_and_stays_near(ledger, monkeypatch):

@@ -157,6 +157,15 @@ def test_rays_run_from_the_mean_to_each_client(game):
         assert heights == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_coalitions_and_rays_in_one_go_are_the_same_to_the_bit(tmp_path, weighting):
+    game, rows = game_of(tmp_path, weighting), coalitions_of(np.arange(N), N)[1:]
+    assert (np.ptp(game.weights) > 0) == (weighting == "samples")
+    found, rays = game.with_rays(rows)
+    assert found.tolist() == game(rows).tolist()
+    assert rays.tolist() == game.rays().tolist()
+
+
 def test_slopes_are_those_of_the_rays(game):
     step = 1e-3
     ahead, behind = (np.array([loss_of(game, mean_and(game, k, x)) for k in range(N)]) for x in (step, -step))

@@ -6,11 +6,10 @@ In: a ledger. Out: `Answers`, one observation a heard answer, in the order of ro
     ŵ = w^t + Σ_a c_a Δ_a
 
 The recorded models stay memory-mapped. A combination is made tensor by tensor and in pieces, so that it takes the
-memory of one piece beside the models made, which lie on a `Shelf`. Where all updates together are small they are kept
-in memory instead of being read again.
+memory of one piece a thread beside the models made, which lie on a `Shelf`. Where all updates together are small they
+are kept in memory instead of being read again. The bits are the same for every number of threads.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.shelf import Shelf
 from fedworth.ledger.ledger import Ledger, Model, Round
+from fedworth.utility.fast.affine import in_order
 from fedworth.utility.observe import participation
 
 KEPT_BYTES = 1 << 30
@@ -34,6 +34,9 @@ PIECE_BYTES = 1 << 26
 SHARED = 0.2
 """Answers that count in more than this part of the models are multiplied for all models at once."""
 
+Kept = dict[str, NDArray[np.float32]]
+"""All updates by tensor, each (n_answers, n_numbers)."""
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -42,6 +45,7 @@ class Answers:
     clients: tuple[str, ...]
     participants: NDArray[np.bool_]  # (n_rounds, n_clients)
     rounds: tuple[Round, ...]  # memory-mapped
+    n_threads: int = 1  # that combine updates
 
     @cached_property
     def places(self) -> tuple[Indices, Indices]:
@@ -59,47 +63,60 @@ class Answers:
         rounds, clients = self.places
         return self.rounds[int(rounds[answer])].client_models[int(clients[answer])]
 
-    def models(self, round_index: int, coefficients: Floats) -> list[Model]:
-        """The models w^t + Σ_a c_a Δ_a, one a row of `coefficients`, (n_models, n_answers)."""
-        origin = self.rounds[round_index].global_model
+    def models(self, rounds: int | Indices, coefficients: Floats) -> list[Model]:
+        """The models w^t + Σ_a c_a Δ_a, one a row of `coefficients`, (n_models, n_answers); `rounds` are t, the same
+        for all or (n_models,)."""
+        if len(coefficients) == 0:
+            return []
+        starts, of_row = np.unique(np.broadcast_to(rounds, len(coefficients)), return_inverse=True)
+        origins = [self.rounds[t].global_model for t in starts.tolist()]
         used = np.flatnonzero(coefficients.any(axis=0))
         factors = coefficients[:, used].astype(np.float32)
         many = (factors != 0).sum(axis=0) > SHARED * len(factors)  # counted in most of the models
         own = [np.flatnonzero(row * ~many) for row in factors]
         with_own = [place for place, mine in enumerate(own) if len(mine)]
-        with Shelf(len(factors), origin) as shelf:
-            for name, like in origin.items():
-                for part, updates in self._pieces(name, used, len(factors)):
-                    moved = (
-                        factors @ updates if many.all() else factors[:, many] @ updates[many]
-                    )  # (n_models, n_numbers)
-                    for place in with_own:
-                        moved[place] += factors[place, own[place]] @ updates[own[place]]
-                    shelf.put(name, part.start, _moved(like.detach().reshape(-1)[part], moved))
+        kept = self._kept  # read once, before threads ask for it
+        with Shelf(len(factors), origins[0]) as shelf:
+
+            def put(piece: tuple[str, slice]) -> None:
+                name, part = piece
+                updates = self._piece(kept, name, used, part)
+                moved = factors @ updates if many.all() else factors[:, many] @ updates[many]  # (n_models, n_numbers)
+                for place in with_own:
+                    moved[place] += factors[place, own[place]] @ updates[own[place]]
+                start = torch.stack([origin[name].detach().reshape(-1)[part] for origin in origins])
+                shelf.put(name, part.start, _moved(start if len(origins) == 1 else start[of_row], moved))
+
+            in_order(put, self._parts(max(len(used), len(factors))), self.n_threads)
             return shelf.models()
 
     def products(self, some: Indices) -> Floats:
         """(n_some, n_some): the products of these answers' updates, summed over all their numbers."""
         found = np.zeros((len(some), len(some)))
-        for name in self.rounds[0].global_model:
-            for _, updates in self._pieces(name, some, len(some)):
-                found += updates @ updates.T
+        for name, part in self._parts(len(some)):
+            updates = self._piece(self._kept, name, some, part)
+            found += updates @ updates.T
         return found
 
-    def _pieces(self, name: str, used: Indices, n_made: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """The updates of one tensor, flat, (n_used, n_numbers), piece by piece; as many numbers are made as read."""
-        n_numbers = self.rounds[0].global_model[name].numel()
-        is_all = len(used) == len(self.places[0])
-        width = max(1, PIECE_BYTES // (4 * max(len(used), n_made, 1)))
-        for start in range(0, n_numbers, width):
-            part = slice(start, min(start + width, n_numbers))
-            if self._kept is None:
-                yield part, self._updates(name, used, part)
-            else:  # no copy of all of them: it would take as much memory again
-                yield part, self._kept[name][:, part] if is_all else self._kept[name][used, part]
+    def _parts(self, n_rows: int) -> list[tuple[str, slice]]:
+        """Each tensor's numbers in pieces, so small that as many rows of a piece are no more than PIECE_BYTES."""
+        width = max(1, PIECE_BYTES // (4 * max(n_rows, 1)))
+        sizes = {name: like.numel() for name, like in self.rounds[0].global_model.items()}
+        return [
+            (name, slice(start, min(start + width, size)))
+            for name, size in sizes.items()
+            for start in range(0, size, width)
+        ]
+
+    def _piece(self, kept: Kept | None, name: str, used: Indices, part: slice) -> NDArray[np.float32]:
+        """(n_used, n_numbers): some numbers of one tensor's updates."""
+        if kept is None:
+            return self._updates(name, used, part)
+        is_all = len(used) == len(self.places[0])  # no copy of all of them: it would take as much memory again
+        return kept[name][:, part] if is_all else kept[name][used, part]
 
     @cached_property
-    def _kept(self) -> dict[str, NDArray[np.float32]] | None:
+    def _kept(self) -> Kept | None:
         """All updates by tensor, if they fit."""
         sizes = {name: like.numel() for name, like in self.rounds[0].global_model.items()}
         every = np.arange(len(self.places[0]))
@@ -117,9 +134,9 @@ class Answers:
         return rows
 
 
-def answers_of(ledger: Ledger) -> Answers:
+def answers_of(ledger: Ledger, *, n_threads: int = 1) -> Answers:
     """The answers that a ledger holds; every round's file is checked once."""
-    return Answers(ledger.clients, participation(ledger), tuple(ledger.rounds()))
+    return Answers(ledger.clients, participation(ledger), tuple(ledger.rounds()), n_threads)
 
 
 def _flat(tensor: torch.Tensor, part: slice) -> NDArray[np.float32]:
@@ -127,7 +144,10 @@ def _flat(tensor: torch.Tensor, part: slice) -> NDArray[np.float32]:
 
 
 def _moved(like: torch.Tensor, update: NDArray[np.float32]) -> torch.Tensor:
-    """Some numbers plus updates of them, (n_models, n), in their own dtype; integers are rounded, as servers do."""
-    exact = like.to(torch.float64) if like.dtype == torch.float64 else like.to(torch.float32)
+    """Numbers, (n_models or 1, n), plus updates of them, (n_models, n), in their own dtype; integers are rounded, as
+    servers do."""
+    if like.dtype in (torch.float32, torch.float64):  # by numpy: threads of torch's own would spin beside ours
+        return torch.from_numpy(like.numpy() + update)
+    exact = like.to(torch.float32)
     moved = exact + torch.from_numpy(update)
     return moved.to(like.dtype) if like.is_floating_point() else moved.round().to(like.dtype)

@@ -32,7 +32,7 @@ from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.games import RoundGame, estimate_rounds
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import participation, round_weights
-from fedworth.utility.oracle import Oracle, TaskOracle, threads_of
+from fedworth.utility.oracle import Oracle, TaskOracle, n_threads_of, threads_of
 from fedworth.utility.recheck import measured
 from fedworth.utility.round_values import RoundValues
 from fedworth.utility.server import server_of
@@ -72,7 +72,7 @@ def complete_by_models(
     """
     _refuse_others(ledger, seen)
     weighting = weighting or ledger.default_weighting
-    predicted = predict_absent(ledger, oracle.task)
+    predicted = predict_absent(ledger, oracle.task, n_threads=n_threads_of(oracle))
     measuring = server_of(ledger, oracle, weighting, as_average=as_average).oracle
     lone = heard_alone(predicted, measuring, seen, weighting)
     earlier = earlier if earlier is not None and np.array_equal(earlier.heard, predicted.heard) else None

@@ -35,7 +35,6 @@ class CutProcess:
     """The process of many points, each prediction from some of them."""
 
     whole: UpdateProcess  # whose inverse is never made
-    _variances: dict[int, Floats] = field(default_factory=dict, compare=False)  # of predictions made so far, by round
     _left_out: dict[int, tuple[Floats, float]] = field(default_factory=dict, compare=False)
 
     @property
@@ -69,16 +68,7 @@ class CutProcess:
                 weights[start + place, np.concatenate([shared, owns[place]])] = found
                 prior = self.whole.prior(int(some[place]), round_index)
                 variances[start + place] = prior - found @ near[place]
-        self._remember(clients, round_index, np.maximum(variances, 0))
         return weights, np.maximum(variances, 0)
-
-    def variances(self, clients: Indices, round_index: int) -> Floats:
-        """(n,): the variances of these clients' predictions; those of predictions that were made are known."""
-        known = self._variances.get(round_index, np.full(len(self.whole.likeness.of_clients), np.nan))
-        missing = clients[np.isnan(known[clients])]
-        if len(missing):
-            self.coefficients(missing, round_index)
-        return self._variances[round_index][clients] if len(clients) else np.zeros(0)
 
     def left_out(self, point: int) -> Floats:
         """(n_points,): what each other point counts in the prediction of this one, itself 0."""
@@ -156,7 +146,3 @@ class CutProcess:
     def _thinned(self) -> UpdateProcess:
         some = self._thinned_points
         return UpdateProcess(self.whole.likeness, self.rounds[some], self.clients[some], self.whole.numbers)
-
-    def _remember(self, clients: Indices, round_index: int, variances: Floats) -> None:
-        empty = np.full(len(self.whole.likeness.of_clients), np.nan)
-        self._variances.setdefault(round_index, empty)[clients] = variances

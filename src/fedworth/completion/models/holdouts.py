@@ -17,7 +17,7 @@ import numpy as np
 from fedworth.arrays import Floats, Indices, Memberships, Utilities, stream
 from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger
-from fedworth.ledger.ledger import Round
+from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Weighting
 from fedworth.utility.coalitions import coalitions_of, distinct
 from fedworth.utility.matrix import UtilityMatrix
@@ -30,6 +30,9 @@ MOST_ENUMERATED = 6
 
 N_SIZES, N_OF_A_SIZE = 6, 3
 MOST_POINTS = 600
+MOST_BYTES = 1 << 26
+"""Of predicted models that are made in one go."""
+
 LEAST_VARIANCE = 0.1
 """The least ρ that an error is divided by: a prediction that is nearly certain says little of the others."""
 
@@ -79,12 +82,14 @@ def hold_outs(
     points = held_points(predicted)
     variances = predicted.process.left_out_variances(points)
     errors, n_evaluations = np.zeros((len(points), len(predicted.heard))), 0
-    for round_index in np.unique(predicted.process.rounds[points]).tolist():
-        here = np.flatnonzero(predicted.process.rounds[points] == round_index)
-        trial = _Trial(predicted, seen, round_index, points[here])
-        found, n_measured = trial.errors(oracle, lone, weighting)
-        errors[here] = found / lone.scale[round_index]
-        n_evaluations += n_measured
+    for some in _together(predicted, points):
+        models, rounds = predicted.left_out(points[some]), predicted.process.rounds[points[some]]
+        for round_index in np.unique(rounds).tolist():
+            here = np.flatnonzero(rounds == round_index)
+            trial = _Trial(predicted, seen, round_index, points[some][here], [models[place] for place in here.tolist()])
+            found, n_measured = trial.errors(oracle, lone, weighting)
+            errors[some[here]] = found / lone.scale[round_index]
+            n_evaluations += n_measured
     relative = np.maximum(variances / variances.mean(), LEAST_VARIANCE) if len(points) else variances
     scale = lone.scale[predicted.process.rounds[points]]
     scaled = errors / np.sqrt(relative)[:, None]
@@ -98,6 +103,17 @@ def held_points(predicted: PredictedLedger) -> Indices:
     if len(points) > MOST_POINTS:
         points = points[np.linspace(0, len(points) - 1, MOST_POINTS).astype(np.int64)]
     return points
+
+
+def _together(predicted: PredictedLedger, points: Indices) -> list[Indices]:
+    """The places of points whose predictions are made in one go: whole rounds, as many as MOST_BYTES of models hold,
+    since all updates are read for each go."""
+    rounds = predicted.process.rounds[points]
+    one = sum(tensor.nbytes for tensor in predicted.answers.rounds[0].global_model.values())
+    firsts = np.flatnonzero(np.diff(rounds, prepend=-1))  # where each round starts; points are in the order of rounds
+    groups = (firsts * one) // MOST_BYTES
+    starts = firsts[np.flatnonzero(np.diff(groups, prepend=-1))]
+    return np.split(np.arange(len(points)), starts[1:]) if len(points) else []
 
 
 def is_far_alone(weighting: Weighting) -> bool:
@@ -115,13 +131,13 @@ class _Trial:
     seen: UtilityMatrix
     round_index: int
     points: Indices
+    models: list[Model]  # the points' predictions
 
     def errors(self, oracle: Oracle, lone: Lone, weighting: Weighting) -> tuple[Floats, int]:
         """(n_points, n_heard): ε_k by size, in utilities; and how many utilities were measured."""
         clients = self.predicted.process.clients[self.points]
         tested = [self._coalitions(client) for client in clients.tolist()]
-        truth, n_measured = self._truth(oracle, np.concatenate(tested), weighting)
-        guesses = self._guesses(oracle, clients, tested, weighting)
+        truth, guesses, n_measured = self._truth_and_guesses(oracle, clients, tested, weighting)
         ends = np.cumsum([len(coalitions) for coalitions in tested])[:-1]
         rows = []
         for point, coalitions, true, guess in zip(
@@ -130,7 +146,7 @@ class _Trial:
             sizes = coalitions.sum(axis=1)
             is_lone = (sizes == 1) & is_far_alone(weighting)
             rows.append(self._by_size(sizes, true - np.where(is_lone, lone.left_out[point], guess)))
-        return np.array(rows), n_measured + len(guesses)
+        return np.array(rows), n_measured
 
     def _coalitions(self, client: int) -> Memberships:
         """Coalitions of the participants with this client, and without others of its kind."""
@@ -143,32 +159,29 @@ class _Trial:
         rows[:, client] = True
         return rows
 
-    def _truth(self, oracle: Oracle, coalitions: Memberships, weighting: Weighting) -> tuple[Utilities, int]:
-        """What the round showed of these coalitions; what was not measured before is measured now."""
+    def _truth_and_guesses(
+        self, oracle: Oracle, clients: Indices, tested: list[Memberships], weighting: Weighting
+    ) -> tuple[Utilities, Utilities, int]:
+        """What the round showed of these coalitions; the same with the client's prediction in its place, which stands
+        in a column of its own; and how many utilities were measured. What was not seen before is measured with the
+        guesses, in one go."""
+        weights = round_weights(self.predicted.ledger, self.round_index, weighting)
+        n_clients, coalitions = len(weights), np.concatenate(tested)
         truth = self.seen.row(self.round_index, coalitions)
         unknown = np.flatnonzero(np.isnan(truth))
-        if len(unknown):
-            weights = round_weights(self.predicted.ledger, self.round_index, weighting)
-            rows, places = distinct(coalitions[unknown])
-            measured = oracle.utilities(self._recorded, mixtures(rows, weights, weighting))
-            truth[unknown] = measured[places]
-            return truth, len(rows)
-        return truth, 0
-
-    def _guesses(self, oracle: Oracle, clients: Indices, tested: list[Memberships], weighting: Weighting) -> Utilities:
-        """The same coalitions with the client's prediction in its place, which stands in a column of its own."""
-        weights = round_weights(self.predicted.ledger, self.round_index, weighting)
-        n_clients, rows = len(weights), []
-        for column, (client, coalitions) in enumerate(zip(clients.tolist(), tested, strict=True)):
-            replaced = np.zeros((len(coalitions), n_clients + len(clients)), dtype=bool)
-            replaced[:, :n_clients] = coalitions
-            replaced[:, client], replaced[:, n_clients + column] = False, True
-            rows.append(replaced)
-        models = dict(enumerate(self.predicted.left_out(self.points), start=n_clients))
+        rows, places = distinct(coalitions[unknown])
+        wanted = np.zeros((len(rows) + len(coalitions), n_clients + len(clients)), dtype=bool)
+        wanted[:, :n_clients] = np.concatenate([rows, coalitions])
+        columns = np.repeat(np.arange(len(clients)), [len(some) for some in tested])
+        guessed = len(rows) + np.arange(len(coalitions))
+        wanted[guessed, clients[columns]], wanted[guessed, n_clients + columns] = False, True
+        models = dict(enumerate(self.models, start=n_clients))
         recorded = self._recorded
         round_ = Round(recorded.entry, recorded.global_model, {**recorded.client_models, **models}, {})
         both = np.concatenate([weights, weights[clients]])
-        return oracle.utilities(round_, mixtures(np.concatenate(rows), both, weighting))
+        found = oracle.utilities(round_, mixtures(wanted, both, weighting))
+        truth[unknown] = found[: len(rows)][places]
+        return truth, found[len(rows) :], len(wanted)
 
     @property
     def _recorded(self) -> Round:

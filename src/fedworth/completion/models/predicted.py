@@ -5,7 +5,7 @@ client that some round has heard a model that the update process predicts. The o
 on them. A client whose like (same first answer) was heard answers as that one did.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,7 @@ class PredictedLedger:
     likeness: Likeness
     process: UpdateProcess | CutProcess
     points: Indices  # (n_points,): which answers the process rests on
+    _variances: dict[int, Floats] = field(default_factory=dict, compare=False)  # of predictions made so far, by round
 
     @property
     def heard(self) -> Indices:
@@ -53,14 +54,16 @@ class PredictedLedger:
         """(n_rounds, n_clients): the variance of each predicted answer; 0 where it is known, NaN if never heard."""
         found = np.full(self.known.shape, np.nan)
         for round_index, row in enumerate(found):
-            absent = self.heard[~self.answers.participants[round_index, self.heard]]
-            row[absent] = self.process.variances(absent, round_index)
+            absent = self._absent(round_index)
+            if round_index not in self._variances:
+                self._variances[round_index] = self.process.coefficients(absent, round_index)[1]
+            row[absent] = self._variances[round_index]
         return np.where(self.known, 0.0, found)
 
     def open_round(self, round_index: int) -> Round:
         """A round with a model of every heard client, heard or predicted."""
         recorded = self.answers.rounds[round_index]
-        absent = self.heard[~self.answers.participants[round_index, self.heard]]
+        absent = self._absent(round_index)
         predicted = self._predict(absent, round_index)
         models = {**recorded.client_models, **dict(zip(absent.tolist(), predicted, strict=True))}
         return replace(recorded, client_models={k: models[k] for k in sorted(models)})
@@ -73,10 +76,14 @@ class PredictedLedger:
         return self.process.agreement(points, self.answers.products(self.points))
 
     def left_out(self, points: Indices) -> list[Model]:
-        """The answers at these points of one round, each predicted from all the others."""
+        """The answers at these points, each predicted from all the others."""
         spread = np.zeros((len(points), len(self.answers.places[0])))
         spread[:, self.points] = [self.process.left_out(point) for point in points.tolist()]
-        return self.answers.models(int(self.process.rounds[points[0]]), spread)
+        return self.answers.models(self.process.rounds[points], spread)
+
+    def _absent(self, round_index: int) -> Indices:
+        """Whose answers of a round are predicted."""
+        return np.asarray(self.heard[~self.answers.participants[round_index, self.heard]])
 
     def _predict(self, absent: Indices, round_index: int) -> list[Model]:
         spread = np.zeros((len(absent), len(self.answers.places[0])))
@@ -86,15 +93,15 @@ class PredictedLedger:
 
     def _weights(self, absent: Indices, round_index: int) -> Floats:
         """(n_absent, n_points): the process's coefficients; exactly one point's where the answer is known."""
-        weights, _ = self.process.coefficients(absent, round_index)
+        weights, self._variances[round_index] = self.process.coefficients(absent, round_index)
         here = self.process.rounds == round_index
         same = self.likeness.same_kind[np.ix_(absent, self.process.clients)] & here
         return np.where(same.any(axis=1)[:, None], same.astype(np.float64), weights)
 
 
-def predict_absent(ledger: Ledger, task: Task) -> PredictedLedger:
-    """The ledger with predicted answers of those whom a round has not heard."""
-    answers = answers_of(ledger)
+def predict_absent(ledger: Ledger, task: Task, *, n_threads: int = 1) -> PredictedLedger:
+    """The ledger with predicted answers of those whom a round has not heard; models are made on so many threads."""
+    answers = answers_of(ledger, n_threads=n_threads)
     if len(answers.heard) == 0:
         raise CompletionError(f"{ledger.folder}: no round has heard anyone, so nobody's answers can be predicted")
     likeness = likeness_of(answers, task)

@@ -52,11 +52,12 @@ class Shelf:
 
     def put(self, name: str, start: int, numbers: torch.Tensor) -> None:
         """Some numbers of one tensor of all models, (n_models, n), from number `start` on."""
-        if self._file is None:
-            self._tensors[name][:, start : start + numbers.shape[1]] = numbers
+        like, rows = self._like[name], numbers.contiguous().view(torch.uint8).numpy()
+        if self._file is None:  # as bytes, by numpy: several threads may put, and torch's own would spin beside them
+            first = start * like.element_size()
+            self._tensors[name].view(torch.uint8).numpy()[:, first : first + rows.shape[1]] = rows
             return
-        like = self._like[name]
-        for place, row in enumerate(numbers.contiguous().view(torch.uint8).numpy()):
+        for place, row in enumerate(rows):
             offset = self._offsets[name] + (place * like.numel() + start) * like.element_size()
             try:
                 write_at(self._file.fileno(), row.data, offset)

@@ -140,10 +140,6 @@ class UpdateProcess:
         prior = (own + np.diag(self._within_round))[clients]
         return np.asarray(weights), np.maximum(prior - (weights * near).sum(axis=1), 0)
 
-    def variances(self, clients: Indices, round_index: int) -> Floats:
-        """(n,): the variances of these clients' predictions."""
-        return self.coefficients(clients, round_index)[1]
-
     def left_out(self, point: int) -> Floats:
         """(n_points,): what each other point counts in the prediction of this one, itself 0."""
         weights = -self.inverse[point] / self.inverse[point, point]

@@ -31,7 +31,10 @@ from fedworth.utility.weighting import Mixtures, mixtures
 RAYS = (0.5, 0.25, 0.125)
 """Where rays are measured, beside their ends."""
 
-MOST_SAMPLES = 512
+MEANS = 2.0 ** np.arange(len(RAYS))
+"""What the mean counts as a client, the first time, the second and the third, where a member counts 1."""
+
+MOST_SAMPLES = 128
 """Test samples that outputs are taken of: they shape the surrogate, not what is estimated."""
 
 
@@ -61,16 +64,38 @@ class RoundGame:
     def __call__(self, coalitions: Memberships) -> Utilities:
         """The utilities of coalitions of the members, (n_coalitions, n); of the first that are asked for, some are
         measured again by the plain loop."""
-        rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)
-        rows[:, self.members] = coalitions
+        rows = self._rows(coalitions, len(self.weights))
         if self._checked:
             return self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
-        names = self.clients or tuple(map(str, range(len(self.weights))))
-        where = (self.round_.entry.round_index, np.arange(len(rows)))
-        self._checked.append(
-            measured(self.oracle, self.round_, Batch(*where, rows, self.weights, self.weighting, names))
-        )
-        return self._checked[0].utilities
+        return self._first(self.round_, rows, self.weights, self._names)
+
+    def with_rays(self, coalitions: Memberships) -> tuple[Utilities, Utilities]:
+        """The utilities of coalitions, as a call gives them, and the `rays`; in one go where all members weigh the
+        same, since points of rays are then averages of the same models and the mean."""
+        own = self.weights[self.members]
+        if np.ptp(own) > 0:
+            return self(coalitions), self.rays()
+        rays, n_clients = self._ray_rows, len(self.weights)
+        rows = np.concatenate([rays, self._rows(coalitions, rays.shape[1])])  # coalitions last: the last is looked at
+        weights = own[0] * np.concatenate([np.ones(n_clients), MEANS])
+        found = self._first(self._with_means, rows, weights, (*self._names, *["the mean of all"] * len(MEANS)))
+        return found[len(rays) :], found[: len(rays)].reshape(len(RAYS), self.n)
+
+    def _first(self, round_: Round, rows: Memberships, weights: Floats, names: tuple[str, ...]) -> Utilities:
+        """Utilities that are asked for first, a few of them measured again by the plain loop."""
+        batch = Batch(round_.entry.round_index, np.arange(len(rows)), rows, weights, self.weighting, names)
+        self._checked.append(measured(self.oracle, round_, batch))
+        return self._checked[-1].utilities
+
+    def _rows(self, coalitions: Memberships, n_columns: int) -> Memberships:
+        """Coalitions of members as coalitions of all that have a model."""
+        rows = np.zeros((len(coalitions), n_columns), dtype=bool)
+        rows[:, self.members] = coalitions
+        return rows
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.clients or tuple(map(str, range(len(self.weights))))
 
     @property
     def shares(self) -> Floats:
@@ -108,16 +133,25 @@ class RoundGame:
         The mean comes in as three clients that count 1, 2 and 4 where a member counts 1: with the first of them the
         member has 1/2 of the average, with two 1/4, with three 1/8.
         """
+        weights = np.concatenate([np.ones(len(self.weights)), MEANS])
+        found = self.oracle.utilities(self._with_means, Mixtures(self._ray_rows, weights, from_global=False))
+        return found.reshape(len(RAYS), self.n)
+
+    @property
+    def _ray_rows(self) -> Memberships:
+        """(3 n, n_clients + 3): the points of the rays as coalitions of members and means."""
         n_clients, n = len(self.weights), self.n
         rows = np.zeros((len(RAYS), n, n_clients + len(RAYS)), dtype=bool)
         rows[:, np.arange(n), self.members] = True
         for place in range(len(RAYS)):
             rows[place:, :, n_clients + place] = True
-        means = {n_clients + place: self._around.global_model for place in range(len(RAYS))}
-        round_ = replace(self._fitted, client_models={**self._around.client_models, **means}, apart_models={})
-        weights = np.concatenate([np.ones(n_clients), 2.0 ** np.arange(len(RAYS))])
-        found = self.oracle.utilities(round_, Mixtures(rows.reshape(len(RAYS) * n, -1), weights, from_global=False))
-        return found.reshape(len(RAYS), n)
+        return rows.reshape(len(RAYS) * n, -1)
+
+    @property
+    def _with_means(self) -> Round:
+        """The round of the members and of the mean, three times."""
+        means = {len(self.weights) + place: self._around.global_model for place in range(len(RAYS))}
+        return replace(self._fitted, client_models={**self._around.client_models, **means}, apart_models={})
 
     @cached_property
     def criterion(self) -> Criterion:

@@ -53,9 +53,10 @@ def sampled_values(
     _refuse_too_few(n, budget, is_exact)
     draws = draw(n, budget - n_fixed, rng=rng)
     rows, places = distinct(np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), dtype=bool), draws.coalitions]))
-    measured = game(rows)[places]  # in one go, since coalitions share work
+    found_rows, rays = (game(rows), None) if is_exact else game.with_rays(rows)  # in one go: coalitions share work
+    measured = found_rows[places]
     alone, everyone = measured[:n], float(measured[n])
-    surrogate = flat_surrogate(everyone, alone) if is_exact else measure_surrogate(game, everyone, alone)
+    surrogate = flat_surrogate(everyone, alone) if is_exact else measure_surrogate(game, everyone, alone, rays)
     n_evaluations = len(rows) + (0 if is_exact else n_fixed - n - 1)
     found = sampled(surrogate, draws, measured[n + 1 :], n_evaluations=n_evaluations)
     return found if lone is None else with_lone(found, lone - alone)

@@ -139,20 +139,21 @@ def flat_surrogate(everyone: float, lone: Utilities) -> Surrogate:
     return Surrogate(everyone, rays, np.zeros((n + 1, n)), (np.zeros((n, n)), np.zeros((n, n))))
 
 
-def measure_surrogate(game: RoundGame, everyone: float, lone: Utilities) -> Surrogate:
-    """The surrogate of a round, given U(all) and the lone clients' utilities; `3 n` evaluations, one backward pass and
-    the logits of 2 n + 1 models."""
-    heights = np.stack([np.full(game.n, everyone), *game.rays()[::-1], lone]) - everyone  # (5, n)
+def measure_surrogate(game: RoundGame, everyone: float, lone: Utilities, rays: Utilities | None = None) -> Surrogate:
+    """The surrogate of a round, given U(all), the lone clients' utilities and the rays'; `3 n` evaluations if the rays
+    are not given, one backward pass and the logits of 2 n + 1 models."""
+    rays = game.rays() if rays is None else rays
+    heights = np.stack([np.full(game.n, everyone), *rays[::-1], lone]) - everyone  # (5, n)
     from scipy.interpolate import CubicSpline  # half a second, for those who draw
 
     slopes = game.slopes()
     start: Any = "not-a-knot" if slopes is None else (1, slopes)
     spline = CubicSpline([0.0, *RAYS[::-1], 1.0], heights, bc_type=(start, "not-a-knot"))
     shares = game.shares
-    rays = np.stack([_evaluated(spline, row) for row in shares])  # (n + 1, n)
-    rays[1] = lone - everyone
+    along = np.stack([_evaluated(spline, row) for row in shares])  # (n + 1, n)
+    along[1] = lone - everyone
     first, second = (_bend(game, x) for x in BENDS)
-    return Surrogate(everyone, rays, shares, (first, second))
+    return Surrogate(everyone, along, shares, (first, second))
 
 
 def _evaluated(spline: "CubicSpline", shares: Floats) -> Floats:
