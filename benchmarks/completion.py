@@ -3,7 +3,7 @@
     pip install libmf && python benchmarks/completion.py
 
 Both minimise prob:matrix_completion with the penalty of kind `counts`, which is what LIBMF solves, at the same λ and
-rank, on the same seen cells. The objective is ours, in float64, for both. One thread each, process time, best of nine
+rank, on the same seen cells. The objective is ours, in float64, for both. One thread each, process time, best of five
 fits from the cells to the factors. At their first use on a machine fedworth's kernels are compiled, for some seconds,
 and kept on disk; that is not counted, since a fit before the timed ones does it. LIBMF comes compiled. It stops after a
 number of iterations, by default 20; with more it comes nearer. Its binding by default charges L1 0.04 and no L2; here
@@ -43,7 +43,7 @@ from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 
 RANK = 5
 RELATIVE_PENALTY = 0.01
-N_RUNS = 9
+N_RUNS = 5
 AT_LEAST, OF_ITERATIONS = 5.0, 500
 """Times as fast as LIBMF with so many iterations or more; fewer are far from the optimum."""
 
@@ -194,6 +194,7 @@ def _fit_libmf(folder: Path, n_iterations: int) -> None:
 def best_of_runs(work: Callable[[], Any]) -> tuple[Any, float]:
     """What the work gives, the same each time, and the least seconds it took."""
     taken = []
+    time.sleep(0.5)  # torch's threads spin for a while after their last work, which process time would count
     for _ in range(N_RUNS):
         start = time.process_time()
         done = work()

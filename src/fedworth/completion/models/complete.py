@@ -71,13 +71,24 @@ def complete_by_models(
         completion = fedworth.complete_by_models(ledger, oracle, fedworth.observe(ledger, oracle))
     """
     _refuse_others(ledger, seen)
-    weighting = weighting or ledger.default_weighting
+    with threads_of(oracle):
+        return _complete(ledger, oracle, seen, weighting or ledger.default_weighting, as_average, earlier, progress)
+
+
+def _complete(
+    ledger: Ledger,
+    oracle: TaskOracle,
+    seen: UtilityMatrix,
+    weighting: Weighting,
+    as_average: bool,
+    earlier: ModelCompletion | None,
+    progress: Progress,
+) -> ModelCompletion:
     predicted = predict_absent(ledger, oracle.task, n_threads=n_threads_of(oracle))
     measuring = server_of(ledger, oracle, weighting, as_average=as_average).oracle
     lone = heard_alone(predicted, measuring, seen, weighting)
     earlier = earlier if earlier is not None and np.array_equal(earlier.heard, predicted.heard) else None
-    with threads_of(oracle):
-        errors = hold_outs(predicted, measuring, seen, lone, weighting=weighting)
+    errors = hold_outs(predicted, measuring, seen, lone, weighting=weighting)
     trail = None if seen.trail is None else replace(seen.trail, utilities=fingerprint(seen))
     if len(predicted.heard) > MOST_ENUMERATED:
         before = None if earlier is None else earlier.by_rounds
