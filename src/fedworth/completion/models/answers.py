@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.shelf import Shelf
 from fedworth.ledger.ledger import Ledger, Model, Round
-from fedworth.utility.fast.affine import in_order
+from fedworth.threads import in_order
 from fedworth.utility.observe import participation
 
 KEPT_BYTES = 1 << 30

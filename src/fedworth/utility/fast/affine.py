@@ -12,13 +12,11 @@ differently for other shapes; and batches are added up one after the other. So a
 what else is measured nor on the number of threads.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +26,7 @@ from torch import fx
 from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.federation.losses.criterion import Criterion
 from fedworth.ledger.ledger import Model
+from fedworth.threads import in_order
 from fedworth.utility.fast.graph import Exported, operation
 from fedworth.utility.fast.mixing import RoundModels, combined, stacked
 from fedworth.utility.fast.sections import Section, Sections, numbers, prefix_of
@@ -38,8 +37,6 @@ PREFIX_BYTES = 256 << 20
 FEW_CLASSES = 32
 
 Values = Mapping[fx.Node, torch.Tensor]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -230,19 +227,6 @@ def quality(logits: torch.Tensor, labels: torch.Tensor, criterion: Criterion) ->
     of_label = by_class.gather(0, labels[None])[0]  # (n_samples,)
     losses = (by_class - largest).exp_().sum(0).log_().add_(largest).sub_(of_label)
     return -float(losses.sum(dtype=torch.float64))
-
-
-def in_order(function: Callable[[Item], Result], items: Sequence[Item], n_threads: int) -> list[Result]:
-    """function(item) for each, on several threads; torch releases the lock while it works."""
-
-    def of(item: Item) -> Result:
-        with torch.inference_mode():  # a mode belongs to a thread
-            return function(item)
-
-    if n_threads == 1 or len(items) == 1:
-        return [of(item) for item in items]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(of, items))
 
 
 @contextmanager
