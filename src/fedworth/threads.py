@@ -24,6 +24,20 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch on one thread, for as long as the context or the function it decorates lasts: OpenMP's threads gain nothing
+    on small tensors, and beside a busy process they cost fifteen times the work."""
+    import torch  # for those who have it anyway
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @cache
 def _libraries() -> ThreadpoolController:
     """Those that are loaded: to be asked for only when numpy and scipy are."""

@@ -25,6 +25,7 @@ from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.ledger.model import Model
 from fedworth.storage import make_folder, read_npz, write_npz
+from fedworth.threads import one_torch_thread
 
 FOLDER = "traces"
 FORMAT = 2
@@ -65,6 +66,7 @@ def trace_of(ledger: Ledger, round_index: int, *, is_kept: bool = True) -> Round
     return found
 
 
+@one_torch_thread()
 def traced(round_: Round) -> RoundTrace:
     """Look at the models of a round, one at a time."""
     models = [round_.global_model, *round_.client_models.values()]

@@ -13,7 +13,6 @@ what else is measured nor on the number of threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -227,14 +226,3 @@ def quality(logits: torch.Tensor, labels: torch.Tensor, criterion: Criterion) ->
     of_label = by_class.gather(0, labels[None])[0]  # (n_samples,)
     losses = (by_class - largest).exp_().sum(0).log_().add_(largest).sub_(of_label)
     return -float(losses.sum(dtype=torch.float64))
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Threads of our own, not OpenMP's: beside a busy process those cost fifteen times the work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -25,8 +25,8 @@ from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
-from fedworth.threads import in_order
-from fedworth.utility.fast.affine import SampleBatch, one_torch_thread, qualities, quality, sample_batches
+from fedworth.threads import in_order, one_torch_thread
+from fedworth.utility.fast.affine import SampleBatch, qualities, quality, sample_batches
 from fedworth.utility.fast.costs import Cost, Spent, estimate
 from fedworth.utility.fast.heads import head_losses, tiled_batches
 from fedworth.utility.fast.kernels.tiles import NotFiniteError

@@ -24,7 +24,7 @@ from fedworth.errors import FedworthError
 from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
-from fedworth.utility.fast.affine import one_torch_thread
+from fedworth.threads import one_torch_thread
 from fedworth.utility.fast.costs import Kind, cheapest_first, prices
 from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.fast.heads import Head, head_of
