@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedworth.errors import UsageError
+from fedworth.errors import UsageError, UtilityError
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.utility.coalitions import coalitions_of
@@ -164,6 +164,14 @@ def test_coalitions_and_rays_in_one_go_are_the_same_to_the_bit(tmp_path, weighti
     found, rays = game.with_rays(rows)
     assert found.tolist() == game(rows).tolist()
     assert rays.tolist() == game.rays().tolist()
+
+
+def test_a_client_whose_loss_is_not_finite_is_named_and_nobody_else(game):
+    models = {k: dict(model) for k, model in game.round_.client_models.items()}
+    models[4] = {name: 1e38 * tensor.sign() for name, tensor in models[4].items()}
+    broken = replace(game, round_=replace(game.round_, client_models=models))
+    with pytest.raises(UtilityError, match=r"coalition \{4\}.*without '4' it is finite"):
+        sampled_values(broken, rng=np.random.default_rng(0))
 
 
 def test_slopes_are_those_of_the_rays(game):

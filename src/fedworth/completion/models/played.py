@@ -19,7 +19,7 @@ from fedworth.names import Weighting
 from fedworth.utility.batches import Batch
 from fedworth.utility.matrix import UtilityMatrix
 from fedworth.utility.observe import round_weights
-from fedworth.utility.oracle import Oracle, TaskOracle
+from fedworth.utility.oracle import Oracle, TaskOracle, n_threads_of
 from fedworth.utility.recheck import measured
 from fedworth.utility.server import server_of
 
@@ -77,6 +77,6 @@ def predicted_game(
     if int(seen.heard.sum()) <= MOST_ENUMERATED:
         return None
     weighting = weighting or ledger.default_weighting
-    predicted = predict_absent(ledger, oracle.task)
+    predicted = predict_absent(ledger, oracle.task, n_threads=n_threads_of(oracle))
     measuring = server_of(ledger, oracle, weighting, as_average=as_average).oracle
     return PredictedGame(predicted, measuring, heard_alone(predicted, measuring, seen, weighting), weighting)

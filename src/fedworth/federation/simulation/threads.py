@@ -4,22 +4,16 @@ On small models one thread beats two: the work is too short to share, and beside
 collapses (a small MLP was measured at 8 ms on one thread and 560 ms on two). Convolutions keep torch's own setting.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import nn
+
+from fedworth.threads import one_torch_thread
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-@contextmanager
-def fitting_threads(module: nn.Module) -> Iterator[None]:
+def fitting_threads(module: nn.Module) -> AbstractContextManager[None]:
     """One thread while a module without convolutions is at work; torch's own number comes back afterwards."""
-    before = torch.get_num_threads()
-    if not any(isinstance(layer, CONVOLUTIONS) for layer in module.modules()):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    is_convolutional = any(isinstance(layer, CONVOLUTIONS) for layer in module.modules())
+    return nullcontext() if is_convolutional else one_torch_thread()

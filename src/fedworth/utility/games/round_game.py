@@ -24,7 +24,7 @@ from fedworth.names import Weighting
 from fedworth.utility.batches import Batch, Measured
 from fedworth.utility.fitting import fitted
 from fedworth.utility.oracle import Oracle, TaskOracle, batch_size, mix
-from fedworth.utility.recheck import measured
+from fedworth.utility.recheck import checked
 from fedworth.utility.server import RuleOracle
 from fedworth.utility.weighting import Mixtures, mixtures
 
@@ -65,9 +65,8 @@ class RoundGame:
         """The utilities of coalitions of the members, (n_coalitions, n); of the first that are asked for, some are
         measured again by the plain loop."""
         rows = self._rows(coalitions, len(self.weights))
-        if self._checked:
-            return self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
-        return self._first(self.round_, rows, self.weights, self._names)
+        found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+        return found if self._checked else self._first(rows, found)
 
     def with_rays(self, coalitions: Memberships) -> tuple[Utilities, Utilities]:
         """The utilities of coalitions, as a call gives them, and the `rays`; in one go where all members weigh the
@@ -75,16 +74,18 @@ class RoundGame:
         own = self.weights[self.members]
         if np.ptp(own) > 0:
             return self(coalitions), self.rays()
-        rays, n_clients = self._ray_rows, len(self.weights)
-        rows = np.concatenate([rays, self._rows(coalitions, rays.shape[1])])  # coalitions last: the last is looked at
-        weights = own[0] * np.concatenate([np.ones(n_clients), MEANS])
-        found = self._first(self._with_means, rows, weights, (*self._names, *["the mean of all"] * len(MEANS)))
-        return found[len(rays) :], found[: len(rays)].reshape(len(RAYS), self.n)
+        rays, rows = self._ray_rows, self._rows(coalitions, len(self.weights))
+        both = np.concatenate([rays, self._rows(coalitions, rays.shape[1])])
+        weights = own[0] * np.concatenate([np.ones(len(self.weights)), MEANS])
+        found = self.oracle.utilities(self._with_means, mixtures(both, weights, self.weighting))
+        return self._first(rows, found[len(rays) :]), found[: len(rays)].reshape(len(RAYS), self.n)
 
-    def _first(self, round_: Round, rows: Memberships, weights: Floats, names: tuple[str, ...]) -> Utilities:
-        """Utilities that are asked for first, a few of them measured again by the plain loop."""
-        batch = Batch(round_.entry.round_index, np.arange(len(rows)), rows, weights, self.weighting, names)
-        self._checked.append(measured(self.oracle, round_, batch))
+    def _first(self, rows: Memberships, utilities: Utilities) -> Utilities:
+        """Utilities that were asked for first, a few of them measured again by the plain loop."""
+        names = self.clients or tuple(map(str, range(len(self.weights))))
+        where = (self.round_.entry.round_index, np.arange(len(rows)))
+        batch = Batch(*where, rows, self.weights, self.weighting, names)
+        self._checked.append(checked(self.oracle, self.round_, batch, utilities))
         return self._checked[-1].utilities
 
     def _rows(self, coalitions: Memberships, n_columns: int) -> Memberships:
@@ -92,10 +93,6 @@ class RoundGame:
         rows = np.zeros((len(coalitions), n_columns), dtype=bool)
         rows[:, self.members] = coalitions
         return rows
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self.clients or tuple(map(str, range(len(self.weights))))
 
     @property
     def shares(self) -> Floats:

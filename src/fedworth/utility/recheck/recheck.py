@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from fedworth.arrays import Utilities
 from fedworth.errors import UtilityError
 from fedworth.ledger.ledger import Round
 from fedworth.utility.batches import Batch, Measured
@@ -32,15 +33,19 @@ STANDS_OUT = 10.0
 def measured(oracle: Oracle, round_: Round, batch: Batch) -> Measured:
     """The utilities of a batch, checked; an oracle that does not say what it measures on is believed."""
     with threads_of(oracle):
-        return _measured(oracle, round_, batch)
+        return _checked(oracle, round_, batch, oracle.utilities(round_, batch.mixtures()))
 
 
-def _measured(oracle: Oracle, round_: Round, batch: Batch) -> Measured:
-    mixtures = batch.mixtures()
-    utilities = oracle.utilities(round_, mixtures)
+def checked(oracle: Oracle, round_: Round, batch: Batch, utilities: Utilities) -> Measured:
+    """The same, of utilities that the oracle has measured together with others."""
+    with threads_of(oracle):
+        return _checked(oracle, round_, batch, utilities)
+
+
+def _checked(oracle: Oracle, round_: Round, batch: Batch, utilities: Utilities) -> Measured:
     if not isinstance(oracle, TaskOracle):
         return Measured(utilities, None)
-    plain = plain_round(oracle, round_)
+    mixtures, plain = batch.mixtures(), plain_round(oracle, round_)
     for row in np.flatnonzero(~np.isfinite(utilities)).tolist():
         utilities[row] = _finite(plain, mixtures, batch, row)
     for row in sorted({*ends(mixtures), *_outlying(plain, mixtures)}):
