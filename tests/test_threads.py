@@ -1,10 +1,11 @@
-"""Linear algebra on one thread, and on as many as before afterwards."""
+"""Linear algebra and torch on one thread, and on as many as before afterwards; work that is divided, in order."""
 
 import numpy as np
 import threadpoolctl
+import torch
 
 from fedworth.completion.solver import solve
-from fedworth.threads import one_blas_thread
+from fedworth.threads import in_order, one_blas_thread, one_torch_thread
 from fedworth.valuation.value import value
 from tests.support.games import matrix_of
 
@@ -33,3 +34,14 @@ def test_a_value_and_the_completion_under_it_are_made_on_one_thread(monkeypatch)
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
         value(matrix_of(utilities, np.ones((3, 3), dtype=bool)), "comfedsv-factors")
     assert found == [{1}]
+
+
+def test_torch_has_the_callers_threads_again_after_its_one():
+    before = torch.get_num_threads()
+    with one_torch_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_results_come_in_the_order_of_their_items():
+    assert in_order(lambda x: x * x, range(20), 3) == [x * x for x in range(20)]

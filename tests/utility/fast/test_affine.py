@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from fedworth.federation.losses.classes import ACCURACY, CROSS_ENTROPY
 from fedworth.utility.fast import affine
-from fedworth.utility.fast.affine import Prefix, SampleBatch, in_order, logits, qualities, quality, sample_batches
+from fedworth.utility.fast.affine import Prefix, SampleBatch, logits, qualities, quality, sample_batches
 from fedworth.utility.fast.graph import export
 from fedworth.utility.fast.heads import head_of
 from fedworth.utility.fast.mixing import channels_last, combined, round_models, stacked
@@ -135,7 +135,3 @@ def test_heads_are_recognised_by_the_graph_alone(layers, n_layers):
     module = nn.Sequential(*layers)
     head = head_of(cut(export(module, torch.rand(5, 8)), set(module.state_dict())))
     assert (None if head is None else len(head.layers)) == n_layers
-
-
-def test_results_come_in_the_order_of_their_items():
-    assert in_order(lambda x: x * x, range(20), 3) == [x * x for x in range(20)]
