@@ -38,10 +38,10 @@ def main() -> None:
         for options in (("--help",), ("--version",), ("run", "--oracle", "fsat", "--out", "x")):
             least = min(seconds(*options, cache=cache) for _ in range(5))
             rows.append((f"`fedworth {' '.join(options)}`", least, 0.15))
-        places = [folder / f"machine code {k}" for k in range(2)] + [cache]  # each empty at first
+        places = [folder / f"machine code {k}" for k in range(4)] + [cache]  # each empty at first
         cold = min(seconds(*DEMO, "--out", str(folder / f"cold {k}"), cache=c) for k, c in enumerate(places))
         rows.append(("the demonstration, cold", cold, 12.0))
-        warm = min(seconds(*DEMO, "--out", str(folder / f"warm {k}"), cache=cache) for k in range(3))
+        warm = min(seconds(*DEMO, "--out", str(folder / f"warm {k}"), cache=cache) for k in range(5))
         rows.append(("the demonstration, warm", warm, 4.0))
         seconds(*WATCHED, "--out", str(folder / "ledger"), cache=cache)
         watch = ("watch", str(folder / "ledger"), "--once")

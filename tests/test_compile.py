@@ -21,7 +21,22 @@ with told(heard.append):
     found = tripled_and_one(2.0)
 print(found, sum(tripled_and_one.stats.cache_hits.values()), len(heard) > 0)
 """
+ROOM_FIRST = """
+from fedworth.own_room import summed
+print(summed(4), sum(summed.stats.cache_hits.values()))
+"""
 SOURCES = {
+    "own_room.py": """
+import numpy as np
+from fedworth.compile import compiled
+
+@compiled
+def summed(size):
+    room = np.zeros(size)
+    for k in range(size):
+        room[k] += k
+    return room.sum()
+""",
     "own_helper.py": """
 from fedworth.compile import compiled_within
 
@@ -51,12 +66,12 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
-def run(package: Path, **variables: str) -> list[str]:
+def run(package: Path, script: str = RUN, **variables: str) -> list[str]:
     """What a fresh process computes, how many functions it found compiled, and whether it said that it compiles."""
     cache = package.parents[1] / "cache"
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "XDG_CACHE_HOME": str(cache)}
     environment.pop("NUMBA_CACHE_DIR", None)
-    command = [sys.executable, "-c", RUN]
+    command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environment | variables, check=True, capture_output=True, text=True)
     return done.stdout.split()
 
@@ -97,6 +112,13 @@ def test_machine_code_that_others_could_have_written_is_not_run(package):
     assert run(package) == COMPILED
     assert list(cache.rglob("*.nbc")) == []
     assert run(package) == KEPT  # beside the source, where numba keeps it
+
+
+def test_code_that_was_kept_takes_memory_and_stands_beside_code_that_is_compiled_now(package):
+    assert run(package, ROOM_FIRST) == ["6.0", "0"]
+    assert run(package, ROOM_FIRST) == ["6.0", "1"]
+    assert run(package, ROOM_FIRST + RUN) == ["6.0", "1", *COMPILED]
+    assert run(package, ROOM_FIRST + RUN) == ["6.0", "1", *KEPT]
 
 
 def test_a_folder_named_for_numba_is_used_for_ours_too(package, tmp_path):

@@ -27,6 +27,7 @@ import numba.core.caching
 import numba.core.cgutils
 import numba.core.codegen
 import numba.core.compiler
+import numba.core.runtime.nrt
 import numba.extending
 
 from fedworth.notices import tell
@@ -39,6 +40,8 @@ types: Any = numba.types
 cgutils: Any = numba.core.cgutils
 njit: Any = numba.njit
 caching: Any = numba.core.caching
+FunctionCache: Any = numba.core.caching.FunctionCache
+memory: Any = numba.core.runtime.nrt.rtsys
 Library: Any = numba.core.codegen.JITCodeLibrary
 Compiler: Any = numba.core.compiler.Compiler
 Flags: Any = numba.core.compiler.Flags
@@ -139,9 +142,19 @@ def _template(dispatcher: Any, args: Any, kws: Any) -> Any:
     return type(dispatcher).get_call_template(dispatcher, *plain)
 
 
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    """Machine code on disk. To load it needs nothing of what numba knows of Python and numpy, which takes a tenth of a
+    short run to gather; numba gathers it again before it compiles."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        memory.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
 def _kernel_cache(function: Callable[..., Any]) -> Any:
     """Numba's cache for a function, by our own stamp in place of the file's, and in our own folder if there is one."""
-    found = caching.FunctionCache(function)
+    found = _KernelCache(function)
     source, folder = Path(function.__code__.co_filename), kernels_folder()
     path = found.cache_path
     if folder is not None and PACKAGE in source.parents:
