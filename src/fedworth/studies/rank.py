@@ -20,7 +20,8 @@ PAPERS_ERRORS = (0.128, 0.096, 0.094, 0.095, 0.102, 0.114, 0.122, None, None, 0.
 MAIN, PRINTED, POSSIBLE = "counts 0.01", "uniform 0.01", "best possible"
 TURN, MOST = 0.05, 0.15
 COLUMNS = tuple(f"rank_{rank}" for rank in RANKS)
-SHOWN = ("data, steps × rate", "", "accuracy", "completion", *(f"r = {rank}" for rank in (1, 3, 5, 10)), "seeds")
+PAGE_RANKS = (1, 3, 5, 10)
+SHOWN = ("data, steps × rate", "", "accuracy", *(f"r = {rank}" for rank in PAGE_RANKS), "seeds")
 ALL_SHOWN = ("where", "completion", *(f"r = {rank}" for rank in RANKS))
 
 
@@ -48,7 +49,7 @@ def shown(records: Sequence[Record]) -> Outcome:
         columns=columns,
         rows=rows,
         shown=SHOWN,
-        lines=tuple(line for found in places.values() for line in _lines(found)),
+        lines=tuple(_line(found) for found in places.values()),
         claims=tuple(at_setting(claim, found) for found in places.values() for claim in _claims(found)),
         panels=tuple(_panel(found) for found in places.values()),
         all_shown=ALL_SHOWN,
@@ -66,14 +67,13 @@ def _by_rank(records: Sequence[Record], completion: str) -> list[list[float]]:
     return [found for name in COLUMNS if (found := numbers(mine, name))]
 
 
-def _lines(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    made, first = [], records[0]
-    for completion in (MAIN, POSSIBLE):
-        errors = _by_rank(records, completion)
-        texts = [f"{np.mean(errors[rank - 1]):.2f}" if len(errors) >= rank else "–" for rank in (1, 3, 5, 10)]
-        accuracy, n_seeds = f"{accuracy_of(records):.2f}", str(len(errors[0]))
-        made.append((place_of(first), kind_of(first), accuracy, completion, *texts, n_seeds))
-    return made
+def _line(records: Sequence[Record]) -> tuple[str, ...]:
+    """By rank, the error and in brackets the best possible one."""
+    first = records[0]
+    found, best = (_by_rank(records, completion) for completion in (MAIN, POSSIBLE))
+    n_known = min(len(found), len(best))
+    texts = [f"{np.mean(found[r - 1]):.2f} ({np.mean(best[r - 1]):.2f})" if r <= n_known else "–" for r in PAGE_RANKS]
+    return (place_of(first), kind_of(first), f"{accuracy_of(records):.2f}", *texts, str(len(found[0])))
 
 
 def _all(records: Sequence[Record]) -> list[tuple[str, ...]]:
@@ -126,9 +126,10 @@ STUDY = Study(
     trials,
     lambda rows: shown(shortened(records_of(rows))),
     (
-        "*counts* is the penalty of the solver that the paper used, *uniform* (table in the appendix) the printed one, "
-        "at a hundredth of $\\lambda_{\\text{collapse}}$. No completion can have an error below the best possible of "
-        "its rank. Most cells of later rounds are never seen, and no rank makes up for that.",
+        "A cell has the error with the penalty of the solver that the paper used (*counts*, at a hundredth of "
+        "$\\lambda_{\\text{collapse}}$), and in brackets the smallest that any matrix of that rank can have. "
+        "*Uniform*, in the figure and the appendix, is the printed penalty. Most cells of later rounds are never seen, "
+        "and no rank makes up for that.",
     ),
     shown=shown,
 )

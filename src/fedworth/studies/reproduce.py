@@ -192,9 +192,22 @@ def _account(name: str, request: Request, planned: dict[str, list[Trial]], bench
     if left:
         sentences.append(f"{LEFT_OUT}, though part of this scale: {', '.join(left)}.")
     seconds, commits = spent_on(trials, bench)
+    shared = _keys_of_earlier(name, request)
+    new_seconds, _ = spent_on([trial for trial in trials if trial.key not in shared], bench)
     settings = {dataset: found[0].federation.document() for dataset, found in planned.items()}
     command = request.command(name)
-    return Account(command, request.scale, len(trials), seconds, tuple(sentences), commits, settings)
+    return Account(command, request.scale, len(trials), seconds, new_seconds, tuple(sentences), commits, settings)
+
+
+def _keys_of_earlier(name: str, request: Request) -> set[str]:
+    """The trials of the paper's studies that come before this one."""
+    earlier = [STUDIES[study] for study in PAPERS[: PAPERS.index(name)]] if name in PAPERS else []
+    return {
+        trial.key
+        for study in earlier
+        for dataset, extent in extents_of(request.scale, study.name).items()
+        for trial in trials_of(study, request, dataset, extent)
+    }
 
 
 def _write(outcome: Outcome, study: Study, account: Account, folder: Path) -> None:

@@ -15,7 +15,7 @@ OURS, RIVALS = "models", ("fedsv", "factors")
 COVERED = (0.85, 0.95)
 PREDICTED = 0.8
 SEEDS, FEW_SEEDS = 20, 5
-"""That a bar asks for: of ten clients, and of convolutional models or more clients."""
+"""That a bar asks for, and of convolutional models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Bar:
 def _seeds(row: Numbers) -> str:
     """How many seeds stand behind a number, and how many a bar asks for if these are fewer."""
     found, setting = int(row["n_seeds"] or 0), str(row["setting"])
-    asked = FEW_SEEDS if "CNN" in setting or "N = " in setting else SEEDS
+    asked = FEW_SEEDS if "CNN" in setting else SEEDS
     return f"{found} seeds" if found >= asked else f"{found} of the {asked} seeds that it asks for"
 
 

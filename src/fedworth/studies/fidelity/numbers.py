@@ -30,6 +30,7 @@ class Found:
     d: float | None
     gap: float | None
     jaccard: float | None
+    truth_jaccard: float | None
     evaluations: int
     seconds: float
     truth_error: float
@@ -56,6 +57,7 @@ def found_in(row: Row, key: str) -> Found | None:
         d=None if pair is None else relative_difference(float(values[pair]), float(values[9])),
         gap=None if apart is None else apart / spread,
         jaccard=_jaccard(values, noisy.tolist()) if len(noisy) else None,
+        truth_jaccard=_jaccard(truth, noisy.tolist()) if len(noisy) else None,
         evaluations=said["evaluations"],
         seconds=said["seconds"],
         truth_error=float(np.sqrt(np.mean(np.square(row["reading"]["truth_deviations"])))) / spread,

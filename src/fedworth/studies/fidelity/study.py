@@ -19,7 +19,7 @@ from fedworth.studies.trials.fidelity import LABELS
 OURS, RIVALS, COMPLETED = "models", ("fedsv", "factors"), ("factors", "kernel", "models")
 COLUMNS = (
     "setting", "method", "n_seeds", "error", "worst_error", "of_better", "correlation", "coverage", "predicted_error",
-    "share_d_above_half", "gap", "jaccard", "evaluations", "seconds", "truth_error",
+    "share_d_above_half", "gap", "jaccard", "truth_jaccard", "evaluations", "seconds", "truth_error",
 )  # fmt: skip
 SHOWN = (
     "setting", *(LABELS[key] for key in LABELS), "of the better", "coverage", "r", "P(d > .5)", "gap", "Jaccard",
@@ -52,7 +52,8 @@ def _cells(setting: str, key: str, by_method: dict[str, list[Found]]) -> tuple[C
         setting, key, len(found), error, max(one.error for one in found), error / better,
         _median(found, "correlation"), _mean(found, "coverage"), _optional(found, "ratio"),
         float(np.mean([x > 0.5 for x in d])) if d else None, _optional(found, "gap"), _optional(found, "jaccard"),
-        _median(found, "evaluations"), _median(found, "seconds"), _median(found, "truth_error"),
+        _optional(found, "truth_jaccard"), _median(found, "evaluations"), _median(found, "seconds"),
+        _median(found, "truth_error"),
     )  # fmt: skip
 
 
@@ -82,12 +83,17 @@ def lines_of(numbered: Sequence[Mapping[str, Cell]]) -> tuple[tuple[str, ...], .
         held = " / ".join(_text(of[key]["coverage"] if key in of else None) for key in COMPLETED)
         told = (_text(ours[name]) for name in ("predicted_error", "share_d_above_half"))
         known = [_text(ours["of_better"]), held, *told]
-        names = ("gap", "jaccard")
-        shared = [" / ".join(_text(of[key][name]) for key in (*RIVALS, OURS) if key in of) for name in names]
-        compared = [text if _text(ours[name]) != "–" else "–" for text, name in zip(shared, names, strict=True)]
+        compared = [_compared(of, "gap"), _compared(of, "jaccard", before=(ours["truth_jaccard"],))]
         cost = [f"{float(ours['evaluations'] or 0):,.0f}", f"{float(ours['seconds'] or 0):.1f}", str(ours["n_seeds"])]
         lines.append((setting, *errors, *known, *compared, *cost))
     return tuple(lines)
+
+
+def _compared(of: Mapping[str, Mapping[str, Cell]], name: str, before: tuple[Cell, ...] = ()) -> str:
+    """A number of several methods in one cell; a dash where there is none."""
+    if _text(of[OURS][name]) == "–":
+        return "–"
+    return " / ".join(map(_text, (*before, *(of[key][name] for key in (*RIVALS, OURS) if key in of))))
 
 
 def _text(number: Cell) -> str:
@@ -123,11 +129,12 @@ ABOUT = (
     "rank correlation with the truth. *Of the better* is the error of ComFedSV by models over the smaller of FedSV's "
     "and that by the paper's factors. *Coverage* is the share of the 90 % intervals of ComFedSV by factors / by a "
     "kernel / by models that hold the true value, and *r* the median error that the last predicts for itself. *Gap* is "
-    "how far client 0 and its copy 9 are apart, over the spread of the true values, and *Jaccard* that of the noisy "
-    "clients and the as many least valued: FedSV / by factors / by models. *d* is the same gap over the larger of the "
-    "two values. Evaluations and processor seconds are those of ComFedSV by models with all that it rests on. The "
-    "kernel measures nothing beyond what was seen, and is shown for ten clients. Factors and the heard round need a "
-    "round that hears everyone.",
+    "how far client 0 and its copy 9 are apart, over the spread of the true values: FedSV / by factors / by models. "
+    "*d* is the same gap over the larger of the two values. *Jaccard* is that of the noisy clients and the as many "
+    "least valued: by the true values / FedSV / by factors / by models. Noisy clients are not always those that are "
+    "worth least: values as right as the true ones name no more of them than the true ones do. Evaluations and "
+    "processor seconds are those of ComFedSV by models with all that it rests on. The kernel measures nothing beyond "
+    "what was seen, and is shown for ten clients. Factors and the heard round need a round that hears everyone.",
     "Everything that is fixed in the method (the numbers of its processes, how intervals are scaled) was chosen on "
     "seeds from 1000 on, which are reported nowhere. With ten clients the seeds below start at 100: seeds "
     "from 0 on had shown an earlier version, and what they showed was looked at. About half of the seeds below had "

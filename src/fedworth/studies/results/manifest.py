@@ -20,6 +20,7 @@ class Account:
     scale: str
     n_trials: int
     cpu_seconds: float
+    new_cpu_seconds: float  # of those trials that no earlier study has run
     extents: tuple[str, ...]
     commits: tuple[str, ...] = ()
     settings: Mapping[str, Any] | None = None
@@ -37,6 +38,7 @@ class Account:
             "commits": list(self.commits),
             "n_trials": self.n_trials,
             "cpu_seconds": round(self.cpu_seconds, 1),
+            "new_cpu_seconds": round(self.new_cpu_seconds, 1),
             "extents": list(self.extents),
             "settings": dict(self.settings or {}),
         }
@@ -55,7 +57,8 @@ def accounts_in(figures: Path) -> dict[str, Account]:
     found: dict[str, dict[str, Any]] = read_json(path) if path.is_file() else {}
     return {
         study: Account(
-            entry["command"], entry["scale"], entry["n_trials"], entry["cpu_seconds"],
+            entry["command"], entry["scale"], entry["n_trials"],
+            entry["cpu_seconds"], entry.get("new_cpu_seconds", entry["cpu_seconds"]),
             tuple(entry["extents"]), tuple(entry["commits"]), entry["settings"],
         )
         for study, entry in found.items()

@@ -19,7 +19,10 @@ from fedworth.studies.results.theory import THEORY, THEORY_TITLE
 
 PAGE, APPENDIX_PAGE, MAP = "results.md", "results-appendix.md", "regime"
 APPENDED = ("sensitivity", "models", "time")
-"""Studies that compare no methods: their claims are on the page, their figures and tables in the appendix."""
+"""Studies that compare no methods: their figures and tables are in the appendix."""
+
+WITH_CLAIMS = ("models",)
+"""Those whose claims are there too, since they are not about values."""
 
 MOST_CSV = 50_000_000
 
@@ -48,7 +51,7 @@ def _page(
     accounts: Mapping[str, Account],
     kept: Mapping[str, Sequence[Record]],
 ) -> str:
-    claims = [claim for outcome in outcomes.values() for claim in outcome.claims]
+    claims = [claim for name, outcome in outcomes.items() if name not in WITH_CLAIMS for claim in outcome.claims]
     missing = [study.name for study in studies if study.name not in outcomes]
     shown = [study for study in studies if study.name in outcomes and study.name not in APPENDED]
     parts = [
@@ -105,6 +108,7 @@ def _appended(study: Study, outcome: Outcome, account: Account) -> str:
         "\n".join(f"- {note}" for note in outcome.notes),
         f"![{outcome.title}](figures/{picture}.svg)" if is_whole or outcome.all_panels else "",
         table(shown, lines, n_names=2) if lines else "",
+        table(HEADINGS, tuple(claim_lines(outcome.claims)), n_names=5) if study.name in WITH_CLAIMS else "",
         f"`{account.command}` — {account.sentence()} Commit {', '.join(account.commits)}.",
     ]
     return "\n\n".join(part for part in parts if part)

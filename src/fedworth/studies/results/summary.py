@@ -123,7 +123,7 @@ def _kernel(by_size: Mapping[bool, Sequence[Record]]) -> str:
 
 def _settings(accounts: Mapping[str, Account], tuned: Sequence[Calibrated]) -> str:
     commits = sorted({commit for account in accounts.values() for commit in account.commits})
-    spent = sum(account.cpu_seconds for account in accounts.values()) / 60
+    spent = sum(account.new_cpu_seconds for account in accounts.values()) / 60
     return (
         "**Two settings.** The paper gives no learning rate; its text has one deterministic local step, “for "
         "simplicity”, and its algorithm several stochastic ones. *Paper-like* is one full-batch step at the rate where "
@@ -132,9 +132,9 @@ def _settings(accounts: Mapping[str, Account], tuned: Sequence[Calibrated]) -> s
         "samples (5,000 "
         "over a hundred rounds) and 200 to 500 test samples, the models to 64 hidden units or a few channels; N, K and "
         "T are the paper's. All rows are of commit "
-        f"{', '.join(commits) or 'unknown'} and took {spent:.0f} min of one processor at most (trials that studies "
-        "share are counted in each); [the manifest](figures/manifest.json) has every setting. Again: `make studies`, "
-        "or any command below."
+        f"{', '.join(commits) or 'unknown'} and took {spent:.0f} min of one processor (the minutes of a study, below, "
+        "include trials that it shares with others); [the manifest](figures/manifest.json) has every setting. Again: "
+        "`make studies`, or any command below."
     )
 
 

@@ -42,11 +42,11 @@ FIDELITY: Mapping[str, Extent] = {
     "synthetic-samples": Extent(20, special="samples", first_seed=FRESH),
     "fashion-mnist-cnn": Extent(10, first_seed=FRESH),
     "mnist-cnn": Extent(10, first_seed=FRESH),
-    "mnist-30-20": Extent(5, 20, n_clients=30),
-    "mnist-30-50": Extent(5, 50, n_clients=30),
-    "mnist-labels": Extent(5, 100, n_clients=100, special="noisy labels"),
-    "mnist-100-20": Extent(5, 20, n_clients=100),
-    "mnist-100-50": Extent(5, 50, n_clients=100),
+    "mnist-30-20": Extent(20, 20, n_clients=30),
+    "mnist-30-50": Extent(20, 50, n_clients=30),
+    "mnist-labels": Extent(20, 100, n_clients=100, special="noisy labels"),
+    "mnist-100-20": Extent(20, 20, n_clients=100),
+    "mnist-100-50": Extent(20, 50, n_clients=100),
 }
 
 FINDINGS: Mapping[str, Extent] = {"digits-batches": Extent(5), "mnist-10": Extent(5)}
@@ -102,11 +102,11 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
     "page": {
         "regime": _regime(Extent(10), Extent(5, 100)),
         "unfairness": _of(PAIRS[:2], Extent(50)),
-        "fairness": {**_of(PAIRS, Extent(50)), "fashion-mnist": Extent(5, n_truth_seeds=0)},
+        "fairness": {**_of(PAIRS, Extent(50)), "fashion-mnist": Extent(20, n_truth_seeds=0)},
         "spectrum": _of(LONG, Extent(5, 100)),
         "rank": _of(LONG[:2], Extent(5, 100)),
-        "noisy-data": {**_of(NOISY, Extent(50)), "fashion-mnist-noise": Extent(5, n_truth_seeds=0)},
-        "noisy-labels": _of(LABELS, Extent(10, 100, n_clients=100, rate_step=40)),
+        "noisy-data": {**_of(NOISY, Extent(50)), "fashion-mnist-noise": Extent(20, n_truth_seeds=0)},
+        "noisy-labels": _of(LABELS, Extent(10, 100, n_clients=100, rate_step=20)),
         "time": {"synthetic": Extent(5, 10, n_clients=100, client_step=30)},
         "models": _of(LONG, Extent(5, 100)),
         "sensitivity": _varied(10, 5),
