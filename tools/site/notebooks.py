@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-OWN_LINK = re.compile(r"^\[This page as a notebook\]\(.*\)\n+", re.MULTILINE)
+OWN_LINK = re.compile(r"^\[This page as a notebook\]\(.*\).*\n+", re.MULTILINE)
 
 
 def notebook(page: str) -> str:

@@ -14,6 +14,7 @@ from fedworth.cli.options import (
     name,
 )
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table, warn
+from fedworth.cli.valuing import DEFAULT_WEIGHTING
 from fedworth.errors import UsageError
 from fedworth.names import CHOICES, DEFAULT_COMPLETION
 
@@ -48,7 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--weighting",
         type=name("weighting"),
-        help="uniform, samples, fixed, as in observe (default: as fits the federation)",
+        help=f"uniform, samples, fixed, as in observe {DEFAULT_WEIGHTING}",
     )
     parser.add_argument("--measure", default="loss", help="loss (default) or accuracy, as in observe")
     parser.add_argument("--oracle", type=name("oracle"), default="fast", help="fast (default), or loop: plain and slow")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedworth.cli.options import add_data_option, add_seed_option, command, name, plan_settings, real, whole
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
-from fedworth.cli.valuing import add_measuring_options
+from fedworth.cli.valuing import add_measuring_options, add_without_option
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
     add_measuring_options(parser)
+    add_without_option(parser)
     parser.add_argument("--no-fedsv", action="store_true", help="with --permutations: leave out what only FedSV needs")
     add_data_option(parser)
     add_seed_option(parser)

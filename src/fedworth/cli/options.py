@@ -177,7 +177,8 @@ def add_permutations_option(parser: argparse.ArgumentParser) -> None:
         "--permutations",
         type=permutations_of,
         metavar="M|auto",
-        help="Monte Carlo over M permutations; auto: N⌈ln N⌉ (default: exact, all coalitions)",
+        help="Monte Carlo over M permutations; auto: N⌈ln N⌉ (default: all coalitions of rounds with up to 20 "
+        "participants, an estimate of larger ones)",
     )
     parser.add_argument(
         "--sampler",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedworth.cli.options import add_data_option, add_seed_option, command
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, show_table, warn
-from fedworth.cli.valuing import add_valuing_options, valuing_settings
+from fedworth.cli.valuing import add_valuing_options, add_without_option, valuing_settings
 from fedworth.errors import ArtefactError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_page_options(parser)
     add_valuing_options(parser)
+    add_without_option(parser)
     add_data_option(parser)
     add_seed_option(parser)
 

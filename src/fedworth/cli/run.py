@@ -7,7 +7,7 @@ from fedworth.cli.options import command
 from fedworth.cli.report import show_report
 from fedworth.cli.show import progress_bars
 from fedworth.cli.simulate import add_simulation_options, simulation_settings
-from fedworth.cli.valuing import add_valuing_options, valuing_settings
+from fedworth.cli.valuing import add_valuing_options, add_without_option, valuing_settings
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -29,6 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="where coalitions are evaluated: cpu (default), cuda, cuda:1 …; training stays on the CPU",
     )
     add_valuing_options(parser)
+    add_without_option(parser)
     add_simulation_options(parser)
 
 

@@ -49,8 +49,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _add_observation(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     summary = "Observation 1: how likely FedSV pays two equal clients differently by s·δ or more."
     parser = command(parts, "observation-1", summary, EXAMPLE, observation)
-    parser.add_argument("--clients", type=whole, required=True, metavar="N")
-    parser.add_argument("--participants", type=whole, required=True, metavar="K")
+    parser.add_argument("--clients", type=whole, required=True, metavar="N", help="how many clients")
+    parser.add_argument("--participants", type=whole, required=True, metavar="K", help="clients a round")
     parser.add_argument("--rounds", type=whole, required=True, metavar="T", help="rounds that do not hear everyone")
     parser.add_argument(
         "--sigma", type=real, default=0.0, metavar="σ", help="spread of a round's value, in δ (default 0)"
@@ -65,18 +65,18 @@ def _add_rank_bound(parts: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--ledger", type=Path, help="take path length, rates, rounds and clients from this simulated run"
     )
     parser.add_argument("--convexity", type=real, metavar="μ", help="Proposition 2 instead of 1: no ledger needed")
-    parser.add_argument("--rounds", type=whole, metavar="T")
-    parser.add_argument("--clients", type=whole, metavar="N")
-    parser.add_argument("--lipschitz", type=real, required=True, metavar="L₁")
-    parser.add_argument("--smoothness", type=real, required=True, metavar="L₂")
-    parser.add_argument("--epsilon", type=real, required=True, metavar="ε")
+    parser.add_argument("--rounds", type=whole, metavar="T", help="how many rounds")
+    parser.add_argument("--clients", type=whole, metavar="N", help="how many clients")
+    parser.add_argument("--lipschitz", type=real, required=True, metavar="L₁", help="Lipschitz constant of the loss")
+    parser.add_argument("--smoothness", type=real, required=True, metavar="L₂", help="smoothness constant of the loss")
+    parser.add_argument("--epsilon", type=real, required=True, metavar="ε", help="largest error of a cell")
 
 
 def _add_rank(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     summary = "Numeric bounds on the ε-rank of a full utility matrix."
     parser = command(parts, "rank", summary, "fedworth theory rank runs/demo/truth.npz --epsilon 0.01", numeric_rank)
     parser.add_argument("truth", type=Path, help="the full matrix (.npz)")
-    parser.add_argument("--epsilon", type=real, required=True, metavar="ε")
+    parser.add_argument("--epsilon", type=real, required=True, metavar="ε", help="largest error of a cell")
 
 
 def _add_fairness(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fedworth.pipeline.stages import ValuingSettings
 
 
+DEFAULT_WEIGHTING = "(default: uniform if simulated, else as the server averaged)"
+
+
 def add_valuing_options(parser: argparse.ArgumentParser) -> None:
     """How coalitions are measured, completed and valued."""
     add_measuring_options(parser)
@@ -30,13 +33,15 @@ def add_valuing_options(parser: argparse.ArgumentParser) -> None:
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     """How coalitions are measured, and which."""
-    parser.add_argument(
-        "--weighting", type=name("weighting"), help="uniform, samples, fixed (default: as fits the federation)"
-    )
+    parser.add_argument("--weighting", type=name("weighting"), help=f"uniform, samples, fixed {DEFAULT_WEIGHTING}")
     parser.add_argument("--measure", default="loss", help="loss (default), accuracy, or another measure of the task")
     parser.add_argument("--oracle", type=name("oracle"), default="fast", help="fast (default), or loop: plain and slow")
     add_as_average_option(parser)
     add_permutations_option(parser)
+
+
+def add_without_option(parser: argparse.ArgumentParser) -> None:
+    """Whose answers are left out."""
     parser.add_argument(
         "--without",
         action="append",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedworth.cli.options import add_data_option, add_seed_option, command, is_auto, real
 from fedworth.cli.show import show_findings, show_json, show_lines, show_table, warn
-from fedworth.cli.valuing import add_valuing_options, valuing_settings
+from fedworth.cli.valuing import add_valuing_options, add_without_option, valuing_settings
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--every", type=real, default=1.0, metavar="SECONDS", help="how often to look (default 1)")
     parser.add_argument("--once", action="store_true", help="value what is there and stop")
     add_valuing_options(parser)
+    add_without_option(parser)
     add_data_option(parser)
     add_seed_option(parser)
 

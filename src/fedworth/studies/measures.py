@@ -121,12 +121,12 @@ ABOUT = (
     "Every measure of `fedworth compare LEDGER --methods all`, on the same ledgers and the same oracle, each from "
     "nothing, so that its cost is its own. Three of ten clients a round, ten of a hundred; ten rounds, everyone in the "
     "first. *Error* is the distance of centred values from centred true ones over the length of the latter; measures "
-    "of another scale or of one round alone (reputation, the heard round, Banzhaf, Beta-Shapley) are better judged by "
+    "of another scale or of one round alone (cosine, the heard round, Banzhaf, Beta-Shapley) are better judged by "
     "their *rank correlation* with the truth. *Gap* is how far the last client, a copy of the first, is from it, over "
-    "the spread of the measure's own values. *Jaccard* is that of the clients with 30 % flipped labels and the as many "
-    "least valued. Medians over seeds. Retraining is left out: it takes a training for each coalition. Of a hundred "
-    "clients TMC, GTG, MR and OR are left out: they evaluate orders of all clients until the values have settled, "
-    "which takes long.",
+    "the spread of the measure's own values. *Jaccard* is that of the clients with 30 % flipped labels and the equally "
+    "many least valued. Medians over seeds. Retraining is left out: it takes a training for each coalition. Of a "
+    "hundred clients TMC, GTG, MR and OR are left out: they evaluate orders of all clients until the values have "
+    "settled, which takes long.",
 )
 
 STUDY = Study(

@@ -17,13 +17,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = command(
         subparsers,
         "check",
-        "Try on your own federation what must hold of its values: copies, idle clients, hidden answers.",
+        "Try on a federation of up to 11 clients what must hold of its values: copies, idle clients, hidden answers.",
         "fedworth check my.ledger --task mytask.py:task",
         run,
     )
     parser.add_argument("ledger", type=Path, help="a ledger, or the folder of a run")
     parser.add_argument("--task", metavar="FILE:NAME", help="model and test set, such as mytask.py:task")
     add_valuing_options(parser)
+    parser.set_defaults(without=[])  # a check is of the whole federation
     add_data_option(parser)
     add_seed_option(parser)
 

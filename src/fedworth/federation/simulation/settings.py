@@ -14,7 +14,7 @@ LATER = {"copies_shuffled"}
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """A federation to simulate; the defaults are the demonstration's.
+    """A federation to simulate; the defaults are the demonstration's, without its copy and its seed.
 
     Args:
         dataset: `digits`, `mnist`, `fashion-mnist`, `cifar10`, `synthetic` or `synthetic-iid`.

@@ -96,7 +96,7 @@ def check_values(ledger: Ledger, task: Task, settings: ValuingSettings, *, progr
         fedworth.check_values(ledger, task, fedworth.ValuingSettings())
     """
     if settings.without:
-        raise UsageError("a check is of the whole federation; leave --without out")
+        raise UsageError("a check is of the whole federation: no client can be left out of it")
     if len(ledger.clients) > MOST_CLIENTS:
         raise TooManyError(
             f"{len(ledger.clients)} clients: values of more than {MOST_CLIENTS} rest on draws, and what holds exactly "

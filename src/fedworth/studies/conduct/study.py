@@ -203,16 +203,16 @@ ABOUT = (
     "which looks at the answers alone.",
     "*Recall* is the share of planted clients that are named as what they are (of a copy both are planted, of noisy "
     "data two clients); *named as something else* the share that only another finding names. *Precision* is the share "
-    "of named clients that are planted, *honest clients named* the false alarms. *Sureness* is the one that a right "
-    "finding states of itself. That a client harms is a statement on its value, not on its conduct, and is held "
+    "of named clients that are planted, *honest clients named* the false alarms. *Sureness* is how sure a right "
+    "finding says it is. That a client harms is a statement on its value, not on its conduct, and is held "
     "against the true value under *Bars*.",
     "What cannot be told: with two classes each, a copy that draws other batches looks like another client with the "
     "same two classes, so mostly nothing is said; and there noisy labels are not worth less, since a wrong label "
     "shows the model a class that the client does not have. Free riders are honest in the first round. The noise of 3 "
     "standard deviations hardly lowers what MNIST clients are worth.",
-    "That a client harms is said if its whole 90 % interval lies below zero, so such a finding is at least 95 % sure, "
-    "and of twenty that are just so sure one is wrong. The bar holds the findings to what they say of themselves. "
-    "Before it asked for 95 % of them to be right, which 17 of 18 just miss.",
+    "A client is said to harm if its whole 90 % interval lies below zero. Such a finding is at least 95 % sure, so "
+    "about one in twenty of the least sure is wrong. The bar asks that findings are right as often as they say. An "
+    "earlier bar asked for 95 %, which 17 of 18 just miss.",
     "*Interactions.* A copy and its source are redundant: the index of the pair is negative. It is nearly always "
     "the largest in size of all pairs with fixed weights (`fedworth run --weighting fixed`), and with them alone. "
     "There a coalition's model is the start plus its members' steps, each weighed as in the whole, so a copy adds "

@@ -4,7 +4,7 @@
     rank_correlation   Spearman's with the truth
     d, gap             of client 0 and its copy 9: |s_0 − s_9| / max(|s_0|, |s_9|), and the same over mean |truth|
     noise_correlation  Spearman's with the order from clean to noisy
-    jaccard            of the noisy clients and the as many least valued
+    jaccard            of the noisy clients and the equally many least valued
 
 The heard round's values stand for all rounds, so they count T times.
 """

@@ -53,12 +53,18 @@ def _span(records: Sequence[Record], key: str, measure: str) -> str:
     """The smallest and the largest mean over the cells."""
     mine = [record for record in records if record["method"] == key]
     means = [mean_of(numbers(cell, measure)).value for cell in grouped(mine, "n_steps", "rate").values()]
-    return f"{min(means):.2f} to {max(means):.2f}"
+    return _range(means)
+
+
+def _range(found: Sequence[float]) -> str:
+    """The smallest and the largest; one number where they look the same."""
+    ends = [f"{end:.2f}" for end in (min(found), max(found))]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _accuracies(records: Sequence[Record]) -> str:
     found = [accuracy_of(cell) for cell in grouped(records, "n_steps", "rate").values()]
-    return f"{min(found):.2f} to {max(found):.2f}"
+    return _range(found)
 
 
 def _compared(records: Sequence[Record], keys: Sequence[tuple[str, str]]) -> str:
@@ -76,9 +82,11 @@ def _small(records: Sequence[Record]) -> str:
     if not mine:
         return ""
     return (
-        f"**Where steps are small, it works.** On two-class MNIST with at most {SMALL:g} of steps × rate a round, the "
-        f"values are off by this part of their spread (in brackets the rank correlation with the truth): "
-        f"{_compared(mine, KEYS)}. There the utility matrix is nearly of rank one, as the theory says. But so small "
+        "On this page *ComFedSV* is the paper's own method, which completes by factors (`comfedsv-factors` in a "
+        "report); what a report calls ComFedSV is *by models* here.\n\n"
+        f"**Where steps are small, it works.** On two-class MNIST, where steps × rate is at most {SMALL:g} a round, "
+        f"the values have this error, as a part of their spread (in brackets the rank correlation with the truth): "
+        f"{_compared(mine, KEYS)}. There the utility matrix is nearly of rank one, as the theory says. But such small "
         f"steps hardly train: after ten rounds the accuracy is {_accuracies(mine)}; and the heard round, one round and "
         f"no completion, does about as well."
     )

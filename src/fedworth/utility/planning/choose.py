@@ -35,7 +35,7 @@ class PlanSettings:
         permutations: Monte Carlo over so many permutations, or `auto`; every coalition if it is not given.
         sampler: How FedSV and the heard round are estimated: `stratified`, or by `permutations`.
         with_fedsv: Measure what only FedSV needs, too.
-        most_of_a_round: Measure every coalition of rounds with at most so many participants; others are estimated.
+        most_of_a_round: The most permutations of one round's participants; K⌈ln K⌉ of K if it is not given.
 
     Example:
         settings = fedworth.ValuingSettings(plan=fedworth.PlanSettings(permutations=100))
