@@ -51,8 +51,9 @@ CASES = (
 )
 HEAD = """# What a check looks like
 
-`fedworth check RUN` tries on your own federation what must hold of its values, and prints one page. Here are four, of
-federations whose truth is known because they are simulated (scanned digits, six clients, eight rounds).
+`fedworth check RUN` tries on your own federation, of up to 11 clients, what must hold of its values, and prints one
+page. Here are four, of federations whose truth is known because they are simulated (scanned digits, six clients, eight
+rounds).
 `python -m tools.check_pages` makes this page, and a test holds it to that.
 """
 

@@ -102,6 +102,9 @@ def test_from_a_ledger_to_a_page_in_one_command(tiny_ledger, tmp_path, monkeypat
     assert "other settings" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 12
     assert "neither a ledger nor the folder of a run" in capsys.readouterr().err
+    for options in (["--completion", "factors"], ["--without", "1"], ["--measure", "accuracy"]):
+        assert main(["report", str(folder), *options]) == 2
+        assert "whose values are made" in capsys.readouterr().err
 
 
 def test_several_methods_from_utilities_to_a_page(tiny_ledger, tiny_task, tmp_path, capsys):

@@ -12,6 +12,8 @@ from fedworth.completion.models import complete as models_complete
 from fedworth.completion.models import complete_by_models
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.pipeline.measures import MeasureRow, compare_measures
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
@@ -145,3 +147,18 @@ def test_other_ways_to_share_out_a_game_are_estimated_of_many_clients(ledger):
         assert n_drawn <= 15 * MANY.n_clients
     again = compare_measures(ledger, task_of(ledger), ValuingSettings(), ["banzhaf"])[0]
     assert again.valuation == rows["banzhaf"].valuation
+
+
+def test_of_many_clients_too_a_round_that_nobody_answered_adds_nothing(ledger, tmp_path):
+    writer = create_ledger(tmp_path / "longer", ledger.clients, aggregation="uniform")
+    for t, round_ in enumerate(ledger.rounds()):
+        answers = {ledger.clients[k]: Answer(round_.client_models[k], 1) for k in ledger.participants(t)}
+        writer.record_round(round_.global_model, answers)
+    writer.record_round(ledger.final_model(), {})
+    writer.close(ledger.final_model())
+    longer = open_ledger(tmp_path / "longer")
+    oracle = FastOracle(task_of(ledger), n_threads=1)
+    made = complete_by_models(longer, oracle, observe(longer, oracle))
+    assert made.by_rounds is not None
+    assert (made.by_rounds.values[3] == 0).all()
+    assert (made.by_rounds.values[2] != 0).all()

@@ -16,6 +16,14 @@ REPORT = hospitals()
 PLOTS = [plot_values, plot_gains, plot_course, plot_rounds]
 
 
+@pytest.fixture(autouse=True)
+def no_figures():
+    """Figures that others left open are not these tests'."""
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
 @pytest.mark.parametrize("plot", PLOTS)
 def test_a_plot_draws_on_the_axes_it_is_given_and_changes_no_settings(plot):
     import matplotlib.pyplot as plt

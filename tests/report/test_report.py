@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from fedworth.ledger.oddities import Finding, FindingKind
 from fedworth.names import MethodName
 from fedworth.report.files import read_report, write_report
 from fedworth.report.report import Report, agreement, report_from
-from fedworth.report.tables import csv_text, findings_lines, headlines, markdown, tables, values_table
+from fedworth.report.tables import DRAWN_TRUTH, csv_text, findings_lines, headlines, markdown, tables, values_table
+from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
 CLIENTS = ("a", "b", "c")
@@ -176,3 +178,21 @@ def test_the_words_of_headings_are_explained_below_their_table():
         assert table.words in markdown(report())
     (without_copies,) = (t for t in tables(report(copies=())) if t.title == agreed.title)
     assert "; d:" not in without_copies.words
+
+
+def test_a_truth_that_is_drawn_is_said_to_be_beside_what_is_held_against_it():
+    drawn = report(valuations=(valuation("fedsv", 3.0, -1.0, 0.5), valuation("truth", 1.0, 2.0, 3.0, errors=[0.4] * 3)))
+    exact = report(valuations=(valuation("fedsv", 3.0, -1.0, 0.5), valuation("truth", 1.0, 2.0, 3.0)))
+    notes = [next(t.note for t in tables(made) if t.title == "How far to trust them") for made in (drawn, exact)]
+    assert notes == [f"{DRAWN_TRUTH} (0.49 of its spread).", ""]
+
+
+def test_an_interval_is_shown_with_as_many_digits_as_it_takes():
+    shown = []
+    for deviation in (0.5, 0.001):
+        known = uncertainty(np.array([1.0, 2.0, 1.1]), deviation**2 * np.eye(3))
+        made = replace(valuation("comfedsv", 1.0, 2.0, 1.1), uncertainty=known, completion={"kind": "kernel"})
+        table = values_table(report(valuations=(made,)))
+        shown.append(table.rows[0][2])
+        assert "ComFedSV: completed by a kernel" in table.words
+    assert shown == ["+0.18 to +1.82", "+0.9984 to +1.0016"]

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ValuationError
-from fedworth.valuation.uncertainty import SENTENCES, Trust, chances_of, uncertainty, uncertainty_from
+from fedworth.valuation.uncertainty import (
+    ALONE,
+    NONE_APART,
+    SAME,
+    SENTENCES,
+    SOME_APART,
+    Trust,
+    chances_of,
+    uncertainty,
+    uncertainty_from,
+)
 
 
 def test_an_interval_is_the_value_and_so_many_deviations():
@@ -49,10 +59,14 @@ def test_trust_compares_the_errors_with_the_differences(deviation, trust):
     assert f"{deviation:.2f}" in known.sentence
 
 
-def test_values_that_are_all_the_same_cannot_be_told_apart_unless_they_are_certain():
+@pytest.mark.parametrize("covariance", [np.eye(3), np.zeros((3, 3))])
+def test_values_that_are_all_the_same_cannot_be_told_apart_even_if_they_are_certain(covariance):
     same = np.ones(3)
-    assert uncertainty(same, np.eye(3)).trust is Trust.NOT_TOLD_APART
-    assert uncertainty(same, np.zeros((3, 3))).ratio == 0
+    for values in (same, same + np.array([0, 1e-15, 0])):
+        known = uncertainty(values, covariance)
+        assert known.trust is Trust.NOT_TOLD_APART
+        assert known.sentence == SAME
+    assert uncertainty(same[:1], covariance[:1, :1]).sentence == ALONE
     assert uncertainty_from(json.loads(json.dumps(uncertainty(same, np.eye(3)).document(same)))).ratio == math.inf
 
 
@@ -84,3 +98,14 @@ def test_who_has_no_value_has_no_interval():
 def test_a_covariance_of_other_clients_is_refused():
     with pytest.raises(ValuationError, match="covariance of shape"):
         uncertainty(np.ones(2), np.eye(3))
+
+
+def test_the_sentence_says_nothing_that_the_ranks_deny():
+    near = uncertainty(np.array([1.0, 0.0, 0.0]), 0.2 * np.eye(3))
+    assert near.trust is Trust.ROUGH_ORDER
+    assert set(near.rank_intervals) == {(1, 3)}
+    assert near.sentence.startswith(NONE_APART)
+    together = uncertainty(np.array([1.0, 0.0]), np.full((2, 2), 1.0))  # wrong by the same, so their order is sure
+    assert together.trust is Trust.NOT_TOLD_APART
+    assert together.rank_intervals == ((1, 1), (2, 2))
+    assert together.sentence.startswith(SOME_APART)

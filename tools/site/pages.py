@@ -37,8 +37,8 @@ def decisions_page(folder: Path) -> str:
         number = str(int(path.name[:4]))
         lines.append(f"{number}. [{title.removeprefix(f'{number}. ')}]({path.name})")
     head = (
-        "# Decisions\n\nChoices that cost something: what was chosen, what was rejected, and what follows from it. Figures "
-        "were measured when a decision was taken, by scripts that were not kept unless a command is named.\n\n"
+        "# Decisions\n\nChoices that cost something: what was chosen, what was rejected, and what follows from it. "
+        "Figures were measured when a decision was taken, by scripts that were not kept unless a command is named.\n\n"
     )
     return head + "\n".join(lines) + "\n"
 

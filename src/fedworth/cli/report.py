@@ -62,6 +62,7 @@ def _of_ledger(args: argparse.Namespace, folder: Path) -> "Report":
 
 
 def _of_run(args: argparse.Namespace) -> "Report":
+    from fedworth.pipeline.stages import ValuingSettings
     from fedworth.report.files import read_report
 
     path = args.of / "report.json"
@@ -69,6 +70,11 @@ def _of_run(args: argparse.Namespace) -> "Report":
         raise ArtefactError(f"{args.of}: neither a ledger nor the folder of a run: no report.json is in it")
     if args.task is not None:
         raise UsageError(f"--task: {args.of} is the folder of a run, whose values are made; name its ledger instead")
+    if valuing_settings(args) != ValuingSettings():
+        raise UsageError(
+            f"{args.of}: the folder of a run, whose values are made; to value its federation otherwise name its ledger "
+            f"(of a simulated run {args.of / 'ledger'})"
+        )
     return read_report(path)
 
 

@@ -31,4 +31,4 @@ def smoothed(sizes: Floats) -> Floats:
     known = sizes[shown]
     logs = np.log(np.maximum(known, LEAST_SCALE * known.max(initial=0) or 1.0))
     near = np.exp(-0.5 * ((np.arange(len(sizes))[:, None] - shown) / BANDWIDTH) ** 2)  # (n_rounds, n_shown)
-    return np.asarray(np.exp(near @ logs / near.sum(axis=1)))
+    return np.asarray(np.exp(near @ logs / np.maximum(near.sum(axis=1), np.finfo(np.float64).tiny)))

@@ -165,7 +165,7 @@ class Ledger:
         told += [
             f"round {gone.number} is missing ({gone.reason}); it adds nothing to any value" for gone in self.missing
         ]
-        told += _gaps(self)
+        told += [*_gaps(self), *_unanswered(self)]
         for entry in self.entries:
             for client, reason in zip(entry.quarantined, entry.quarantine_reasons, strict=True):
                 told.append(f"round {entry.number}: the answer of {self.clients[client]!r} was quarantined ({reason})")
@@ -294,6 +294,15 @@ def _gaps(ledger: Ledger) -> list[str]:
     seen = sorted({entry.number for entry in ledger.entries} | {gone.number for gone in ledger.missing})
     gaps = [(before + 1, after - 1) for before, after in pairwise(seen) if after - before > 1]
     return [f"{_span(*gap)} missing (the recorder was stopped); nothing of it is in any value" for gap in gaps]
+
+
+def _unanswered(ledger: Ledger) -> list[str]:
+    """The rounds that nobody answered, in one sentence."""
+    numbers = [str(entry.number) for entry in ledger.entries if not ledger.participants(entry.round_index)]
+    if not numbers:
+        return []
+    who, rounds = "nobody else" if ledger.left_out else "nobody", "round" if len(numbers) == 1 else "rounds"
+    return [f"{who} answered in {rounds} {', '.join(numbers)}: nothing of it is in any value"]
 
 
 def _span(first: int, last: int) -> str:

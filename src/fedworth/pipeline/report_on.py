@@ -48,8 +48,8 @@ UNHEARD = (
     "sure; and by factors nothing can be said of coalitions of more clients than a round heard"
 )
 SO_FAR = (
-    "the federation still trains: each round is completed by what was known when it came; when the ledger is closed, "
-    "all rounds are completed once more, and values change a little"
+    "the federation still trains: rounds that were valued before stay as they were completed then; when the ledger is "
+    "closed, all rounds are completed once more, and values change a little"
 )
 
 

@@ -188,6 +188,16 @@ def agreement(report: Report) -> list[dict[str, Any]]:
     return rows
 
 
+def truths_error(report: Report) -> float | None:
+    """How far the truth may itself be off, over its spread, where it is drawn: distances from it are then larger than
+    they would be from the exact one."""
+    truth = report.valuation("truth")
+    if truth is None or truth.standard_errors is None:
+        return None
+    errors, spread = truth.standard_errors, float(np.nanstd(truth.values))
+    return float(np.sqrt(np.nanmean(errors**2))) / spread if spread > 0 and np.nanmax(errors) > 0 else None
+
+
 def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:
     """‖s − s*‖ / ‖s* − mean s*‖ over the clients that both value."""
     known = ~np.isnan(valuation.values) & ~np.isnan(truth.values)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedworth.ledger.oddities import Finding
 from fedworth.names import MethodName, ValuedBy
-from fedworth.report.report import Report, agreement
+from fedworth.report.report import Report, agreement, truths_error
 from fedworth.trail import Trail
 from fedworth.valuation.valuation import BASES, COLUMNS, Valuation
 
@@ -34,6 +36,10 @@ LABELS: dict[ValuedBy, str] = {
     "retraining": "retraining",
 }
 ABSENT = "–"
+MOST_DOUBTS = 4
+NARROW = 0.01
+"""A standard deviation below which two decimals do not show an interval."""
+
 WORDS_OF_VALUES = (
     "share: part of all positive values; rank: 1 for the most valuable, = for a tie, (from–to) where it may lie"
 )
@@ -41,7 +47,7 @@ WORDS_OF_BASELINES: dict[ValuedBy, str] = {
     "comfedsv-factors": "by factors: from the utilities alone, as in the paper",
     "heard-round": "heard round: of the round that heard everyone, alone",
     "leave-one-out": "leave-one-out: what would be lost without the client",
-    "fedsv-later": "later rounds: without the first",
+    "fedsv-later": "later rounds: without those that heard everyone",
 }
 WORDS_OF_COVERAGE = "cells seen: of the coalitions with so many clients, in all rounds, the part that was measured"
 WORDS_OF_AGREEMENT = {
@@ -49,6 +55,7 @@ WORDS_OF_AGREEMENT = {
     "relative_error": "error / spread: distance from the true values, over that of the true values from their mean",
     "largest_difference_of_copies": "d: difference of two clients with the same data, over the larger of their values",
 }
+DRAWN_TRUTH = "The truth is itself drawn, and methods look farther from it, or by the same draws nearer, than they are"
 FINDINGS = "Findings: what was seen, a reason to ask and not a verdict"
 
 _ESCAPES = str.maketrans({**{mark: f"&#{ord(mark)};" for mark in "<>&|"}, **{mark: f"\\{mark}" for mark in "\\*_`[]"}})
@@ -81,15 +88,30 @@ def values_table(report: Report) -> Table:
     rows = [[name, *(cell for v in shown for cell in _cells(v, k))] for k, name in enumerate(report.clients)]
     cells = tuple(tuple(row) for row in rows)
     together = tuple(map(len, blocks))
-    return Table("What each client is worth", headings, cells, trust_text(report), WORDS_OF_VALUES, together)
+    words = "; ".join([WORDS_OF_VALUES, *_words_of(shown)])
+    return Table("What each client is worth", headings, cells, trust_text(shown), words, together)
 
 
-def trust_text(report: Report) -> str:
-    """How far ComFedSV, or the first valuation that knows, can be trusted, in a sentence; and whom to doubt."""
-    for valuation in report.valuations:
+def _words_of(shown: Sequence[Valuation]) -> list[str]:
+    """What the values of these methods rest on, as far as their headings do not say."""
+    kinds = [
+        str(v.completion.get("kind", "factors")) for v in shown if v.method == "comfedsv" and v.completion is not None
+    ]
+    drawn = any(v.standard_errors is not None for v in shown)
+    return [
+        *(f"ComFedSV: completed by {'a kernel' if kind == 'kernel' else kind}" for kind in kinds),
+        *(["±: the standard error of what was drawn, which an interval includes"] if drawn else []),
+    ]
+
+
+def trust_text(valuations: Sequence[Valuation]) -> str:
+    """How far the first valuation that knows can be trusted, in a sentence; and whom to doubt."""
+    for valuation in valuations:
         if valuation.uncertainty is not None:
-            doubts = "".join(f" Mind: {doubt}." for doubt in valuation.uncertainty.doubts)
-            return f"{LABELS[valuation.method]}: {valuation.uncertainty.sentence}{doubts}"
+            told = valuation.uncertainty.doubts
+            doubts = "".join(f" Mind: {doubt}." for doubt in told[:MOST_DOUBTS])
+            more = f" {len(told) - MOST_DOUBTS} more are in report.json." if len(told) > MOST_DOUBTS else ""
+            return f"{LABELS[valuation.method]}: {valuation.uncertainty.sentence}{doubts}{more}"
     return ""
 
 
@@ -101,7 +123,7 @@ def baselines_table(report: Report) -> Table | None:
     headings = ("client", *(LABELS[v.method] for v in rest))
     rows = tuple((name, *(_value(v, k) for v in rest)) for k, name in enumerate(report.clients))
     words = "; ".join(WORDS_OF_BASELINES[v.method] for v in rest if v.method in WORDS_OF_BASELINES)
-    return Table("Baselines", headings, rows, words=words)
+    return Table("Baselines", headings, rows, trust_text(rest), words)
 
 
 def agreement_table(report: Report) -> Table | None:
@@ -117,7 +139,9 @@ def agreement_table(report: Report) -> Table | None:
         return None
     cells = tuple((LABELS[row["method"]], *(_number(row.get(key), ".2f") for key in present)) for row in rows)
     words = "; ".join(WORDS_OF_AGREEMENT[key] for key in present if key in WORDS_OF_AGREEMENT)
-    return Table("How far to trust them", ("method", *(keys[key] for key in present)), cells, words=words)
+    drawn = truths_error(report)
+    note = "" if drawn is None else f"{DRAWN_TRUTH} ({drawn:.2f} of its spread)."
+    return Table("How far to trust them", ("method", *(keys[key] for key in present)), cells, note, words)
 
 
 def coverage_table(report: Report) -> Table | None:
@@ -205,10 +229,17 @@ def _cells(valuation: Valuation, client: int) -> tuple[str, ...]:
     if valuation.uncertainty is None or not _is_sure(valuation):
         return _value(valuation, client), share, _rank(valuation, client)
     low, high = valuation.uncertainty.intervals(valuation.values)[client]
-    interval = ABSENT if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
+    form = f"+.{_interval_decimals(valuation)}f"
+    interval = ABSENT if math.isnan(low) else f"{low:{form}} to {high:{form}}"
     ranks = valuation.uncertainty.rank_intervals[client]
     between = "" if ranks is None or ranks[0] == ranks[1] else f" ({ranks[0]}–{ranks[1]})"
     return _value(valuation, client), interval, share, _rank(valuation, client) + between
+
+
+def _interval_decimals(valuation: Valuation) -> int:
+    """Two; as many as a value has where some interval is narrower than these show."""
+    assert valuation.uncertainty is not None
+    return 2 if np.nanmin(valuation.uncertainty.deviations, initial=np.inf) >= NARROW else 4
 
 
 def _rank(valuation: Valuation, client: int) -> str:

@@ -47,6 +47,15 @@ SENTENCES = {
     Trust.NOT_TOLD_APART: "The clients cannot be told apart: their values may be wrong by more than they differ, "
     "so treat them as worth the same",
 }
+NONE_APART = (
+    "Trust the rough order only: the best and the worst clients likely differ, but no two can be told apart for sure"
+)
+SOME_APART = (
+    "The clients cannot be told apart on the whole: their values may be wrong by more than they differ; only clients "
+    "whose ranks do not overlap can"
+)
+SAME = "The clients cannot be told apart: their values are the same."
+ALONE = "There is one client with a value, and so no order."
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,15 @@ class Uncertainty:
     @property
     def sentence(self) -> str:
         """Trust in a sentence for whoever runs the federation."""
-        return f"{SENTENCES[self.trust]} (uncertainty {self.ratio:.2f} of the differences)."
+        ranks = [pair for pair in self.rank_intervals if pair is not None]
+        if math.isinf(self.ratio):
+            return SAME if len(ranks) > 1 else ALONE
+        some_apart, said = any(pair != (1, len(ranks)) for pair in ranks), SENTENCES[self.trust]
+        if self.trust is Trust.ROUGH_ORDER and not some_apart:
+            said = NONE_APART
+        if self.trust is Trust.NOT_TOLD_APART and some_apart:
+            said = SOME_APART
+        return f"{said} (uncertainty {self.ratio:.2f} of the differences)."
 
     def intervals(self, values: Floats) -> Floats:
         """(n_clients, 2): the lower and upper ends of the 90 % intervals around these values."""
@@ -146,11 +163,10 @@ def _rank_intervals(chances: Floats) -> tuple[tuple[int, int] | None, ...]:
 
 
 def _ratio(values: Floats, variances: Floats) -> float:
-    """rms(sd) / sd(values); infinite where all values are the same and some are not certain."""
-    spread, error = float(np.std(values)), math.sqrt(float(np.mean(variances)))
-    if spread > 0:
-        return error / spread
-    return math.inf if error > 0 else 0.0
+    """rms(sd) / sd(values); infinite where all values are the same."""
+    if len(values) == 0 or np.ptp(values) <= EQUAL * np.abs(values).max():
+        return math.inf
+    return math.sqrt(float(np.mean(variances))) / float(np.std(values))
 
 
 def _rows(table: Floats) -> list[list[float | None]]:

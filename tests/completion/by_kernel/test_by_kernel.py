@@ -185,3 +185,11 @@ def test_a_file_brings_back_the_same_completion(tmp_path):
     assert back.summary() == made().summary()
     with pytest.raises(ArtefactError, match="likeness of shape"):
         replace(made(), likeness=np.eye(2))
+
+
+def test_a_round_that_nobody_answered_adds_nothing():
+    present = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]], dtype=bool)
+    completion = complete_by_kernel(matrix_of(truth(), present))
+    assert (completion.estimates(EVERY)[2] == 0).all()
+    assert (completion.variances(EVERY)[2] == 0).all()
+    assert (completion.estimates(EVERY)[1, 1:] != 0).all()

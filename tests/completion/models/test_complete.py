@@ -210,3 +210,31 @@ def test_with_fixed_weights_who_sends_back_the_global_model_adds_nothing(ledger,
     totals = completion.totals(coalitions_of(np.arange(len(with_idle.clients)), len(with_idle.clients)))
     without, together = np.split(totals, 2)  # the idle client is the highest bit
     np.testing.assert_allclose(together, without, atol=1e-6)
+
+
+def with_unanswered(ledger, folder, place):
+    """The same federation with a round more, in which everybody failed."""
+    writer = create_ledger(folder, ledger.clients, aggregation="uniform")
+    for t, round_ in enumerate(ledger.rounds()):
+        if t == place:
+            writer.record_round(round_.global_model, {})
+        answers = {ledger.clients[k]: Answer(round_.client_models[k], 1) for k in ledger.participants(t)}
+        writer.record_round(round_.global_model, answers)
+    writer.close(ledger.final_model())
+    return open_ledger(folder)
+
+
+@pytest.mark.parametrize("n_participants", [2, 5])
+def test_a_round_that_nobody_answered_adds_nothing_and_is_said(settings, tmp_path, n_participants):
+    ledger = simulate(replace(settings, n_participants=n_participants), tmp_path / "first")
+    longer, oracle = with_unanswered(ledger, tmp_path / "longer", 2), LoopOracle(task_of(ledger))
+    made, before = (complete_by_models(one, oracle, seen_of(one, oracle)) for one in (longer, ledger))
+    assert (made.cells[2] == 0).all()
+    assert (made.cell_variances[2] == 0).all()
+    assert [text for text in longer.warnings() if "nobody answered in round 2" in text]
+    if n_participants == 5:  # nothing is predicted, so nothing can be uncertain
+        np.testing.assert_array_equal(made.totals(EVERYONE), before.totals(EVERYONE))
+        assert (made.member_covariance == 0).all()
+    else:
+        assert made.n_held_out == before.n_held_out
+        assert (np.diag(made.member_covariance) > 0).any()

@@ -114,7 +114,8 @@ def _thinned(cells: Indices, most: int) -> Indices:
 
 
 def _scale(matrix: UtilityMatrix, points: Indices) -> Floats:
-    """g, (n_rounds,): the root mean square of each round's utilities, every small size counting alike, smoothed."""
+    """g, (n_rounds,): the root mean square of each round's utilities, every small size counting alike, smoothed; 0 of a
+    round that nobody answered, which adds nothing."""
     sizes = matrix.coalitions.sum(axis=1)[matrix.coalition_indices[points]]
     rounds, squares = matrix.round_indices[points], matrix.utilities[points] ** 2
     small = sizes <= SMALL if (sizes <= SMALL).any() else np.ones(len(points), dtype=bool)
@@ -123,7 +124,7 @@ def _scale(matrix: UtilityMatrix, points: Indices) -> Floats:
         here = small & (rounds == t)
         means = [squares[here & (sizes == size)].mean() for size in np.unique(sizes[here])]
         found[t] = np.sqrt(np.mean(means))
-    return smoothed(found)
+    return np.where(matrix.participants.any(axis=1), smoothed(found), 0.0)
 
 
 def utility_likeness(matrix: UtilityMatrix) -> tuple[Floats, str]:

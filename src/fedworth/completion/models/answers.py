@@ -53,6 +53,11 @@ class Answers:
         rounds, clients = np.nonzero(self.participants)
         return rounds, clients
 
+    @cached_property
+    def answered(self) -> NDArray[np.bool_]:
+        """(n_rounds,): whether anybody answered."""
+        return np.asarray(self.participants.any(axis=1))
+
     @property
     def heard(self) -> Indices:
         """The clients that some round has heard."""

@@ -5,6 +5,8 @@
     any other coalition        measured, on the models that were heard and those predicted of the absent; of each
                                round a few are measured again by the plain loop, as when utilities are observed
 
+A round that nobody answered adds nothing: all of its cells are 0.
+
 Of more than twelve clients not every cell is measured: each round's game of everyone is valued from few evaluations.
 
 The variance of an estimated cell is g_t² s_k² Σ_{i ∈ S absent} ρ_ti, with s_k the held-out error at the coalition's
@@ -129,10 +131,11 @@ def everyones_values(
     n_rounds, n_clients = predicted.known.shape
 
     def game_of(round_index: int) -> RoundGame:
-        weights = round_weights(predicted.ledger, round_index, weighting)
-        return RoundGame(
-            oracle, predicted.open_round(round_index), predicted.heard, weights, weighting, predicted.ledger.clients
-        )
+        weights, names = round_weights(predicted.ledger, round_index, weighting), predicted.ledger.clients
+        if not predicted.answers.answered[round_index]:
+            nobody = np.zeros(0, dtype=np.int64)
+            return RoundGame(oracle, predicted.answers.rounds[round_index], nobody, weights, weighting, names)
+        return RoundGame(oracle, predicted.open_round(round_index), predicted.heard, weights, weighting, names)
 
     return estimate_rounds(game_of, n_rounds, n_clients, lone=lone.utilities, earlier=earlier, progress=progress)
 
@@ -161,6 +164,9 @@ def _fill(
     weighting: Weighting,
 ) -> int:
     """Write one round's utilities into `row`; how many of them had to be measured."""
+    if not predicted.answers.answered[round_index]:
+        row[:] = 0.0
+        return 0
     row[:] = seen.row(round_index, coalitions)
     row[~coalitions.any(axis=1)] = 0.0
     is_lone = np.isnan(row) & (coalitions.sum(axis=1) == 1) & is_far_alone(weighting)

@@ -175,11 +175,12 @@ def _by_nearest(process: _Process, known: Floats, noise: float, shape: tuple[int
 
 
 def scales(heard: Utilities) -> Floats:
-    """g, (n_rounds,): the root mean square of each round's heard lone utilities, smoothed over the rounds."""
+    """g, (n_rounds,): the root mean square of each round's heard lone utilities, smoothed over the rounds; 0 of a round
+    that nobody answered, which adds nothing."""
     shown = np.asarray(~np.isnan(heard).all(axis=1))
     sizes = np.full(len(heard), np.nan)
     sizes[shown] = np.sqrt(np.nanmean(heard[shown] ** 2, axis=1))
-    return smoothed(sizes)
+    return np.where(shown, smoothed(sizes), 0.0)
 
 
 def _least_left_out(
@@ -200,8 +201,10 @@ def _least_left_out(
 
 
 def _later(heard: Utilities) -> NDArray[np.bool_]:
-    """(n_rounds,): rounds with someone absent, which are like the ones to be predicted; all if there is none."""
-    absent = np.isnan(heard[:, ~np.isnan(heard).all(axis=0)]).any(axis=1)
+    """(n_rounds,): rounds with someone absent, which are like the ones to be predicted; all if there is none. Of a
+    round that nobody answered nothing is predicted."""
+    missing = np.isnan(heard[:, ~np.isnan(heard).all(axis=0)])
+    absent = missing.any(axis=1) & ~missing.all(axis=1)
     return np.asarray(absent if absent.any() else np.ones(len(heard), dtype=bool))
 
 

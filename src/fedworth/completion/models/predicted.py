@@ -51,9 +51,13 @@ class PredictedLedger:
 
     @cached_property
     def variances(self) -> Floats:
-        """(n_rounds, n_clients): the variance of each predicted answer; 0 where it is known, NaN if never heard."""
+        """(n_rounds, n_clients): the variance of each predicted answer; 0 where it is known or nobody answered, NaN if
+        never heard."""
         found = np.full(self.known.shape, np.nan)
         for round_index, row in enumerate(found):
+            if not self.answers.answered[round_index]:
+                row[self.heard] = 0.0
+                continue
             absent = self._absent(round_index)
             if round_index not in self._variances:
                 self._variances[round_index] = self.process.coefficients(absent, round_index)[1]

@@ -1,12 +1,13 @@
 """Whether to trust the values: a verdict with what it is good for, and the checks behind it."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedworth.report.page.findings import heard_counts
 from fedworth.report.page.settings import PageSettings
 from fedworth.report.page.table import share_text
-from fedworth.report.report import Report, agreement
+from fedworth.report.report import Report, agreement, truths_error
 from fedworth.valuation.uncertainty import Trust
 from fedworth.valuation.worth import Covered
 
@@ -118,6 +119,8 @@ def _estimates(report: Report) -> Iterator[Question]:
             f"{held:,} answers that were heard were hidden and estimated: the ranges come from how far off that was."
         )
         yield Question(question, *YES, found)
+    elif report.coverage is not None and float(report.coverage["share_seen"]) >= 1:
+        yield Question(question, *YES, "Nothing had to be estimated: all that the values rest on was measured.")
     elif chosen.covered is Covered.ESTIMATES:
         yield Question(
             question, *PART, "The ranges come from how far other estimates lie that explain what was seen as well."
@@ -135,6 +138,8 @@ def _apart(report: Report, settings: PageSettings) -> Iterator[Question]:
         return
     answer = {Trust.TOLD_APART: YES, Trust.ROUGH_ORDER: PART, Trust.NOT_TOLD_APART: NO}[known.trust]
     found = f"The values may be off by {known.ratio:.2f} of what they differ (below 0.3 is good, above 1 is useless)."
+    if math.isinf(known.ratio):
+        found = "Their values are the same."
     yield Question(question, *answer, found)
 
 
@@ -157,10 +162,13 @@ def _truth(report: Report) -> Iterator[Question]:
     found = row.get("rank_correlation")
     if found is None or report.chosen.method == "truth":
         return
+    question, drawn = "Is it near the truth?", truths_error(report)
     answer = YES if found >= NEAR else PART if found >= ENOUGH else NO
-    yield Question(
-        "Is it near the truth?", *answer, f"This is a simulation, so the truth is known: rank correlation {found:.2f}."
-    )
+    if drawn is None:
+        yield Question(question, *answer, f"This is a simulation, so the truth is known: rank correlation {found:.2f}.")
+    else:
+        told = f"The truth of this simulation is itself drawn, and off by {drawn:.2f} of its spread"
+        yield Question(question, *OPEN, f"{told}; rank correlation with it {found:.2f}.")
 
 
 def _finished(report: Report) -> Iterator[Question]:
