@@ -17,7 +17,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from fedworth.ledger.manifest import (
 )
 from fedworth.ledger.model import Model, check_alike, check_finite
 from fedworth.ledger.model_file import read_models
+from fedworth.ledger.remarks import gaps, unanswered
 from fedworth.ledger.round import Round, read_file, read_round
 from fedworth.names import Aggregation, Weighting
 from fedworth.storage import PARTIAL, Place
@@ -165,7 +165,8 @@ class Ledger:
         told += [
             f"round {gone.number} is missing ({gone.reason}); it adds nothing to any value" for gone in self.missing
         ]
-        told += [*_gaps(self), *_unanswered(self)]
+        numbers = [entry.number for entry in self.entries if not self.participants(entry.round_index)]
+        told += [*gaps(self.entries, self.missing), *unanswered(numbers, is_reduced=bool(self.left_out))]
         for entry in self.entries:
             for client, reason in zip(entry.quarantined, entry.quarantine_reasons, strict=True):
                 told.append(f"round {entry.number}: the answer of {self.clients[client]!r} was quarantined ({reason})")
@@ -287,23 +288,3 @@ def _refuse_unlisted(ledger: Ledger, files: set[str]) -> None:
             f"{ledger.folder}: after {ledger.n_rounds} good rounds the manifest ends, yet there is {unlisted[0]}; "
             "lines were cut off, or the file was put there; restore the ledger from a copy"
         )
-
-
-def _gaps(ledger: Ledger) -> list[str]:
-    """Rounds that were neither recorded nor reported missing, as a killed recorder leaves them; one text a gap."""
-    seen = sorted({entry.number for entry in ledger.entries} | {gone.number for gone in ledger.missing})
-    gaps = [(before + 1, after - 1) for before, after in pairwise(seen) if after - before > 1]
-    return [f"{_span(*gap)} missing (the recorder was stopped); nothing of it is in any value" for gap in gaps]
-
-
-def _unanswered(ledger: Ledger) -> list[str]:
-    """The rounds that nobody answered, in one sentence."""
-    numbers = [str(entry.number) for entry in ledger.entries if not ledger.participants(entry.round_index)]
-    if not numbers:
-        return []
-    who, rounds = "nobody else" if ledger.left_out else "nobody", "round" if len(numbers) == 1 else "rounds"
-    return [f"{who} answered in {rounds} {', '.join(numbers)}: nothing of it is in any value"]
-
-
-def _span(first: int, last: int) -> str:
-    return f"round {first} is" if first == last else f"rounds {first} to {last} are"
