@@ -100,7 +100,7 @@ EXTENTS: Mapping[str, Mapping[str, Mapping[str, Extent]]] = {
         "measures": MEASURES,
     },
     "page": {
-        "regime": _regime(Extent(10), Extent(5, 100)),
+        "regime": _regime(Extent(10), Extent(10, 100)),
         "unfairness": _of(PAIRS[:2], Extent(50)),
         "fairness": {**_of(PAIRS, Extent(50)), "fashion-mnist": Extent(20, n_truth_seeds=0)},
         "spectrum": _of(LONG, Extent(5, 100)),
