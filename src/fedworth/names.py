@@ -72,6 +72,12 @@ RivalName = Literal["tmc", "gtg", "mr", "or", "influence", "cosine", "retraining
 
 ValuedBy = MethodName | ConceptName | RivalName
 
+COMPARED: tuple[ValuedBy, ...] = (
+    "comfedsv", "comfedsv-factors", "fedsv", "heard-round", "leave-one-out",
+    *get_args(ConceptName), *get_args(RivalName),
+)  # fmt: skip
+"""What `fedworth compare --methods` can hold against each other on one ledger."""
+
 DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
 PartitionName = Literal["iid", "two-class", "natural"]
 ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]

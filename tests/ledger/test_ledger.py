@@ -319,7 +319,7 @@ def test_a_number_of_thirty_million_is_one_gap(tmp_path):
     assert [text.split(" are missing")[0] for text in told] == [
         "rounds 2 to 29999999",
         f"rounds 30000001 to {10**18 - 1}",
-        f"nobody answered in 3 rounds (1, 30000000, {10**18}): nothing of it is in any value",
+        f"nobody answered in 3 rounds (1, 30000000, {10**18}); they add nothing to any value",
     ]
 
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.pipeline.measures import EVERYDAY, MEASURES, compare_measures
+from fedworth.names import COMPARED
+from fedworth.pipeline.measures import EVERYDAY, compare_measures
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.utility.fast import FastOracle
 from fedworth.utility.observe import observe
@@ -10,8 +11,8 @@ from fedworth.valuation.value import value
 
 
 def test_every_measure_on_one_ledger_with_its_cost_and_its_distance_from_the_truth(tiny_ledger, tiny_task):
-    rows = compare_measures(tiny_ledger, tiny_task, ValuingSettings(), MEASURES, copies=(("4", "0"),), with_truth=True)
-    assert [row.name for row in rows] == list(MEASURES)
+    rows = compare_measures(tiny_ledger, tiny_task, ValuingSettings(), COMPARED, copies=(("4", "0"),), with_truth=True)
+    assert [row.name for row in rows] == list(COMPARED)
     for row in rows:
         assert row.refusal is None
         assert row.correlation is not None
@@ -49,4 +50,4 @@ def test_no_measure_and_an_unknown_one_are_errors(tiny_ledger, tiny_task):
 
 
 def test_retraining_is_left_out_unless_asked_for():
-    assert set(MEASURES) - set(EVERYDAY) == {"retraining"}
+    assert set(COMPARED) - set(EVERYDAY) == {"retraining"}

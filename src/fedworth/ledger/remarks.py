@@ -21,8 +21,9 @@ def unanswered(numbers: Sequence[int], *, is_reduced: bool) -> list[str]:
         return []
     who = "nobody else" if is_reduced else "nobody"
     listed = [*map(str, numbers[:MOST_LISTED]), *(["…"] if len(numbers) > MOST_LISTED else [])]
-    rounds = f"round {listed[0]}" if len(numbers) == 1 else f"{len(numbers)} rounds ({', '.join(listed)})"
-    return [f"{who} answered in {rounds}: nothing of it is in any value"]
+    if len(numbers) == 1:
+        return [f"{who} answered in round {listed[0]}; it adds nothing to any value"]
+    return [f"{who} answered in {len(numbers)} rounds ({', '.join(listed)}); they add nothing to any value"]
 
 
 def _span(first: int, last: int) -> str:

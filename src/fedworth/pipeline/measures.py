@@ -18,7 +18,7 @@ from fedworth.completion.models import complete_by_models, predicted_game
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
-from fedworth.names import ConceptName, MethodName, RivalName, ValuedBy, checked_name
+from fedworth.names import COMPARED, ConceptName, RivalName, ValuedBy, checked_name
 from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of
 from fedworth.storage import Place, Progress, silent
 from fedworth.utility.choices import oracle_named
@@ -31,9 +31,7 @@ from fedworth.valuation.rivals import CountedGame, draw_concept, recorded, value
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 
-OWN: tuple[MethodName, ...] = ("comfedsv", "comfedsv-factors", "fedsv", "heard-round", "leave-one-out")
-MEASURES: tuple[ValuedBy, ...] = (*OWN, *get_args(ConceptName), *get_args(RivalName))
-EVERYDAY: tuple[ValuedBy, ...] = tuple(name for name in MEASURES if name != "retraining")
+EVERYDAY: tuple[ValuedBy, ...] = tuple(name for name in COMPARED if name != "retraining")
 """What is compared unless asked otherwise: retraining takes a training for every coalition."""
 
 
@@ -94,7 +92,7 @@ def compare_measures(
         fedworth.compare_measures(ledger, task, fedworth.ValuingSettings(), ["comfedsv", "banzhaf"])
     """
     if not names:
-        raise UsageError("no measure to compare; name one or more of " + ", ".join(MEASURES))
+        raise UsageError("no measure to compare; name one or more of " + ", ".join(COMPARED))
     wanted: list[ValuedBy] = [checked_name("measure of worth", name) for name in names]
     oracle = oracle_named(settings.oracle, task, settings.measure)
     work = _Work(ledger.without(settings.without), oracle, settings, data_folder)

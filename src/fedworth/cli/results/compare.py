@@ -8,9 +8,7 @@ from fedworth.cli.options import add_data_option, add_seed_option, command
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import show_json, show_lines, show_table
 from fedworth.cli.valuing import add_measuring_options, add_without_option
-from fedworth.names import CHOICES
-
-OTHERS = (*CHOICES["way to share out a game"], *CHOICES["rival"])
+from fedworth.names import COMPARED
 
 if TYPE_CHECKING:
     from fedworth.report.comparison import Comparison
@@ -31,8 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--methods",
         metavar="NAMES",
         help="value one RUN or ledger by several measures, and show what each costs and how far from the truth it is: "
-        f"comfedsv, comfedsv-factors, fedsv, heard-round, leave-one-out, {', '.join(OTHERS)} (commas between); or all, "
-        "which leaves out retraining",
+        f"{', '.join(COMPARED)} (commas between); or all, which leaves out retraining",
     )
     parser.add_argument("--task", metavar="FILE:NAME", help="with --methods: model and test set of a recorded ledger")
     add_data_option(parser)

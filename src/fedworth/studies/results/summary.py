@@ -11,6 +11,10 @@ from fedworth.studies.trials.methods import PAPERS, RIVAL
 from fedworth.studies.trials.settings import setting_of_name
 
 TITLE = "# Does ComFedSV work, and when?"
+WHICH = (
+    "On this page *ComFedSV* is the paper's own method, which completes by factors (`comfedsv-factors` in a report); "
+    "what a report calls ComFedSV is *by models* here."
+)
 SMALL, LARGE = 0.03, 1.0
 """Steps × rate up to the first are small; from the second on they are what trains fast."""
 
@@ -38,7 +42,13 @@ def summary(kept: Mapping[str, Sequence[Record]], accounts: Mapping[str, Account
     found = kept.get("regime", [])
     said = [_small(found), _large(found), _models(found)] if found else []
     tuned = choices(kept.get("sensitivity", []))
-    return [TITLE, *[paragraph for paragraph in said if paragraph], _settings(accounts, tuned), _missing(missing)]
+    return [
+        TITLE,
+        WHICH,
+        *[paragraph for paragraph in said if paragraph],
+        _settings(accounts, tuned),
+        _missing(missing),
+    ]
 
 
 def _cells(records: Sequence[Record], *, small: bool, iid: bool = False) -> list[Record]:
@@ -82,8 +92,6 @@ def _small(records: Sequence[Record]) -> str:
     if not mine:
         return ""
     return (
-        "On this page *ComFedSV* is the paper's own method, which completes by factors (`comfedsv-factors` in a "
-        "report); what a report calls ComFedSV is *by models* here.\n\n"
         f"**Where steps are small, it works.** On two-class MNIST, where steps × rate is at most {SMALL:g} a round, "
         f"the values have this error, as a part of their spread (in brackets the rank correlation with the truth): "
         f"{_compared(mine, KEYS)}. There the utility matrix is nearly of rank one, as the theory says. But such small "
