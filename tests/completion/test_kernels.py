@@ -15,6 +15,7 @@ from fedworth.completion.kernels.newton import newton_step
 from fedworth.completion.kernels.points import pulls, residuals, scaled_gram
 from fedworth.completion.kernels.sweeps import mix as mix_within
 from fedworth.completion.kernels.systems import grams as grams_within
+from fedworth.completion.kernels.systems import unpacked
 from fedworth.completion.problem import problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from fedworth.names import PenaltyKind
@@ -23,7 +24,7 @@ from tests.support.games import federation, large_federation, random_problem
 
 @compiled
 def grams(cells, H, penalty):
-    return grams_within(cells, H, penalty)
+    return unpacked(grams_within(cells, H, penalty), H.shape[1])
 
 
 @compiled

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.kernels.points import pulls, residuals, scaled_gram
@@ -50,7 +51,7 @@ def stationarity(problem: Problem, W: Factors, H: Factors, penalty: float) -> fl
 def spectral_norm(problem: Problem, values: NDArray[np.float64]) -> float:
     """The largest singular value of the scaled matrix with these values, column by column, in the seen cells."""
     gram = scaled_gram(problem.transposed, values, problem.row_weights)  # (n_rows, n_rows)
-    return float(np.sqrt(max(np.linalg.eigvalsh(gram)[-1], 0)))
+    return float(np.sqrt(max(eigh(gram, eigvals_only=True, subset_by_index=(len(gram) - 1, len(gram) - 1))[0], 0)))
 
 
 def top_singular(
@@ -59,7 +60,7 @@ def top_singular(
     """Its `n` leading left singular vectors and singular values, from the small Gram matrix M Mᵀ of its rows.
     Signs are settled: the largest entry of each vector is positive."""
     gram, n = scaled_gram(problem.transposed, values, problem.row_weights), min(n, problem.shape[0])
-    eigenvalues, vectors = np.linalg.eigh(gram)
-    U = vectors[:, ::-1][:, :n]  # (n_rows, n)
+    eigenvalues, vectors = eigh(gram, subset_by_index=(len(gram) - n, len(gram) - 1))
+    U = vectors[:, ::-1]  # (n_rows, n)
     U = U * np.sign(U[np.abs(U).argmax(axis=0), np.arange(n)])
-    return U, np.sqrt(np.maximum(eigenvalues[::-1][:n], 0))
+    return U, np.sqrt(np.maximum(eigenvalues[::-1], 0))

@@ -19,11 +19,15 @@ Floats = NDArray[np.float64]
 Factors = NDArray[np.float64]
 """(n_rows or n_columns, rank)"""
 
+WIDTH = 8
+"""Numbers that a processor adds at once, at most: Gram matrices take a multiple of it."""
+
 Grams = NDArray[np.float64]
-"""(n_rows or n_columns, rank²)"""
+"""(n_rows or n_columns, rank (rank + 1) / 2 and zeros up to WIDTH): the lower triangle, row by row"""
 
 Systems = NDArray[np.float64]
-"""(n_blocks, rank² + 1, LANES): Grams or their factors, row r in lane r % LANES of its block; then their charges."""
+"""(n_blocks, what a Gram takes + 1, LANES): Grams or their factors, row r in lane r % LANES of its block; then their
+charges."""
 
 
 class Cells(NamedTuple):

@@ -4,8 +4,8 @@ import numpy as np
 
 from fedworth.compile import compiled, compiled_within
 from fedworth.completion.kernels.arithmetic import add, dot, product, scale_add
-from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Grams, Point, Systems
-from fedworth.completion.kernels.systems import factorised, grams, solve_block, solve_rows
+from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Point, Systems
+from fedworth.completion.kernels.systems import factorised, grams, solve_block, solve_rows, unpacked
 
 STEP, MISSING, DIRECTION, CURVED, EASED = range(5)
 """Rows of the room in which a Newton step is found: the step, what it does not yet cancel, where it goes next."""
@@ -17,9 +17,10 @@ def newton_step(
 ) -> Factors:
     """−(Hessian + damping · row Grams)⁻¹ slope by conjugate gradients, as far as the curvature is positive, and until
     no more than this share of the slope is left (squared, in the Grams' measure)."""
-    row_grams = grams(cells, at.H, penalty)
-    row_systems = factorised(row_grams, cells.weights, penalty)
-    column_systems = factorised(grams(transposed, at.W, penalty), transposed.weights, penalty)
+    rank, row_grams = at.W.shape[1], grams(cells, at.H, penalty)
+    squares = unpacked(row_grams, rank)
+    row_systems = factorised(row_grams, cells.weights, penalty, rank)
+    column_systems = factorised(grams(transposed, at.W, penalty), transposed.weights, penalty, rank)
     room, size, before, found = np.zeros((5, at.W.size)), 0.0, 0.0, STEP
     D, curved, eased = _as(room, DIRECTION, at.W), _as(room, CURVED, at.W), _as(room, EASED, at.W)
     add(room, MISSING, -1.0, at.slope.reshape((1, at.W.size)), 0)
@@ -32,7 +33,7 @@ def newton_step(
         elif size <= enough or n_inner == most_inner:
             break
         scale_add(room, DIRECTION, size / before if n_inner > 0 else 0.0, EASED)
-        _curve(transposed, at, row_grams, column_systems, damping, D, curved)
+        _curve(transposed, at, squares, column_systems, damping, D, curved)
         curvature = dot(room, DIRECTION, room, CURVED)
         if not curvature > 0:
             found = DIRECTION if n_inner == 0 else STEP
@@ -51,7 +52,7 @@ def _as(room: Floats, row: int, like: Factors) -> Factors:
 
 @compiled_within
 def _curve(
-    transposed: Cells, at: Point, row_grams: Grams, systems: Systems, damping: float, D: Factors, curved: Factors
+    transposed: Cells, at: Point, squares: Floats, systems: Systems, damping: float, D: Factors, curved: Factors
 ) -> None:
     """The derivative of the slope along D, damped: (1 + damping) G_t d_t + Σ_S ((w_t·dh_S) h_S − R_{t,S} dh_S)."""
     W, H, left, rank = at.W, at.H, at.left, at.W.shape[1]
@@ -59,7 +60,7 @@ def _curve(
         for k in range(rank):
             total = 0.0
             for m in range(rank):
-                total += row_grams[t, k * rank + m] * D[t, m]
+                total += squares[t, k * rank + m] * D[t, m]
             curved[t, k] = (1 + damping) * total
     d_H, d_h = np.empty((LANES, rank)), np.empty((rank, LANES))
     for first in range(0, len(H), LANES):

@@ -5,14 +5,14 @@ import numpy as np
 from fedworth.compile import compiled, compiled_within
 from fedworth.completion.kernels.arithmetic import product, total
 from fedworth.completion.kernels.layout import LANES, Cells, Factors, Floats, Grams, Point, Systems
-from fedworth.completion.kernels.systems import factorise, fill, load, solve_block, squares_of, sum_squares
+from fedworth.completion.kernels.systems import factorise, fill, load, packed, solve_block, squares_of, sum_squares
 
 
 @compiled_within
 def ridge(cells: Cells, H: Factors, penalty: float) -> Factors:
     """Row factors that best explain the seen cells, column factors held fixed."""
     W, squares = np.empty((len(cells.weights), H.shape[1])), squares_of(H)
-    systems, vectors = np.empty((1, H.shape[1] ** 2 + 1, LANES)), np.empty((H.shape[1], LANES))
+    systems, vectors = np.empty((1, packed(H.shape[1]) + 1, LANES)), np.empty((H.shape[1], LANES))
     for first in range(0, len(W), LANES):
         _ridge_block(cells, first, H, squares, penalty, systems, vectors, W)
     return W
@@ -31,11 +31,11 @@ def _ridge_block(
 ) -> None:
     """The best factors of LANES rows; `systems` and `vectors` are room to work in."""
     rank, n = H.shape[1], min(LANES, len(W) - first)
-    gram = np.empty((1, rank * rank))
+    gram = np.empty((1, packed(rank)))
     for lane in range(n):
         t = first + lane
         charge = penalty * cells.weights[t]
-        sum_squares(cells, t, squares, charge, gram, 0)
+        sum_squares(cells, t, squares, charge, rank, gram, 0)
         load(gram, 0, charge, systems, 0, lane)
         for k in range(rank):
             W[t, k] = 0.0
@@ -53,7 +53,7 @@ def point(cells: Cells, transposed: Cells, W: Factors, penalty: float) -> Point:
     """These row factors with the best column factors for them."""
     n_rows, rank, n_columns = len(W), W.shape[1], len(transposed.weights)
     H, squares = np.empty((n_columns, rank)), squares_of(W)
-    systems, vectors = np.empty((1, rank * rank + 1, LANES)), np.empty((rank, LANES))
+    systems, vectors = np.empty((1, packed(rank) + 1, LANES)), np.empty((rank, LANES))
     left, slope, costs, scale = np.empty(len(transposed.values)), np.empty(W.shape), np.zeros(n_rows + n_columns), 0.0
     for t in range(n_rows):
         for k in range(rank):

@@ -110,10 +110,10 @@ def groups(sums: Averages, parts: Sequence[tuple[NDArray[np.float64], float]]) -
 
 def _grouped(trie: Trie, levels: Exponents) -> Iterator[Group]:
     """Steps by their levels (n_parts, n_steps): the powers of two that no sum on the way there exceeds."""
-    keys = np.zeros(trie.n_steps, np.int64)
-    for row in levels:
+    keys = levels[0]
+    for row in levels[1:]:
         if len(row) and (row != row[0]).any():
-            keys = np.unique(keys * (1 << 12) + row, return_inverse=True)[1]
+            keys = np.unique(keys, return_inverse=True)[1] * (1 << 12) + row
     for key in np.unique(keys[trie.wanted]):
         chosen = trie.wanted & (keys == key)
         some, places = (trie, np.arange(trie.n_steps)) if chosen.sum() == trie.wanted.sum() else trie.only(chosen)

@@ -101,8 +101,9 @@ class FastOracle:
             route = self._routes.route(part, ways)
             if isinstance(route, PlainRoute):
                 return None
-            with self._spent.noted(route, int(alike.sum()), self._expected(route, part.only(alike))):
-                found[alike] = self._by(route, part.only(alike))
+            chosen = part.only(alike)
+            with self._spent.noted(route, len(chosen.places), self._expected(route, chosen)):
+                found[alike] = self._by(route, chosen)
         return found
 
     def _by(self, route: LoopRoute | SectionsRoute | KernelRoute, part: Part) -> Utilities:

@@ -109,6 +109,7 @@ class Routes:
         self._n_bytes: dict[str, int] = {name: int(tensor.nbytes) for name, tensor in self.module.state_dict().items()}
         self._exported: Exported | str | None = None
         self._cuts: dict[frozenset[str], Sections] = {}
+        self._kinds: dict[tuple[frozenset[str], int, bool, bool], tuple[Kind, ...]] = {}
         self._found: dict[tuple[frozenset[str], tuple[Kind, ...]], Route] = {}
 
     def taken(self) -> list[Route]:
@@ -118,6 +119,12 @@ class Routes:
     def kinds(self, varying: frozenset[str], n_members: int, *, to_kernel: bool, at_once: bool) -> tuple[Kind, ...]:
         """The ways for a coalition of so many members, the cheapest first; `to_kernel` if the measure allows kernels,
         `at_once` if all samples' prefixes must be in memory together."""
+        key = (varying, n_members, to_kernel, at_once)
+        if key not in self._kinds:
+            self._kinds[key] = self._priced(*key)
+        return self._kinds[key]
+
+    def _priced(self, varying: frozenset[str], n_members: int, to_kernel: bool, at_once: bool) -> tuple[Kind, ...]:
         sections = None if self._is_large(varying) else self._cut(varying)
         if not isinstance(sections, Sections):
             sections = None

@@ -72,7 +72,7 @@ class Trie:
         needed = wanted.copy()
         mark_way(self.parents, needed)
         kept = np.flatnonzero(needed)
-        new = np.cumsum(np.isin(np.arange(self.n_steps), kept)) - 1
+        new = np.cumsum(needed) - 1
         parents = self.parents[kept]
         renumbered = np.where(parents == ROOT, ROOT, new[parents]).astype(np.int32)
         nothing = np.zeros(0, np.int64)

@@ -45,7 +45,9 @@ class Part:
         return np.asarray(np.count_nonzero(self.mixtures.memberships[:, self.moved], axis=1))
 
     def only(self, rows: NDArray[np.bool_]) -> "Part":
-        """Some of the mixtures."""
+        """Some of the mixtures, or all."""
+        if rows.all():
+            return self
         return replace(self, places=self.places[rows], mixtures=self.mixtures.rows(rows))
 
     def within(self, varying: frozenset[str], clients: NDArray[np.bool_]) -> "Part":

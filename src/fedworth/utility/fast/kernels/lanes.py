@@ -7,8 +7,9 @@ sums in registers. LLVM cuts the vectors down to what the machine has.
 
     2^t = 2^n · 2^f,  n = round(t),  f = t − n ∈ [−½, ½],
 
-2^f by a polynomial of degree 6 (it errs by 4e-9 of the value, float32 itself by 6e-8), 2^n by adding n to the exponent
-bits. Rounding adds 1.5·2^23, which leaves n in the lowest bits of the sum.
+2^f by a polynomial of degree 6 (it errs by 4e-9 of the value, float32 itself by 6e-8). Processors with wide vectors
+round, and multiply by 2^n, in an instruction each. On others n is added to the exponent bits; rounding adds 1.5·2^23,
+which leaves n in the lowest bits of the sum. Where what is given is above 2^LOWEST, both give the same bits.
 
 `LogSum` is Σ log s with one logarithm at the end: with s = m·2^e and m ∈ [1, 2) it is log Π m + log 2 · Σ e.
 """
@@ -28,7 +29,10 @@ def _has_wide_vectors() -> bool:
     return "+avx512f" in chosen if chosen else bool(host.get_host_cpu_features().get("avx512f", False))
 
 
-LANES = 16 if _has_wide_vectors() else 8
+WIDE = 16
+"""Numbers in the widest vectors that there are."""
+
+LANES = WIDE if _has_wide_vectors() else 8
 """Samples in one vector."""
 
 VECTORS = 2 if _has_wide_vectors() else 1
@@ -37,7 +41,7 @@ VECTORS = 2 if _has_wide_vectors() else 1
 TILE = LANES * VECTORS
 """Samples that go through a product together."""
 
-F32, F64, I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
+F32, F64, I16, I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 FLOATS = ir.VectorType(F32, LANES)
 DOUBLES = ir.VectorType(F64, LANES)
 INTS = ir.VectorType(I32, LANES)
@@ -106,10 +110,7 @@ class Lanes:
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         """a·b + c, rounded once where the machine can."""
-        signature = ir.FunctionType(FLOATS, [FLOATS] * 3)
-        name = f"llvm.fmuladd.v{LANES}f32"
-        fmuladd = cgutils.get_or_insert_function(self.builder.module, signature, name)
-        return self.builder.call(fmuladd, [a, b, c])
+        return self._call(f"llvm.fmuladd.v{LANES}f32", a, b, c)
 
     def at_least(self, vector: Any, bound: Any) -> Any:
         """max(vector, bound) that hands on a NaN in `vector`, where x86's own maximum drops it."""
@@ -123,18 +124,33 @@ class Lanes:
         zero = self.constant(0, INTS)
         return self.floats(self.builder.select(self.builder.icmp_signed(">", integers, zero), integers, zero))
 
-    def exp2(self, power: Any) -> Any:
-        """2^power for power ≤ 127; below LOWEST, 2^LOWEST."""
+    def exp2(self, power: Any, *, is_finite: bool = False) -> Any:
+        """2^power for power ≤ 127; below LOWEST, 2^LOWEST, or less where every power is known to be finite."""
         b = self.builder
-        power = self.at_least(power, self.constant(LOWEST))
+        if not (is_finite and LANES == WIDE):
+            power = self.at_least(power, self.constant(LOWEST))
+        if LANES == WIDE:
+            whole = self._call(f"llvm.rint.v{WIDE}f32", power)
+            value, everywhere, rounded_as_usual = self._exp2_of_rest(b.fsub(power, whole)), I16(-1), I32(4)
+            scale = f"llvm.x86.avx512.mask.scalef.ps.{32 * WIDE}"
+            return self._call(scale, value, whole, value, everywhere, rounded_as_usual)
         shifted = b.fadd(power, self.constant(_ROUNDING))
-        rest = b.fsub(power, b.fsub(shifted, self.constant(_ROUNDING)))
+        value = self._exp2_of_rest(b.fsub(power, b.fsub(shifted, self.constant(_ROUNDING))))
+        whole = b.shl(b.bitcast(shifted, INTS), self.constant(23, INTS))
+        return b.bitcast(b.add(b.bitcast(value, INTS), whole), FLOATS)
+
+    def _exp2_of_rest(self, rest: Any) -> Any:
+        """2^rest, for a rest of at most ½."""
         highest, *others = (self.constant(float(np.float32(c))) for c in _POLYNOMIAL.coef[::-1])
         value = highest
         for coefficient in others:
             value = self.multiply_add(value, rest, coefficient)
-        whole = b.shl(b.bitcast(shifted, INTS), self.constant(23, INTS))
-        return b.bitcast(b.add(b.bitcast(value, INTS), whole), FLOATS)
+        return value
+
+    def _call(self, name: str, *operands: Any) -> Any:
+        """One of LLVM's own functions that gives a vector of floats."""
+        signature = ir.FunctionType(FLOATS, [operand.type for operand in operands])
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, signature, name), operands)
 
     def total(self, variable: Any) -> Any:
         """The sum over all lanes as float64, in a fixed order."""

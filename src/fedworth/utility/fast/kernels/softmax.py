@@ -61,7 +61,7 @@ def _step_code(careful: bool) -> Any:
                     lanes.store(margin, scratch, b.mul(c, I64(LANES)))
                     b.store(lanes.at_least(margin, b.load(largest)), largest)
                 else:
-                    lanes.add_to(s, lanes.exp2(lanes.multiply_add(margin, powers, beyond)))
+                    lanes.add_to(s, lanes.exp2(lanes.multiply_add(margin, powers, beyond), is_finite=True))
             if careful:
                 m = b.load(largest)
                 b.store(lanes.exp2(b.fmul(b.fneg(m), log2e)), s)
@@ -135,15 +135,15 @@ def _margins(
     n_tiles, n_classes, width = models.shape[1:]
     n_others = n_classes - 1
     for vector in range(n_tiles * width // LANES):
-        tile, lane, sample = vector * LANES // width, vector * LANES % width, vector * LANES
-        for i in range(LANES):
+        tile, lane, sample = vector * LANES // width, np.uint64(vector * LANES % width), np.uint64(vector * LANES)
+        for i in range(np.uint64(LANES)):  # unsigned, so that no index can count from the end, and vectors are used
             label = labels[sample + i]
             own[i] = models[model, tile, label if label > 0 else 0, lane + i]
         for c in range(n_others):
-            at = (vector * n_others + c) * LANES
-            for i in range(LANES):
-                other = models[model, tile, c if c < labels[sample + i] else c + 1, lane + i]
-                margins[at + i] = np.float64(other) - own[i]
+            at = np.uint64((vector * n_others + c) * LANES)
+            for i in range(np.uint64(LANES)):
+                this, next_ = models[model, tile, c, lane + i], models[model, tile, c + 1, lane + i]
+                margins[at + i] = np.float64(this if c < labels[sample + i] else next_) - own[i]
 
 
 @compiled_within
