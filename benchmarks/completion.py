@@ -3,7 +3,7 @@
     pip install libmf && python benchmarks/completion.py
 
 Both minimise prob:matrix_completion with the penalty of kind `counts`, which is what LIBMF solves, at the same λ and
-rank, on the same seen cells. The objective is ours, in float64, for both. One thread each, process time, best of five
+rank, on the same seen cells. The objective is ours, in float64, for both. One thread each, process time, best of twenty
 fits from the cells to the factors. At their first use on a machine fedworth's kernels are compiled, for some seconds,
 and kept on disk; that is not counted, since a fit before the timed ones does it. LIBMF comes compiled. It stops after a
 number of iterations, by default 20; with more it comes nearer. Its binding by default charges L1 0.04 and no L2; here
@@ -43,7 +43,7 @@ from fedworth.utility.planning.plan import plan_exact, plan_prefixes
 
 RANK = 5
 RELATIVE_PENALTY = 0.01
-N_RUNS = 5
+N_RUNS = 20
 AT_LEAST, OF_ITERATIONS = 5.0, 500
 """Times as fast as LIBMF with so many iterations or more; fewer are far from the optimum."""
 
