@@ -10,6 +10,7 @@ from fedworth.completion.by_kernel import complete_by_kernel
 from fedworth.completion.complete import complete
 from fedworth.completion.completion import TOO_NARROW
 from fedworth.completion.completion_file import load_completion, save_completion
+from fedworth.completion.doubt import Doubt
 from fedworth.completion.factor_errors import with_errors
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.value import value
@@ -48,7 +49,7 @@ def test_an_interval_holds_the_second_estimates_value(matrix, made):
     assert second.uncertainty is not None
     expected = (ours.values - second.values) ** 2 + second.uncertainty.deviations**2
     np.testing.assert_allclose(ours.uncertainty.deviations**2, expected, rtol=1e-6)
-    assert made.doubts() == ()
+    assert made.doubts() == complete_by_kernel(matrix).doubts() == ()
 
 
 def test_of_too_many_coalitions_alternatives_speak_and_say_that_they_are_too_narrow(matrix, monkeypatch):
@@ -58,7 +59,7 @@ def test_of_too_many_coalitions_alternatives_speak_and_say_that_they_are_too_nar
     assert found.alternatives is not None
     told = value(matrix, "comfedsv", completion=found).uncertainty
     assert told is not None
-    assert told.doubts == (TOO_NARROW,)
+    assert told.doubts == (Doubt(None, TOO_NARROW),)
 
 
 def test_where_no_second_estimate_can_be_had_nothing_is_claimed(matrix):

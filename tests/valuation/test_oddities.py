@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.ledger.oddities import FindingKind
 from fedworth.valuation.oddities import value_findings
 from fedworth.valuation.uncertainty import uncertainty
@@ -12,9 +13,9 @@ from fedworth.valuation.valuation import Valuation
 ALIKE = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, 1.03]
 
 
-def valued(values, deviation=0.05, completion=None):
+def valued(values, deviation=0.05, completion=None, doubts=()):
     names, found = tuple(str(k) for k in range(len(values))), np.array(values, dtype=float)
-    known = uncertainty(found, np.eye(len(found)) * deviation**2) if deviation else None
+    known = uncertainty(found, np.eye(len(found)) * deviation**2, doubts=doubts) if deviation else None
     return Valuation("comfedsv", names, found, None, {} if completion is None else completion, (), known)
 
 
@@ -48,6 +49,13 @@ def test_a_value_whose_interval_lies_below_zero_harms():
     (found,) = value_findings(valued([0.5, 0.2, -0.1, -0.3], deviation=0.1))
     assert (found.kind, found.clients) == (FindingKind.HARM, ("3",))
     assert found.sure == pytest.approx(stats.norm.cdf(3))
+
+
+def test_nobody_is_accused_by_an_interval_that_is_too_narrow():
+    low, harmful = [*ALIKE, 0.3, 0.2], [0.5, 0.2, -0.2, -0.3]
+    assert kinds(valued(low, doubts=(heard_once("9"),))) == [(FindingKind.LOW_VALUE, ("10",))]
+    assert kinds(valued(harmful, doubts=(heard_once("3"),))) == [(FindingKind.HARM, ("2",))]
+    assert kinds(valued(harmful, doubts=(Doubt(None, "all are too narrow"),))) == []
 
 
 def test_many_that_harm_are_one_finding():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.errors import ValuationError
 from fedworth.valuation.uncertainty import (
     ALONE,
@@ -84,7 +85,7 @@ def test_a_rank_lies_in_its_interval_and_a_wider_error_never_narrows_it(seed):
 
 def test_who_has_no_value_has_no_interval():
     values = np.array([1.0, np.nan, 0.0])
-    known = uncertainty(values, np.eye(3) * 0.01)
+    known = uncertainty(values, np.eye(3) * 0.01, doubts=(heard_once("c"), Doubt(None, "all are too narrow")))
     assert np.isnan(known.deviations).tolist() == [False, True, False]
     assert known.rank_intervals == ((1, 1), None, (2, 2))
     document = json.loads(json.dumps(known.document(values), allow_nan=False))
@@ -92,6 +93,8 @@ def test_who_has_no_value_has_no_interval():
     assert document["chances"][1] == [None, None, None]
     back = uncertainty_from(document)
     assert back.rank_intervals == known.rank_intervals
+    assert back.doubts == known.doubts
+    assert known.sentence.endswith("of the differences, by intervals that are likely too narrow).")
     assert back.document(values) == known.document(values)
 
 

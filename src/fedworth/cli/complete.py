@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
     refuse_no_place(args.out, "a completion")
     matrix = load_utilities(args.utilities)
     made, summary, notes = {"factors": _by_factors, "models": _by_models, "kernel": _by_kernel}[kind](args, matrix)
+    notes = (*notes, *map(str, made.doubts()))
     save_completion(made, args.out)
     seen = coverage(matrix)
     if args.json:
@@ -118,14 +119,14 @@ def _by_kernel(
         from fedworth.completion.by_kernel import complete_by_kernel
 
         made = complete_by_kernel(matrix)
-        return made, made.summary(), made.doubts()
+        return made, made.summary(), ()
     from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.stages import kernel_of
 
     ledger = open_ledger(args.ledger).without(matrix.left_out)
     made = kernel_of(ledger, task_for(ledger, args.task, data_folder=args.data), matrix, args.weighting)
-    return made, made.summary(), made.doubts()
+    return made, made.summary(), ()
 
 
 def _by_models(
@@ -144,4 +145,4 @@ def _by_models(
         made = complete_by_models(
             ledger, oracle, matrix, weighting=args.weighting, as_average=args.as_average, progress=progress
         )
-    return made, made.summary(), made.doubts()
+    return made, made.summary(), ()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.completion.als import Status
 from fedworth.completion.by_kernel import KernelCompletion, kernel_arrays, kernel_completion_from
+from fedworth.completion.doubt import Doubt
 from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.names import PenaltyKind, checked_name
@@ -71,7 +72,7 @@ class Completion(Protocol):
     def value_covariance(self) -> Floats | None:
         """(n_clients, n_clients): of the errors of values `by_rounds`, where these are known."""
 
-    def doubts(self) -> tuple[str, ...]:
+    def doubts(self) -> tuple[Doubt, ...]:
         """Clients whose estimates may be worse than their variances say, and why."""
 
     def summary(self) -> dict[str, Any]:
@@ -183,9 +184,11 @@ class FactorCompletion:
         """Not by rounds."""
         return
 
-    def doubts(self) -> tuple[str, ...]:
-        """Nobody in particular; but what alternatives say is too little."""
-        return () if self.alternatives is None else (TOO_NARROW,)
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Those of the second estimate, which says how far off this one may be; what alternatives say is too little."""
+        if self.reference is not None:
+            return self.reference.doubts()
+        return () if self.alternatives is None else (Doubt(None, TOO_NARROW),)
 
     def summary(self) -> dict[str, Any]:
         """How the factors were found and how well they fit the seen cells."""

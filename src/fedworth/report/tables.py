@@ -110,7 +110,8 @@ def trust_text(valuations: Sequence[Valuation]) -> str:
         if valuation.uncertainty is not None:
             told = valuation.uncertainty.doubts
             doubts = "".join(f" Mind: {doubt}." for doubt in told[:MOST_DOUBTS])
-            more = f" {len(told) - MOST_DOUBTS} more are in report.json." if len(told) > MOST_DOUBTS else ""
+            n_more = len(told) - MOST_DOUBTS
+            more = f" {n_more} more {'is' if n_more == 1 else 'are'} in report.json." if n_more > 0 else ""
             return f"{LABELS[valuation.method]}: {valuation.uncertainty.sentence}{doubts}{more}"
     return ""
 

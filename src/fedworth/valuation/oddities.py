@@ -9,12 +9,13 @@ In: a valuation. Out: findings, each with its interval and how sure it is.
     harm        the whole 90 % interval lies below zero; sure is the chance that the value does
 
 Where clients differ by nature, as with two classes each, s is large and a low value is nothing odd. Of fewer than five
-clients nothing is called low.
+clients nothing is called low. And a client whose interval is known to be too narrow is not accused by it.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr
 
 from fedworth.arrays import Floats
@@ -36,12 +37,19 @@ def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     """What the values show; nothing where it is not known how far off they may be."""
     if valuation.covered is Covered.UNKNOWN:
         return ()
-    ends = valuation.intervals
+    ends, doubted = valuation.intervals, _doubted(valuation)
     intervals = np.stack([valuation.values] * 2, axis=1) if ends is None else ends
-    return (*_low(valuation, intervals), *_harming(valuation, intervals))
+    return (*_low(valuation, intervals, doubted), *_harming(valuation, intervals, doubted))
 
 
-def _low(valuation: Valuation, intervals: Floats) -> Iterator[Finding]:
+def _doubted(valuation: Valuation) -> NDArray[np.bool_]:
+    """(n_clients,): whose interval is too narrow to say how sure anything is."""
+    told = () if valuation.uncertainty is None else valuation.uncertainty.doubts
+    named = {doubt.client for doubt in told}
+    return np.array([None in named or client in named for client in valuation.clients], dtype=bool)
+
+
+def _low(valuation: Valuation, intervals: Floats, doubted: NDArray[np.bool_]) -> Iterator[Finding]:
     known = np.flatnonzero(~np.isnan(valuation.values))
     for client in known.tolist() if len(known) >= FEWEST else []:
         others = valuation.values[known[known != client]]
@@ -52,13 +60,13 @@ def _low(valuation: Valuation, intervals: Floats) -> Iterator[Finding]:
         if far > 0:
             chance = float(stdtr(FREEDOM * len(others), (valuation.values[client] - middle) / far))
             sure = sure_of(len(known) * chance)
-            if sure >= LEAST_SURE:
+            if sure >= LEAST_SURE and not doubted[client]:
                 yield _finding(FindingKind.LOW_VALUE, valuation, client, intervals, sure, middle=middle)
 
 
-def _harming(valuation: Valuation, intervals: Floats) -> Iterator[Finding]:
+def _harming(valuation: Valuation, intervals: Floats, doubted: NDArray[np.bool_]) -> Iterator[Finding]:
     """One finding a client; one for all where there are many."""
-    below = np.flatnonzero(intervals[:, 1] < 0)
+    below = np.flatnonzero((intervals[:, 1] < 0) & ~doubted)
     deviations = (intervals[below, 1] - intervals[below, 0]) / (2 * HALF_WIDTH)
     with np.errstate(divide="ignore"):
         chances = ndtr(valuation.values[below] / deviations)

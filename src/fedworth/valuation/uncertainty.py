@@ -13,7 +13,7 @@ simulated federations.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fedworth.arrays import Floats
+from fedworth.completion.doubt import Doubt
 from fedworth.errors import ValuationError
 from fedworth.valuation.ranking import EQUAL
 
@@ -55,6 +56,7 @@ SOME_APART = (
     "whose ranks do not overlap can"
 )
 SAME = "The clients cannot be told apart: their values are the same."
+BY_NARROW = ", by intervals that are likely too narrow"
 ALONE = "There is one client with a value, and so no order."
 
 
@@ -66,7 +68,7 @@ class Uncertainty:
     rank_intervals: tuple[tuple[int, int] | None, ...]
     ratio: float  # r
     chances: Floats | None = None  # (n_clients, n_clients): P(row is worth more than column)
-    doubts: tuple[str, ...] = ()  # clients whose intervals may be too narrow, and why
+    doubts: tuple[Doubt, ...] = ()  # whose intervals may be too narrow, and why
 
     def is_of(self, n_clients: int) -> bool:
         """Whether it speaks of so many clients."""
@@ -91,7 +93,8 @@ class Uncertainty:
             said = NONE_APART
         if self.trust is Trust.NOT_TOLD_APART and some_apart:
             said = SOME_APART
-        return f"{said} (uncertainty {self.ratio:.2f} of the differences)."
+        of_all = any(doubt.client is None for doubt in self.doubts)
+        return f"{said} (uncertainty {self.ratio:.2f} of the differences{BY_NARROW if of_all else ''})."
 
     def intervals(self, values: Floats) -> Floats:
         """(n_clients, 2): the lower and upper ends of the 90 % intervals around these values."""
@@ -109,11 +112,11 @@ class Uncertainty:
             "trust": str(self.trust),
             "sentence": self.sentence,
             "chances": None if self.chances is None else _rows(self.chances),
-            "doubts": list(self.doubts),
+            "doubts": [asdict(doubt) for doubt in self.doubts],
         }
 
 
-def uncertainty(values: Floats, covariance: Floats, *, doubts: tuple[str, ...] = ()) -> Uncertainty:
+def uncertainty(values: Floats, covariance: Floats, *, doubts: tuple[Doubt, ...] = ()) -> Uncertainty:
     """What a covariance of the values' errors, (n_clients, n_clients), says of the values; NaN where there is none."""
     if covariance.shape != (len(values), len(values)):
         raise ValuationError(f"a covariance of shape {covariance.shape} for {len(values)} values")
@@ -138,7 +141,7 @@ def uncertainty_from(document: dict[str, Any]) -> Uncertainty:
         rank_intervals=tuple(pairs),
         ratio=math.inf if document["ratio"] is None else float(document["ratio"]),
         chances=None if chances is None else np.array([_numbers(row) for row in chances]),
-        doubts=tuple(document["doubts"]),
+        doubts=tuple(Doubt(**doubt) for doubt in document["doubts"]),
     )
 
 

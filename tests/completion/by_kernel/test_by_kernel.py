@@ -9,7 +9,9 @@ import pytest
 
 from fedworth.completion.by_kernel import KernelCompletion, complete_by_kernel
 from fedworth.completion.by_kernel.complete import points_of, utility_likeness
+from fedworth.completion.by_kernel.completion import NEVER_TOGETHER
 from fedworth.completion.completion_file import load_completion, save_completion
+from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.errors import ArtefactError, CompletionError, UnseenError
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.value import value
@@ -143,7 +145,13 @@ def test_who_was_never_heard_has_no_estimate_and_who_was_once_is_named():
     assert completion.has(EVERY).tolist() == (~EVERY[:, 1]).tolist()
     with pytest.raises(UnseenError, match=r"no estimate, the first \{b\}"):
         completion.estimates(EVERY)
-    assert completion.doubts() == ("c was heard in one round only; its interval is likely too narrow",)
+    assert completion.doubts() == (heard_once("c"),)
+
+
+def test_where_no_two_were_ever_heard_together_everyone_is_doubted():
+    present = np.eye(N, dtype=bool)[[0, 1, 2, 3, 0]]
+    completion = complete_by_kernel(matrix_of(truth(), present))
+    assert completion.doubts() == (Doubt(None, NEVER_TOGETHER), *(heard_once(name) for name in "bcd"))
 
 
 def test_the_truth_and_what_cannot_be_listed_are_refused():

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.completion.by_kernel.process import UtilityProcess, semidefinite_root
+from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
@@ -25,6 +26,11 @@ MOST_WHOLE = 12
 
 MOST_TOGETHER = 1 << 12
 """Coalitions that are estimated at once; of more, how their errors vary together is not known."""
+
+NEVER_TOGETHER = (
+    "no two clients were ever heard in the same round, so nothing shows what they achieve together: all intervals of "
+    "ComFedSV are likely too narrow"
+)
 
 
 @dataclass(frozen=True)
@@ -116,11 +122,13 @@ class KernelCompletion:
         """Not by rounds."""
         return
 
-    def doubts(self) -> tuple[str, ...]:
-        """Clients heard once."""
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Clients heard once; and everyone, where no two were ever heard together."""
         heard = zip(self.heard.tolist(), self.n_rounds_heard.tolist(), strict=True)
         once = [self.clients[client] for client, n_rounds in heard if n_rounds == 1 and self.n_rounds > 1]
-        return tuple(f"{name} was heard in one round only; its interval is likely too narrow" for name in once)
+        most_together = self.coalitions[self.coalition_indices].sum(axis=1).max(initial=0)
+        of_all = [Doubt(None, NEVER_TOGETHER)] if most_together < 2 <= len(self.heard) else []
+        return (*of_all, *(heard_once(name) for name in once))
 
     def summary(self) -> dict[str, Any]:
         """How the estimate was made, as JSON."""

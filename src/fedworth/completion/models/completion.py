@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
+from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
@@ -23,6 +24,8 @@ KIND = "models"
 
 FAR_OUTSIDE = 4.0
 """A client whose predictions vary so many times as much as the held-out ones is named."""
+
+UNLIKE = "{client} is unlike the clients that predictions were checked on; its interval may be too narrow"
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class ModelCompletion:
         everyone[np.ix_(self.heard, self.heard)] = moved @ moved.T
         return everyone
 
-    def doubts(self) -> tuple[str, ...]:
+    def doubts(self) -> tuple[Doubt, ...]:
         """Clients heard once, and those whose predictions are far less certain than what was held out."""
         told = []
         for client, n_rounds, relative in zip(
@@ -118,11 +121,9 @@ class ModelCompletion:
         ):
             name = self.clients[client]
             if n_rounds == 1 and self.n_rounds > 1:
-                told.append(f"{name} was heard in one round only; its interval is likely too narrow")
+                told.append(heard_once(name))
             elif relative > FAR_OUTSIDE:
-                told.append(
-                    f"{name} is unlike the clients that predictions were checked on; its interval may be too narrow"
-                )
+                told.append(Doubt(name, UNLIKE.format(client=name)))
         return tuple(told)
 
     def summary(self) -> dict[str, Any]:
