@@ -55,7 +55,7 @@ def kernel_losses(origin, clients, inputs, labels, mixtures, n_threads=1):
     batches = sample_batches(sections, start, torch.from_numpy(inputs), torch.from_numpy(labels), KERNEL_BATCH)
     models = RoundModels(start, tuple(others), {}, (), False)
     samples = tiled_batches(sections, batches)
-    return head_losses(sections, head, models, mixtures, samples, n_threads=n_threads) / len(labels)
+    return head_losses(sections, head, models, mixtures, samples, n_threads=n_threads).losses / len(labels)
 
 
 def logits_of(origin, clients, inputs, shares, of_global):

@@ -212,7 +212,8 @@ ABOUT = (
     "standard deviations hardly lowers what MNIST clients are worth.",
     "A client is said to harm if its whole 90 % interval lies below zero. Such a finding is at least 95 % sure, so "
     "about one in twenty of the least sure is wrong. The bar asks that findings are right as often as they say. An "
-    "earlier bar asked for 95 %, which 17 of 18 just miss.",
+    "earlier bar asked for 95 %, which 17 of 18 just miss. Nobody is said to harm, or to be worth little, whose "
+    "interval is known to be too narrow, as that of a client heard in one round only is.",
     "*Interactions.* A copy and its source are redundant: the index of the pair is negative. It is nearly always "
     "the largest in size of all pairs with fixed weights (`fedworth run --weighting fixed`), and with them alone. "
     "There a coalition's model is the start plus its members' steps, each weighed as in the whole, so a copy adds "

@@ -10,6 +10,7 @@ trie, which is possible because all coefficients come from one weight a client:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from fedworth.utility.fast.kernels.activations import (
     TANH_GELU,
     Activation,
 )
+from fedworth.utility.fast.kernels.evenness import LOGITS, UNITS, uneven_layers, uneven_outputs
 from fedworth.utility.fast.kernels.first import first_layers
 from fedworth.utility.fast.kernels.hidden import hidden_sums
 from fedworth.utility.fast.kernels.lanes import TILE
@@ -149,6 +151,13 @@ def _n_outputs(sections: Sections) -> int:
     return numbers(prefix_of(sections).gives[0])
 
 
+class HeadLosses(NamedTuple):
+    """What kernels found, and where whole units were too coarse for it."""
+
+    losses: NDArray[np.float64]  # (n_coalitions + 1,): Σ over the samples, last that of the global model
+    uneven: NDArray[np.bool_]  # (n_coalitions,): whether a member, or the global model, is too uneven
+
+
 def head_losses(
     sections: Sections,
     head: Head,
@@ -157,8 +166,8 @@ def head_losses(
     samples: Sequence[SampleBatch],
     *,
     n_threads: int,
-) -> NDArray[np.float64]:
-    """Σ loss over the samples of each coalition's model, and last of the global one: (n_coalitions + 1,).
+) -> HeadLosses:
+    """The losses of each coalition's model, and last of the global one.
 
     The global model is measured as one more client, alone in its coalition; its difference from itself is 0.
     """
@@ -171,9 +180,10 @@ def head_losses(
         return averages(coalition_trie(members), n_clients + 1, weights, from_global=mixtures.from_global)
 
     later = meanwhile(order, n_threads)  # the first layer does not need it
-    outputs = _Outputs(sections, models, starts=mixtures.from_global)
+    outputs = _Outputs(sections, models, starts=mixtures.from_global, are_logits=not head.layers)
     layers = [_everybodys(layer, models.everybody, sections.exported) for layer in head.layers]
     packed = _packed(layers, starts=mixtures.from_global)
+    outputs.uneven |= uneven_layers(layers, n_clients + 1)
 
     def of_batch(index: int) -> NDArray[np.float64]:
         found = [
@@ -182,7 +192,8 @@ def head_losses(
         ]
         return found[0] if len(found) == 1 else np.asarray(sum(found))
 
-    return np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[later().trie.coalition_steps])
+    losses = np.asarray(sum_over_blocks(of_batch, len(samples), n_threads)[later().trie.coalition_steps])
+    return HeadLosses(losses, outputs.uneven[0] | (members[:-1, 1:] & outputs.uneven[1:]).any(axis=1))
 
 
 def _packed(layers: Sequence[tuple[Floats, Floats]], *, starts: bool) -> PackedLayers | None:
@@ -206,8 +217,10 @@ def _everybodys(layer: Layer, models: Sequence[Model], exported: Exported) -> tu
 class _Outputs:
     """What everybody's prefix makes of the samples, block by block."""
 
-    def __init__(self, sections: Sections, models: RoundModels, *, starts: bool) -> None:
+    def __init__(self, sections: Sections, models: RoundModels, *, starts: bool, are_logits: bool) -> None:
         self.n_outputs, self.n_start = _n_outputs(sections), int(starts)
+        self.limit = LOGITS if are_logits else UNITS
+        self.uneven = np.zeros(len(models.everybody), np.bool_)
         self.n_tiles = tiles_in_block(self.n_outputs)
         self.prefix = Prefix(sections, models.everybody, images=models.images)
         self.first_layer: Floats | None = None
@@ -227,6 +240,7 @@ class _Outputs:
         for block, (tiles, extremes) in enumerate(self._tiles(batch)):
             if np.isnan(extremes).any():
                 raise NotFiniteError("what a model makes of a sample")
+            self.uneven |= uneven_outputs(tiles, extremes, self.limit)
             here = tiled_labels(labels, block * self.n_tiles * TILE, self.n_tiles)
             yield Block(tiles, extremes, tiles[: self.n_start], here)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedworth.arrays import Utilities
@@ -27,7 +28,7 @@ from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
 from fedworth.threads import in_order, one_torch_thread
 from fedworth.utility.fast.affine import SampleBatch, qualities, quality, sample_batches
-from fedworth.utility.fast.costs import Cost, Spent, estimate
+from fedworth.utility.fast.costs import Cost, Kind, Spent, estimate
 from fedworth.utility.fast.heads import head_losses, tiled_batches
 from fedworth.utility.fast.kernels.tiles import NotFiniteError
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
@@ -98,16 +99,29 @@ class FastOracle:
         found = np.zeros(len(part.places))
         for ways in dict.fromkeys(kinds.values()):
             alike = np.isin(part.sizes, [size for size, others in kinds.items() if others == ways])
-            route = self._routes.route(part, ways)
-            if isinstance(route, PlainRoute):
+            of_these = self._by(part.only(alike), ways)
+            if of_these is None:
                 return None
-            chosen = part.only(alike)
-            with self._spent.noted(route, len(chosen.places), self._expected(route, chosen)):
-                found[alike] = self._by(route, chosen)
+            found[alike] = of_these
         return found
 
-    def _by(self, route: LoopRoute | SectionsRoute | KernelRoute, part: Part) -> Utilities:
-        return self._by_kernel(route, part) if isinstance(route, KernelRoute) else self._by_coalition(route, part)
+    def _by(self, part: Part, ways: tuple[Kind, ...]) -> Utilities | None:
+        """By the first of these ways that can be run; what it is too coarse for, by the next."""
+        route = self._routes.route(part, ways)
+        if isinstance(route, PlainRoute):
+            return None
+        with self._spent.noted(route, len(part.places), self._expected(route, part)):
+            found, uneven = (
+                self._by_kernel(route, part)
+                if isinstance(route, KernelRoute)
+                else (self._by_coalition(route, part), np.zeros(0, dtype=np.bool_))
+            )
+        if uneven.any():
+            again = self._by(part.only(uneven), ways[1:])
+            if again is None:
+                return None
+            found[uneven] = again
+        return found
 
     def _expected(self, route: LoopRoute | SectionsRoute | KernelRoute, part: Part) -> Cost:
         """What a route should take; nothing is known of a module that has no graph."""
@@ -116,15 +130,16 @@ class FastOracle:
         size = route.batch_size
         return estimate(route.kind, route.sections, part, n_samples=len(self.task.labels), batch_size=size)
 
-    def _by_kernel(self, route: KernelRoute, part: Part) -> Utilities:
-        """Σ over samples of loss before minus loss after, along a trie; NaN if some model's numbers are not finite."""
+    def _by_kernel(self, route: KernelRoute, part: Part) -> tuple[Utilities, NDArray[np.bool_]]:
+        """Σ over samples of loss before minus loss after, along a trie, and which of them are too coarse; NaN if some
+        model's numbers are not finite."""
         models = RoundModels(part.origin, tuple(part.clients), {}, (), route.images)
         samples = self._samples(route, part.origin)
         try:
-            losses = head_losses(route.sections, route.head, models, part.mixtures, samples, n_threads=self.n_threads)
+            made = head_losses(route.sections, route.head, models, part.mixtures, samples, n_threads=self.n_threads)
         except NotFiniteError:
-            return np.full(len(part.places), np.nan)
-        return np.asarray(losses[-1] - losses[:-1])
+            return np.full(len(part.places), np.nan), np.zeros(len(part.places), dtype=np.bool_)
+        return np.asarray(made.losses[-1] - made.losses[:-1]), made.uneven
 
     def _by_coalition(self, route: LoopRoute | SectionsRoute, part: Part) -> Utilities:
         """Σ over samples of quality after minus quality before; equal mixtures are evaluated once."""

@@ -198,8 +198,10 @@ def check_head(
         mixed = round_models(models[0], models[1:], sections.varying, images=False)
         samples = sample_batches(sections, models[0], inputs, labels, len(labels))
         for mixtures in (*CHECKED_MIXTURES, replace(weights, memberships=CHECKED_COALITIONS)):
-            found = head_losses(sections, head, mixed, mixtures, samples, n_threads=1) / len(labels)
-            for row, loss in zip((*mixtures.of_clients, np.zeros(3)), found, strict=True):
+            made = head_losses(sections, head, mixed, mixtures, samples, n_threads=1)
+            if made.uneven.any():
+                raise RuntimeError(f"on {kind} numbers are too uneven for whole units")
+            for row, loss in zip((*mixtures.of_clients, np.zeros(3)), made.losses / len(labels), strict=True):
                 model = mix(_widened(models[0]), {k: _widened(m) for k, m in enumerate(models[1:])}, row, 1 - row.sum())
                 logits = plain_logits(wide_module, model, inputs.double())
                 _refuse_loss(float(loss), -quality(logits, labels, CROSS_ENTROPY) / len(labels), logits, kind)
