@@ -5,7 +5,9 @@ A coalition's coefficients and the global model's sum to 1 in every weighting, g
     w_S = w + Σ_k c_{S,k} (w_k − w)
 
 and g_S need not be known. Differences are small where clients have moved little, so float32 loses nothing in the sum;
-and a client who sends back w adds exactly 0. Integer tensors are averaged and rounded, as the plain loop does.
+and a client who sends back w adds exactly 0. Tensors of one dimension are summed in float64: a variance of a first
+round is fresh in w, 1, and may be tiny in w_k, where 1 + (w_k − 1) would keep few of its bits. Integer tensors are
+averaged and rounded, as the plain loop does.
 """
 
 import math
@@ -67,10 +69,16 @@ class RoundModels:
 def round_models(origin: Model, clients: Sequence[Model], varying: Set[str], *, images: bool) -> RoundModels:
     """The round's models, of which only the tensors named `varying` differ."""
     floating = [name for name in sorted(varying) if origin[name].is_floating_point()]
-    differences = {name: stacked([model[name] - origin[name] for model in clients], images=images) for name in floating}
+    differences = {
+        name: stacked([_difference(model[name], origin[name]) for model in clients], images=images) for name in floating
+    }
     counters = tuple(sorted(varying - set(floating)))
     ordered = {name: channels_last(tensor) if images else tensor for name, tensor in origin.items()}
     return RoundModels(ordered, tuple(clients), differences, counters, images)
+
+
+def _difference(tensor: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+    return tensor - origin if origin.ndim > 1 else tensor.double() - origin.double()
 
 
 def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -104,16 +112,16 @@ def combined(coefficients: NDArray[np.float64], origin: torch.Tensor, difference
     strides, shape = differences.stride(), differences.shape
     order = sorted(range(1, differences.ndim), key=lambda d: (-strides[d], -shape[d]))
     in_order = differences.permute(0, *order)  # (n_clients, *shape in order of memory)
-    start = origin.permute([d - 1 for d in order]).reshape(-1)  # (n_numbers,)
+    start = origin.permute([d - 1 for d in order]).reshape(-1).to(differences.dtype)  # (n_numbers,)
     rows = torch.as_tensor(coefficients, dtype=differences.dtype, device=differences.device)
     total = _summed(rows, start, in_order.flatten(1))  # (n_rows, n_numbers)
     back = [1 + order.index(d) for d in range(1, differences.ndim)]
-    return total.view(-1, *in_order.shape[1:]).permute(0, *back)
+    return total.view(-1, *in_order.shape[1:]).permute(0, *back).to(origin.dtype)
 
 
 def _summed(rows: torch.Tensor, start: torch.Tensor, differences: torch.Tensor) -> torch.Tensor:
     """start + Σ_k c_k differences_k for each row c, (n_rows, n_numbers); every row starts at a full cache line."""
-    if start.device.type == "cpu" and start.dtype == torch.float32:
+    if start.device.type == "cpu" and start.dtype in (torch.float32, torch.float64):
         n_numbers = -(-len(start) // LINE) * LINE
         total = torch.empty(len(rows), n_numbers, dtype=start.dtype)
         add_differences(rows.numpy(), start.contiguous().numpy(), differences.contiguous().numpy(), total.numpy())

@@ -4,10 +4,14 @@ A product of matrices would be as fast, but a BLAS rounds differently for other 
 every number is one sum in the order of the clients, whatever else is mixed with it.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.compile import compiled
+
+Number = TypeVar("Number", np.float32, np.float64)
 
 PIECE = 1024
 """Numbers that are mixed for all coalitions before the next: what they take stays in the cache."""
@@ -15,10 +19,10 @@ PIECE = 1024
 
 @compiled
 def add_differences(
-    coefficients: NDArray[np.float32],
-    start: NDArray[np.float32],
-    differences: NDArray[np.float32],
-    totals: NDArray[np.float32],
+    coefficients: NDArray[Number],
+    start: NDArray[Number],
+    differences: NDArray[Number],
+    totals: NDArray[Number],
 ) -> None:
     """totals[s] = start + Σ_k coefficients[s, k] · differences[k]; clients with coefficient 0 are left out.
 
