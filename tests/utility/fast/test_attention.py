@@ -2,15 +2,20 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedworth.errors import ModelError
+from fedworth.utility.fast import tuning
 from fedworth.utility.fast.graph import export, operation
 from fedworth.utility.fast.kernels.attention import MOST_NUMBERS, attention
 from fedworth.utility.fast.kernels.lanes import LANES
+from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.fast.sections import cut
+from tests.support.zoo import LINES, N_CLASSES, ZOO, all_mixtures, exact_utilities, round_of, task_of
 
 
 def drawn(n_samples, n_heads, n_queries, width, n_keys=None, n_outputs=None, dtype=torch.float32):
@@ -64,6 +69,24 @@ def test_long_sequences_and_float64_are_left_to_torch():
         torch.testing.assert_close(attention(q, k, v, 0.2), expected)
 
 
+@pytest.mark.parametrize("alone", [(0,), (1,), (2,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("part", [(slice(1), slice(None)), (slice(None), slice(1)), (slice(1), slice(1)), (0, 0)])
+def test_one_of_a_thing_serves_all_samples_or_heads(alone, part):
+    """A learned query, learned keys, one head of keys for all of queries; with no dimension for it at all too."""
+    q, k, v = (t[part] if i in alone else t for i, t in enumerate(drawn(LANES + 1, 3, 5, 4)))
+    expected, found = plain(q, k, v, 0.3), attention(q, k, v, 0.3)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < 2e-6
+
+
+def test_no_samples_give_no_outputs_and_shapes_that_do_not_fit_are_refused():
+    q, k, v = drawn(2, 1, 4, 3)
+    assert attention(q[:0], k[:0], v[:0], 1.0).shape == (0, 1, 4, 3)
+    for misfit in ((q[..., :2], k, v), (q, k, v[:, :, :3]), (q, k.expand(-1, 3, -1, -1), v.expand(-1, 2, -1, -1))):
+        with pytest.raises(RuntimeError):
+            attention(*misfit, 1.0)
+
+
 class Tokens(nn.Module):
     """Attention over tokens and a classifier on their mean, in one of the ways it is written."""
 
@@ -91,3 +114,43 @@ def test_attention_without_a_mask_is_found_however_it_is_written(way, has_kernel
     names = {node.name: node for node in exported.constants}
     reads = [inputs if n is exported.samples else exported.constants[names[n.name]] for n in rest.reads]
     torch.testing.assert_close(rest.graph_module(*reads)[0], module(inputs))
+
+
+class Shared(nn.Module):
+    """Several heads of queries, one of keys and values; or a query, or keys and values, that are learned."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.query = way, nn.Linear(8, 8)
+        self.key, self.value, self.head = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(8, N_CLASSES)
+        self.learned = nn.ParameterList(torch.randn(1, 1, 3, 4) for _ in range(3))
+
+    def forward(self, x):
+        q = self.query(x).unflatten(2, (2, 4)).transpose(1, 2)
+        k, v = self.key(x)[:, None], self.value(x)[:, None]
+        if self.way == "learned query":
+            q = self.learned[0].expand(-1, 2, -1, -1)
+        elif self.way == "learned keys":
+            k, v = self.learned[1], self.learned[2]
+        return self.head(F.scaled_dot_product_attention(q, k, v).mean(2).flatten(1) + x.mean(1))
+
+
+@pytest.mark.parametrize("way", ["one head of keys", "learned query", "learned keys"])
+def test_utilities_are_the_plain_loops_where_heads_or_samples_share(way):
+    task = task_of(lambda: Shared(way), LINES)
+    oracle, round_, wanted = FastOracle(task, n_threads=1), round_of(task.module), all_mixtures("uniform")
+    expected = exact_utilities(task, round_, wanted)
+    assert np.ptp(expected) > 1e-3
+    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    assert oracle.describe().startswith("graph: ")
+
+
+def test_a_kernel_that_is_wrong_in_float32_alone_is_caught_by_the_self_check(monkeypatch):
+    task = task_of(*ZOO["attentive"][:2])
+
+    def wrong(q, k, v, scale):
+        return attention(q, k, v, scale) * (1 + 1e-3 * (q.dtype == torch.float32))
+
+    monkeypatch.setattr(tuning, "attention", wrong)
+    with pytest.raises(ModelError, match="self-check on amplified random clients: logits differ"):
+        FastOracle(task, n_threads=1).utilities(round_of(task.module), all_mixtures("uniform"))

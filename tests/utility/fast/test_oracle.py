@@ -233,6 +233,39 @@ def test_a_head_taken_for_another_is_caught_by_the_self_check(monkeypatch):
         FastOracle(task).utilities(round_of(task.module, size=1e-5), all_mixtures("uniform"))
 
 
+class Chaotic(nn.Module):
+    """Each step doubles a rounding: in float32 a fraction of a percent is left of it, in float64 1e-11."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, N_CLASSES)
+
+    def forward(self, x):
+        x = torch.sigmoid(self.layer(x))
+        for _ in range(16):
+            x = 4 * x * (1 - x)
+        return self.head(x)
+
+
+class Steep(nn.Module):
+    """Noise as large as the exponent makes float32 overflow."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.exponent = nn.Linear(8, N_CLASSES), nn.Parameter(torch.tensor([60.0]))
+
+    def forward(self, x):
+        return self.head(torch.tanh(x)) * self.exponent.exp() * 1e-26
+
+
+@pytest.mark.parametrize("make", [Chaotic, Steep])
+def test_what_is_used_may_round_and_overflow_as_the_plain_loop_does(make):
+    task = task_of(make, ROWS)
+    oracle = FastOracle(task, n_threads=1)
+    oracle.utilities(round_of(task.module, size=1e-3), all_mixtures("uniform"))
+    assert oracle.describe().startswith("graph: ")
+
+
 def test_a_route_that_cannot_be_run_is_passed_over_and_named(monkeypatch):
     task = task_of(*ZOO["cnn"][:2])
 

@@ -26,12 +26,28 @@ Strides = NDArray[np.int64]
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """softmax(scale · q kᵀ) v over the last two dimensions; the one or two before tell sequences apart."""
-    is_known = q.dtype == k.dtype == v.dtype == torch.float32 and q.device.type == "cpu"
-    if not is_known or q.ndim not in (3, 4) or k.shape[-2] * max(q.shape[-2], k.shape[-1]) > MOST_NUMBERS:
+    """softmax(scale · q kᵀ) v over the last two dimensions; the one or two before tell sequences apart, and what has 1
+    there serves all of them."""
+    if not _is_known(q, k, v):
         return torch.softmax((q * scale) @ k.mT, -1) @ v
+    if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        leading = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        q, k, v = (tensor.expand(*leading, -1, -1) for tensor in (q, k, v))
     if q.ndim == 3:
-        return attention(q[:, None], k[:, None], v[:, None], scale)[:, 0]
+        return _attention(q[:, None], k[:, None], v[:, None], scale)[:, 0]
+    return _attention(q, k, v, scale)
+
+
+def _is_known(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether the kernel takes these: small, in float32, on a CPU, and of shapes that go together."""
+    is_single = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (q, k, v))
+    is_small = k.shape[-2] * max(q.shape[-2], k.shape[-1]) <= MOST_NUMBERS
+    fits = q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2] and min(*q.shape, *k.shape, *v.shape) > 0
+    return is_single and is_small and fits and max(q.ndim, k.ndim, v.ndim) in (3, 4)
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """The kernel, for the same samples and heads of all three."""
     n_samples, n_heads, n_queries, width = q.shape
     n_keys, n_outputs = v.shape[2:]
     outputs = np.empty((n_queries, n_samples, n_heads, n_outputs), np.float32)
