@@ -9,6 +9,7 @@ from fedworth.utility.fast.layered import layered
 from fedworth.utility.fast.sections import cut
 
 IMAGES, ROWS = torch.randn(5, 1, 4, 4), torch.randn(5, 16)
+RELU, TANH = nn.ReLU(), nn.Sequential(nn.Tanh())
 PERCEPTRONS = {
     "logistic": (nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), IMAGES),
     "one layer alone": (nn.Linear(16, 3), ROWS),
@@ -19,6 +20,12 @@ PERCEPTRONS = {
             nn.Sequential(nn.SiLU(), nn.Tanh(), nn.Sigmoid()), nn.Linear(8, 3),
         ),
         IMAGES,
+    ),
+    "one object in two places": (
+        nn.Sequential(
+            nn.Linear(16, 8), RELU, nn.Linear(8, 8), RELU, nn.Linear(8, 8), TANH, nn.Linear(8, 8), TANH, nn.Linear(8, 3)
+        ),
+        ROWS,
     ),
 }  # fmt: skip
 
@@ -82,12 +89,18 @@ def tied():
     return module
 
 
+def repeated():
+    layer = nn.Linear(16, 16)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(16, 3))
+
+
 @pytest.mark.parametrize(
     ("module", "inputs"),
     [
         (Doubled(16, 3), ROWS),
         (hooked(), ROWS),
         (tied(), ROWS),
+        (repeated(), ROWS),
         (nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), ROWS),
         (nn.Sequential(nn.Linear(4, 3)), IMAGES),
         (nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 3)), torch.randn(5, 1, 4)),

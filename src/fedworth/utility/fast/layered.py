@@ -56,7 +56,7 @@ def _layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module] | 
     if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
         yield None
     elif type(module) is nn.Sequential:
-        for name, layer in module.named_children():
+        for name, layer in zip(module._modules, module, strict=True):  # named_children has each object only once
             yield from _layers(layer, f"{prefix}{name}.")
     else:
         yield (prefix, module) if type(module) in KNOWN else None  # a class that inherits may do something else
