@@ -309,6 +309,30 @@ def test_half_precision_is_left_to_the_plain_loop():
     assert oracle.describe() == "plain: half precision rounds each model differently"
 
 
+class Averaging(nn.Module):
+    """What the mean of the batch adds; float64 is refused if it is so `single`."""
+
+    def __init__(self, single):
+        super().__init__()
+        self.layer, self.head, self.single = nn.Linear(8, 6), nn.Linear(6, N_CLASSES), single
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x):
+        if self.single and x.dtype != torch.float32:
+            raise ValueError("float32 only")
+        hidden = torch.tanh(self.layer(x))
+        return self.head(hidden + hidden.mean(0))
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_batch_statistics_are_seen_behind_a_head_of_zeros(single):
+    task = task_of(lambda: Averaging(single), ROWS)
+    oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
+    np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
+    assert oracle.describe() == "plain: a sample's logits depend on the batch it is in"
+
+
 def test_clients_without_samples_and_absent_clients_are_left_out_of_mixtures():
     task = task_of(*ZOO["logistic"][:2])
     round_ = round_of(task.module)

@@ -203,7 +203,7 @@ class Routes:
         refuse_unfit(self.task, origin)
         if self._is_large(varying):
             return f"models differ in {self._bytes(varying) >> 20} MB, more than mixing them otherwise would save"
-        if not rows_are_alone(self.module, origin, self.task.inputs[:N_SAMPLES]):
+        if not rows_are_alone(self.module, origin, varying, self.task.inputs[:N_SAMPLES]):
             return "a sample's logits depend on the batch it is in"
         return ""
 
