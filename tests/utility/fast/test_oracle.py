@@ -23,6 +23,7 @@ from fedworth.utility.weighting import client_weights, mixtures
 from tests.support.zoo import (
     GREY,
     IMAGES,
+    LINES,
     N_CLASSES,
     ROWS,
     ZOO,
@@ -211,15 +212,23 @@ def test_a_backbone_that_is_frozen_within_each_round_only_is_evaluated_in_each()
         np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
 
 
+def _agrees_with_the_loop(task, round_):
+    """An oracle that measured what the plain loop does."""
+    oracle, wanted = FastOracle(task, n_threads=1), all_mixtures("uniform")
+    expected = LoopOracle(task).utilities(round_, wanted)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    return oracle
+
+
 @pytest.mark.parametrize(("operation", "layer"), [("relu", nn.ReLU), ("tanh", nn.Tanh), ("max_pool2d", None)])
-def test_a_wrong_rule_is_caught_by_the_self_check_however_little_clients_differ(monkeypatch, operation, layer):
+def test_a_wrong_rule_is_caught_however_little_clients_differ_and_another_way_measures(monkeypatch, operation, layer):
     make = ZOO["cnn"][0] if layer is None else lambda: nn.Sequential(nn.Linear(300, 5), layer(), nn.Linear(5, 4))
     task = task_of(make, GREY if layer is None else (300,))
     monkeypatch.setitem(graph.RULES, operation, lambda _, at: at == {0})
     monkeypatch.setitem(graph.RULES, "relu", lambda _, at: at == {0})
     monkeypatch.setattr(costs, "WRITING_COST", 0.0)
-    with pytest.raises(ModelError, match="self-check on amplified random clients: logits differ"):
-        FastOracle(task).utilities(round_of(task.module, size=1e-5), all_mixtures("uniform"))
+    oracle = _agrees_with_the_loop(task, round_of(task.module, size=1e-5))
+    assert "disagrees (on amplified random clients logits differ from the plain loop's by" in oracle.describe()
 
 
 def test_a_head_taken_for_another_is_caught_by_the_self_check(monkeypatch):
@@ -229,8 +238,8 @@ def test_a_head_taken_for_another_is_caught_by_the_self_check(monkeypatch):
         return (node.args[1], None) if graph.operation(node) == "linear" else None
 
     monkeypatch.setattr(heads, "_layer", without_bias)
-    with pytest.raises(ModelError, match="self-check on amplified random clients: a kernel's loss"):
-        FastOracle(task).utilities(round_of(task.module, size=1e-5), all_mixtures("uniform"))
+    oracle = _agrees_with_the_loop(task, round_of(task.module, size=1e-5))
+    assert "; not kernel, which disagrees (on amplified random clients a kernel's loss is" in oracle.describe()
 
 
 class Chaotic(nn.Module):
@@ -307,6 +316,79 @@ def test_half_precision_is_left_to_the_plain_loop():
     oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
     np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
     assert oracle.describe() == "plain: half precision rounds each model differently"
+
+
+class Normed(nn.Module):
+    """A norm that is taken in float32, whatever comes in."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale, self.head = nn.Linear(8, 6), nn.Parameter(torch.ones(6)), nn.Linear(6, N_CLASSES)
+
+    def forward(self, x):
+        hidden = self.layer(x)
+        single = hidden.float()
+        normed = single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.head(self.scale * normed.to(hidden.dtype))
+
+
+class Cast(nn.Module):
+    """Products in half precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, N_CLASSES))
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layers(x).float()
+
+
+class Split(nn.Module):
+    """Every row becomes two after relu."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 12), nn.Linear(6, N_CLASSES // 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.layer(x)).view(-1, 6)).view(-1, N_CLASSES)
+
+
+class Queried(nn.Module):
+    """Attention by a learned query alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = nn.Parameter(torch.randn(1, 1, 3, 8)), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(24, N_CLASSES)
+
+    def forward(self, x):
+        key, value = self.key(x)[:, None], self.value(x)[:, None]
+        return self.head(nn.functional.scaled_dot_product_attention(self.query, key, value).reshape(len(x), -1))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "kind"),
+    [(Normed, ROWS, "graph"), (Cast, ROWS, "plain"), (Split, ROWS, "graph"), (Queried, LINES, "graph")],
+)
+def test_where_one_way_will_not_do_another_gives_the_plain_loops_numbers(make, shape, kind):
+    task = task_of(make, shape)
+    oracle = _agrees_with_the_loop(task, round_of(task.module))
+    assert oracle.describe().startswith(f"{kind}: ")
+    assert ("half precision" in oracle.describe()) == (kind == "plain")
+    assert "disagrees" not in oracle.describe()
+
+
+def test_what_the_plain_loop_refuses_is_refused_by_every_way(monkeypatch):
+    task = task_of(*ZOO["mlp"][:2])
+
+    def refusing(*_, **__):
+        raise ModelError("the module gives a list")
+
+    monkeypatch.setattr(routes, "check_sections", refusing)
+    with pytest.raises(ModelError, match="the module gives a list"):
+        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform"))
 
 
 class Averaging(nn.Module):

@@ -129,6 +129,8 @@ def _keeps_rows(node: fx.Node) -> bool:
         return True
     shape = shape_of(node)
     is_view = operation(node) in ("view", "reshape", "flatten", "_unsafe_view")
+    if is_view and numbers(node) != numbers(node.all_input_nodes[0]):  # of a row: several are made of one
+        return False
     return is_view and len(shape) == 2 and not isinstance(shape[0], int) and isinstance(shape[1], int)
 
 

@@ -8,8 +8,8 @@
              differ in so many numbers that nothing pays
 
 `costs` says which of them is the cheapest for a coalition. A module is exported once and cut once for each set of
-tensors found to vary. A route that cannot be run is passed over, and the next one says so; a route that runs and
-disagrees is an error.
+tensors found to vary. A route that cannot be run, or that disagrees, is passed over, and the next one says so: wherever
+the plain loop gives a number, there is one.
 """
 
 import copy
@@ -32,9 +32,11 @@ from fedworth.utility.fast.layered import layered
 from fedworth.utility.fast.sections import Sections, cut
 from fedworth.utility.fast.selfcheck import (
     N_SAMPLES,
+    Disagrees,
     check_head,
     check_loop,
     check_sections,
+    rounds_to_half,
     rows_are_alone,
     three_of,
 )
@@ -52,6 +54,7 @@ time than anything shared saves."""
 
 SEVERAL_INPUTS = "its inputs are several tensors"
 OWN_UTILITY = "its utility is a function of your own"
+HALF_PRECISION = "half precision rounds each model differently"
 CANNOT_BE_CUT = "its graph cannot be run in sections"
 
 
@@ -199,11 +202,14 @@ class Routes:
         if isinstance(self.module, UtilityModule):
             return OWN_UTILITY
         if any(t.is_floating_point() and t.dtype not in (torch.float32, torch.float64) for t in origin.values()):
-            return "half precision rounds each model differently"
+            return HALF_PRECISION
         refuse_unfit(self.task, origin)
         if self._is_large(varying):
             return f"models differ in {self._bytes(varying) >> 20} MB, more than mixing them otherwise would save"
-        if not rows_are_alone(self.module, origin, varying, self.task.inputs[:N_SAMPLES]):
+        samples = self.task.inputs[:N_SAMPLES]
+        if rounds_to_half(self.module, origin, samples):
+            return HALF_PRECISION
+        if not rows_are_alone(self.module, origin, varying, samples):
             return "a sample's logits depend on the batch it is in"
         return ""
 
@@ -220,8 +226,10 @@ class Routes:
             try:
                 self._check(route, part)
                 return replace(route, why=route.why + passed_over)
-            except FedworthError:
+            except FedworthError:  # what the plain loop refuses as well
                 raise
+            except Disagrees as error:
+                passed_over += f"; not {route.kind}, which disagrees ({error})"
             except Exception as error:  # whatever torch raises where a graph cannot be run
                 reason = str(error).strip().partition("\n")[0][:120]
                 passed_over += f"; not {route.kind}, which fails ({type(error).__name__}: {reason})"

@@ -1,6 +1,6 @@
 """The self-check: a way of evaluating is compared with the plain loop before it is used.
 
-In: sections, a round's models and weights. Out: nothing, or an error. Real clients differ so little that a wrong cut
+In: sections, a round's models and weights. Out: nothing, or `Disagrees`. Real clients differ so little that a wrong cut
 can pass on them (with a rule that calls relu affine, errors of a twentieth of the spread went unseen), so logits are
 compared first on random clients whose differences are as large as the weights, then on the round's own clients. In
 float64 only a wrong cut can differ by more than roundings. Some kernels are there for float32 alone, so what is used is
@@ -9,18 +9,18 @@ compared as well, with the tolerance that float32 takes. For a module that insis
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from fedworth.errors import ModelError
 from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.federation.samples import outputs_of
 from fedworth.ledger.ledger import Model
@@ -49,6 +49,10 @@ ROUNDINGS = 10
 HEAD_TOLERANCE = 1e-5
 
 
+class Disagrees(Exception):
+    """How a way of evaluating differs from the plain loop; another way serves the module instead."""
+
+
 def plain_logits(module: nn.Module, model: Model, inputs: torch.Tensor) -> torch.Tensor:
     """What the plain loop gives; tied tensors are in a model under each of their names."""
     return outputs_of(module, model, inputs)
@@ -71,10 +75,12 @@ def check_sections(
         exact: list[torch.Tensor] = []
         with suppress(RuntimeError, ValueError):  # a type that is written into the graph does not go with float64
             wide_models = [_widened(model) for model in models]
-            expected = _plain(wide_module, wide_models, wide_inputs)
-            found = sectioned_logits(wide, wide_models, COEFFICIENTS, wide_inputs, images=images)
-            _refuse_differences(found, expected, [], TOLERANCES[torch.float64], kind)
-            exact = expected
+            with _Rounding() as rounding:
+                expected = _plain(wide_module, wide_models, wide_inputs)
+            if not rounding.found:
+                found = sectioned_logits(wide, wide_models, COEFFICIENTS, wide_inputs, images=images)
+                _refuse_differences(found, expected, [], TOLERANCES[torch.float64], kind)
+                exact = expected
         found = sectioned_logits(sections, models, COEFFICIENTS, inputs, images=images)
         _refuse_differences(found, _plain(module, models, inputs), exact, TOLERANCES[torch.float32], kind)
 
@@ -116,6 +122,31 @@ def _widened(tensors: dict[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
     return {key: t.double() if t.is_floating_point() else t for key, t in tensors.items()}
 
 
+class _Rounding(TorchFunctionMode):
+    """Notes to which types a module rounds wider numbers within, by `x.float()` or autocast say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.dtype] = set()
+
+    def __torch_function__(
+        self, function: Callable[..., Any], _: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if args and isinstance(args[0], torch.Tensor) and isinstance(made, torch.Tensor):
+            are_floating = args[0].is_floating_point() and made.is_floating_point()
+            if are_floating and made.element_size() < args[0].element_size():
+                self.found.add(made.dtype)
+        return made
+
+
+def rounds_to_half(module: nn.Module, model: Model, inputs: torch.Tensor) -> bool:
+    """Whether a module goes through half precision on the way to its logits."""
+    with _Rounding() as rounding:
+        plain_logits(module, model, inputs)
+    return not rounding.found.isdisjoint((torch.float16, torch.bfloat16))
+
+
 def _plain(module: nn.Module, models: list[Model], inputs: torch.Tensor) -> list[torch.Tensor]:
     """The plain loop's logits of the checked mixtures of a few models, the global one first."""
     others = dict(enumerate(models[1:]))
@@ -154,10 +185,8 @@ def refuse_difference(found: torch.Tensor, expected: torch.Tensor, tolerance: fl
         raise RuntimeError(f"on {kind} the plain loop itself overflows")
     error = _distance(expected, found)
     if not error <= tolerance:
-        raise ModelError(
-            f"self-check on {kind}: logits differ from the plain loop's by {error:.1e} of the largest, expected at "
-            f"most {tolerance:.0e}; a step of this module was misjudged, so use the plain loop for it, and report it"
-        )
+        found_and_expected = f"{error:.1e} of the largest, expected at most {tolerance:.0e}"
+        raise Disagrees(f"on {kind} logits differ from the plain loop's by {found_and_expected}")
 
 
 def _distance(logits: torch.Tensor, others: torch.Tensor) -> float:
@@ -248,7 +277,4 @@ def _refuse_loss(found: float, expected: float, logits: torch.Tensor, kind: str)
         raise RuntimeError(f"on {kind} float32 overflows")
     scale = max(1.0, float(logits.abs().max()))
     if not abs(found - expected) <= HEAD_TOLERANCE * scale:
-        raise ModelError(
-            f"self-check on {kind}: a kernel's loss is {found:.9g}, expected {expected:.9g} as the plain loop gives; "
-            "this module was taken for another, so use the plain loop for it, and report it"
-        )
+        raise Disagrees(f"on {kind} a kernel's loss is {found:.9g}, expected {expected:.9g} as the plain loop gives")
