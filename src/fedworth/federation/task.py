@@ -5,7 +5,6 @@ the paper. The loss is cross-entropy on logits unless another is named. For a si
 from the ledger's settings.
 """
 
-import copy
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from fedworth.errors import DataError, ModelError, unknown_name
+from fedworth.federation.copies import copied
 from fedworth.federation.exchanged import exchanged_names
 from fedworth.federation.losses.criterion import Criterion, Loss
 from fedworth.federation.losses.named import DEFAULT, OwnFunction, identity_of, loss_of, own_criterion
@@ -105,7 +105,7 @@ class Task:
     def to(self, device: torch.device | str) -> "Task":
         """The same task on a device, where coalitions are then evaluated; the module is a copy."""
         inputs = each(self.inputs, lambda tensor: tensor.to(device))
-        return replace(self, module=copy.deepcopy(self.module).to(device), inputs=inputs, labels=self.labels.to(device))
+        return replace(self, module=copied(self.module).to(device), inputs=inputs, labels=self.labels.to(device))
 
     @property
     def fingerprint(self) -> str:

@@ -1,6 +1,7 @@
 """The fast oracle against the plain loop in float64, over modules of every kind."""
 
 import pickle
+import threading
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch import nn
+from torch.nn.utils import prune
 
 from fedworth.errors import ModelError, UsageError
 from fedworth.federation.task import Task
@@ -378,6 +380,35 @@ def test_where_one_way_will_not_do_another_gives_the_plain_loops_numbers(make, s
     assert oracle.describe().startswith(f"{kind}: ")
     assert ("half precision" in oracle.describe()) == (kind == "plain")
     assert "disagrees" not in oracle.describe()
+
+
+def _with_a_made_weight(make_weight):
+    module = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, N_CLASSES))
+    make_weight(module[0])
+    return module
+
+
+MAKE_WEIGHTS = {
+    "weight norm": nn.utils.weight_norm,
+    "weight norm as a parametrization": nn.utils.parametrizations.weight_norm,
+    "pruning": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", MAKE_WEIGHTS)
+def test_weights_that_are_made_before_each_pass_are_measured_as_the_plain_loop_does(name):
+    task = task_of(lambda: _with_a_made_weight(MAKE_WEIGHTS[name]), ROWS)
+    for _ in range(2):  # the plain loop leaves a weight of its own behind
+        oracle = _agrees_with_the_loop(task, round_of(task.module))
+        assert not oracle.describe().startswith("plain: ")
+
+
+def test_a_module_that_cannot_be_copied_is_left_to_the_plain_loop():
+    task = task_of(*ZOO["mlp"][:2])
+    vars(task.module)["lock"] = threading.Lock()
+    oracle = _agrees_with_the_loop(task, round_of(task.module))
+    assert oracle.describe() == "plain: it cannot be copied (TypeError: cannot pickle '_thread.lock' object)"
 
 
 def test_what_the_plain_loop_refuses_is_refused_by_every_way(monkeypatch):

@@ -8,7 +8,6 @@ Identical data must give identical models, to the bit: the order of batches depe
 and the number of samples, never on the client; and equal data sets are trained once.
 """
 
-import copy
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from torch import nn
 
 from fedworth.arrays import Indices, stream
 from fedworth.errors import ModelError, UsageError
+from fedworth.federation.copies import copied
 from fedworth.federation.data.dataset import Samples
 from fedworth.federation.simulation.bounds import MOST_STEPS
 from fedworth.federation.simulation.models import state_of
@@ -139,7 +139,7 @@ def _padded_steps(orders: list[list[Indices]], dtype: torch.dtype) -> Iterator[t
 
 def _train_alone(module: nn.Module, start: Model, client: ClientData, steps: list[Indices], rate: float) -> Model:
     """Gradient descent of one client, for any module."""
-    local = copy.deepcopy(module)
+    local = copied(module)
     local.load_state_dict(start)
     local.train()
     for step in steps:

@@ -11,7 +11,6 @@ A rule says at which of a node's arguments affine values may stand for the node 
 claim; a rule that is missing costs time, a rule that is wrong is caught by the self-check.
 """
 
-import copy
 import io
 import logging
 import operator
@@ -26,6 +25,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
+from fedworth.federation.copies import copied
 from fedworth.utility.fast.loosened import FIXED, loosen
 
 Dependences = dict[fx.Node, "Dependence"]
@@ -78,7 +78,7 @@ def _program(module: nn.Module, example: torch.Tensor, sizes: dict[int, Any] | N
     try:
         with _quiet():
             program: torch.export.ExportedProgram = torch.export.export(
-                copy.deepcopy(module).eval().requires_grad_(False), (example,), dynamic_shapes=(sizes,), strict=False
+                copied(module).eval().requires_grad_(False), (example,), dynamic_shapes=(sizes,), strict=False
             ).run_decompositions({})
             return program
     except Exception as error:  # torch.export refuses with whatever it trips over

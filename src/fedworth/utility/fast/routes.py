@@ -12,15 +12,16 @@ tensors found to vary. A route that cannot be run, or that disagrees, is passed 
 the plain loop gives a number, there is one.
 """
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
+from torch import nn
 
 from fedworth.errors import FedworthError
+from fedworth.federation.copies import copied
 from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
@@ -108,7 +109,7 @@ class Routes:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.module = copy.deepcopy(task.module).eval()
+        self.module, self._uncopied = _copy_of(task.module)
         self._n_bytes: dict[str, int] = {name: int(tensor.nbytes) for name, tensor in self.module.state_dict().items()}
         self._exported: Exported | str | None = None
         self._cuts: dict[frozenset[str], Sections] = {}
@@ -155,6 +156,8 @@ class Routes:
                 return SEVERAL_INPUTS
             if isinstance(self.module, UtilityModule):
                 return OWN_UTILITY
+            if self._uncopied:
+                return self._uncopied
             try:
                 self._exported = layered(self.module, self.task.inputs) or export(self.module, self.task.inputs)
             except NotExportable as error:
@@ -201,6 +204,8 @@ class Routes:
             return SEVERAL_INPUTS
         if isinstance(self.module, UtilityModule):
             return OWN_UTILITY
+        if self._uncopied:
+            return self._uncopied
         if any(t.is_floating_point() and t.dtype not in (torch.float32, torch.float64) for t in origin.values()):
             return HALF_PRECISION
         refuse_unfit(self.task, origin)
@@ -249,6 +254,15 @@ class Routes:
         if isinstance(route, KernelRoute):
             weights = part.mixtures.among(chosen)
             check_head(route.sections, route.head, self.module, origin, clients, inputs, labels, weights)
+
+
+def _copy_of(module: nn.Module) -> tuple[nn.Module, str]:
+    """A copy in eval mode; or the module itself, and why it has no copy."""
+    try:
+        return copied(module).eval(), ""
+    except Exception as error:  # whatever a module keeps that nobody can copy: a lock, an open file
+        reason = str(error).strip().partition("\n")[0][:120]
+        return module, f"it cannot be copied ({type(error).__name__}: {reason})"
 
 
 def _loops(why: str, images: bool) -> Iterator[LoopRoute]:

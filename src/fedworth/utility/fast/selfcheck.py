@@ -7,7 +7,6 @@ float64 only a wrong cut can differ by more than roundings. Some kernels are the
 compared as well, with the tolerance that float32 takes. For a module that insists on float32 within that is all.
 """
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from fedworth.federation.copies import copied
 from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.federation.samples import outputs_of
 from fedworth.ledger.ledger import Model
@@ -69,7 +69,7 @@ def check_sections(
 ) -> None:
     """Refuse sections whose logits are not the plain loop's, on amplified clients and on those of the round."""
     wide = replace(sections, exported=replace(sections.exported, constants=_widened(sections.exported.constants)))
-    wide_module = copy.deepcopy(module).double()
+    wide_module = copied(module).double()
     wide_inputs = inputs.double() if inputs.is_floating_point() else inputs
     for kind, models in checked_models(module, origin, clients, sections.varying).items():
         exact: list[torch.Tensor] = []
@@ -209,7 +209,7 @@ def _noisy_are_alone(module: nn.Module, origin: Model, varying: frozenset[str], 
     noisy = amplify(origin, module, varying, seed=0)
     wide_inputs = inputs.double() if inputs.is_floating_point() else inputs
     try:
-        return _are_alone(copy.deepcopy(module).double(), _widened(noisy), wide_inputs)
+        return _are_alone(copied(module).double(), _widened(noisy), wide_inputs)
     except Exception:  # whatever a module raises that is not made for float64
         with suppress(Exception):
             return _are_alone(module, noisy, inputs)
@@ -258,7 +258,7 @@ def check_head(
 ) -> None:
     """Refuse kernels whose losses are not the plain loop's in float64, with and without the global model in them, and
     with the weights of the three clients, given as `weights`; who is in those mixtures does not matter."""
-    wide_module = copy.deepcopy(module).double()
+    wide_module = copied(module).double()
     for kind, models in checked_models(module, origin, clients, sections.varying).items():
         mixed = round_models(models[0], models[1:], sections.varying, images=False)
         samples = sample_batches(sections, models[0], inputs, labels, len(labels))

@@ -11,7 +11,6 @@ numbers cancel on the way, roundings are larger than the logits show; so a diffe
 loop in float64, whose distance from float32, sample by sample, is what rounding does to this module.
 """
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from fedworth.errors import ModelError
+from fedworth.federation.copies import copied
 from fedworth.federation.losses.classes import CROSS_ENTROPY
 from fedworth.federation.losses.criterion import Criterion
 from fedworth.federation.samples import widened
@@ -162,9 +162,9 @@ class PlainRound:
 
     def _widened(self) -> "PlainRound | None":
         """The same in float64, or None if the module insists on its own precision."""
-        task = replace(self.task, module=copy.deepcopy(self.task.module).double(), inputs=widened(self.task.inputs))
-        wide = replace(self, task=task)
         try:
+            task = replace(self.task, module=copied(self.task.module).double(), inputs=widened(self.task.inputs))
+            wide = replace(self, task=task)
             return wide if np.isfinite(wide.before.losses).all() else None
-        except (ModelError, RuntimeError, ValueError):
+        except (ModelError, RuntimeError, TypeError, ValueError):
             return None
