@@ -382,6 +382,24 @@ def test_where_one_way_will_not_do_another_gives_the_plain_loops_numbers(make, s
     assert "disagrees" not in oracle.describe()
 
 
+class Tempered(nn.Module):
+    """Logits divided by a temperature of any shape, and a parameter without numbers."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, N_CLASSES))
+        self.temperature, self.nothing = nn.Parameter(torch.full(shape, 2.0)), nn.Parameter(torch.empty(0))
+
+    def forward(self, x):
+        return self.layers(x) / self.temperature + self.nothing.sum()
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_parameter_of_no_dimension_is_one_of_one_number(shape):
+    task = task_of(lambda: Tempered(shape), ROWS)
+    assert _agrees_with_the_loop(task, round_of(task.module)).describe().startswith("graph: ")
+
+
 def _with_a_made_weight(make_weight):
     module = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, N_CLASSES))
     make_weight(module[0])

@@ -114,9 +114,9 @@ def combined(coefficients: NDArray[np.float64], origin: torch.Tensor, difference
     in_order = differences.permute(0, *order)  # (n_clients, *shape in order of memory)
     start = origin.permute([d - 1 for d in order]).reshape(-1).to(differences.dtype)  # (n_numbers,)
     rows = torch.as_tensor(coefficients, dtype=differences.dtype, device=differences.device)
-    total = _summed(rows, start, in_order.flatten(1))  # (n_rows, n_numbers)
+    total = _summed(rows, start, in_order.reshape(len(differences), len(start)))  # (n_rows, n_numbers)
     back = [1 + order.index(d) for d in range(1, differences.ndim)]
-    return total.view(-1, *in_order.shape[1:]).permute(0, *back).to(origin.dtype)
+    return total.view(len(rows), *in_order.shape[1:]).permute(0, *back).to(origin.dtype)
 
 
 def _summed(rows: torch.Tensor, start: torch.Tensor, differences: torch.Tensor) -> torch.Tensor:
