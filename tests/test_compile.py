@@ -11,7 +11,7 @@ import pytest
 
 import fedworth
 from fedworth.compile import COMPILING, compiled
-from fedworth.notices import told
+from fedworth.notices import caution, told, warned
 
 RUN = """
 from fedworth.notices import told
@@ -53,6 +53,22 @@ def tripled_and_one(number):
     return tripled(number) + 1
 """,
 }
+WARNED = """
+from fedworth.notices import warned
+from fedworth.own_caller import tripled_and_one
+from fedworth.own_room import summed
+said = []
+with warned(said.append):
+    print(tripled_and_one(2.0), summed(4), sum(tripled_and_one.stats.cache_hits.values()))
+print(*said, sep="\\n")
+"""
+NUMBERS = ["7.0", "6.0", "0"]
+FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))"
+REMOVED = """
+import os, shutil
+from fedworth import own_caller
+shutil.rmtree(os.environ["XDG_CACHE_HOME"])
+"""
 COMPILED, KEPT = ["7.0", "0", "True"], ["7.0", "1", "False"]
 
 
@@ -135,3 +151,84 @@ def test_a_function_that_cannot_be_kept_on_disk_is_compiled_all_the_same():
     with told(heard.append):
         assert compiled(namespace["double"])(21) == 42
     assert heard == [COMPILING]
+
+
+def kept(package: Path) -> list[Path]:
+    """What was kept of the kernel that calls another."""
+    found = sorted((package.parents[1] / "cache").rglob("own_caller.*.nb?"))
+    assert [path.suffix for path in found] == [".nbc", ".nbi"]
+    return found
+
+
+def beside(package: Path) -> list[Path]:
+    """What was written among the sources."""
+    return list(package.rglob("*.nb?"))
+
+
+@pytest.mark.parametrize("damaged", [b"", b"short", None], ids=["empty", "short", "one byte"])
+@pytest.mark.parametrize("which", [0, 1], ids=["code", "index"])
+def test_what_is_damaged_is_compiled_and_kept_anew(package, which, damaged):
+    run(package)
+    path = kept(package)[which]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:] if damaged is None else damaged)
+    assert run(package) == COMPILED
+    assert run(package) == KEPT
+
+
+def test_code_that_was_made_for_other_arguments_is_not_run(package):
+    run(package)
+    code, _ = kept(package)
+    whole = code.read_bytes()
+    run(package, RUN.replace("2.0", "2"))
+    other = code.with_name(code.name.replace(".1.nbc", ".2.nbc"))
+    other.write_bytes(whole)
+    assert run(package, RUN.replace("2.0", "2")) == ["7", "0", "True"]
+    assert run(package, RUN.replace("2.0", "2")) == ["7", "1", "False"]
+
+
+def test_a_folder_that_was_removed_meanwhile_is_made_again(package):
+    assert run(package, REMOVED + WARNED) == NUMBERS
+    assert run(package) == KEPT
+
+
+def test_what_cannot_be_kept_is_said_once_and_changes_no_number(package):
+    found = run(package, FULL + WARNED)
+    home = package.parents[1] / "cache" / "fedworth"
+    assert found[:3] == NUMBERS
+    said = " ".join(found[3:])
+    assert said.startswith(f"{home}: machine code cannot be kept there (File too large), so ")
+    assert said.count(str(home)) == 1
+    assert said.endswith("name another folder by XDG_CACHE_HOME")
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="elsewhere numba chooses the folder")
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "NUMBA_CACHE_DIR"])
+def test_where_a_file_stands_for_the_folder_nothing_is_written_among_the_sources(package, tmp_path, variable):
+    (tmp_path / "file").touch()
+    found = run(package, WARNED, **{variable: str(tmp_path / "file")})
+    assert found[:3] == NUMBERS
+    assert found[-1] == variable
+    assert beside(package) == []
+
+
+def test_what_was_kept_is_read_where_nothing_more_can_be_written(package):
+    run(package, WARNED)
+    assert run(package, FULL + WARNED) == [*NUMBERS[:2], "1"]
+
+
+def test_folders_are_the_users_alone_however_others_are_made(package):
+    assert run(package, "import os; os.umask(0o002)" + RUN) == COMPILED
+    assert run(package) == KEPT
+    assert beside(package) == []
+
+
+def test_where_nobody_watches_a_warning_is_logged(caplog):
+    caution("something to mend")
+    caution("something to mend")
+    heard: list[str] = []
+    with warned(heard.append):
+        caution("something to mend")
+        caution("something to mend")
+    assert [record.message for record in caplog.records] == heard == ["something to mend"]

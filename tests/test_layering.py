@@ -12,7 +12,7 @@ import pytest
 import fedworth
 
 ROOT = Path(fedworth.__file__).parent
-GROUND = ("errors", "names", "arrays", "storage", "notices", "compile", "trail", "colours", "threads")
+GROUND = ("errors", "names", "arrays", "storage", "notices", "machine_code", "compile", "trail", "colours", "threads")
 WAY = (
     "",
     "ledger",

@@ -13,10 +13,11 @@ in the user's folder for such things: whoever installs again, or elsewhere, comp
 
 import gc
 import hashlib
+import io
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -30,7 +31,16 @@ import numba.core.compiler
 import numba.core.runtime.nrt
 import numba.extending
 
-from fedworth.notices import tell
+from fedworth.machine_code import (
+    NAMED,
+    PACKAGE,
+    kernels_folder,
+    kernels_home,
+    kernels_stamp,
+    make_private,
+    not_kept,
+)
+from fedworth.notices import caution, tell
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,7 +58,6 @@ Flags: Any = numba.core.compiler.Flags
 
 
 COMPILING = "compiling kernels, once"
-PACKAGE = Path(__file__).parent
 
 
 def compiled(function: Function) -> Function:
@@ -142,62 +151,104 @@ def _template(dispatcher: Any, args: Any, kws: Any) -> Any:
     return type(dispatcher).get_call_template(dispatcher, *plain)
 
 
+class _Place(caching.UserProvidedCacheLocator):  # type: ignore[misc]
+    """Where a function of this package is kept: in our own folder, or in the one that is named for numba. It is looked
+    for when something is to be kept, not before, and so is the right to write there."""
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> Any:
+        """The place of a function; None, and so numba's own choice, for others, and where neither folder will do."""
+        if PACKAGE not in Path(file).parents:
+            return None
+        found, folder = cls(function, file), kernels_folder()
+        if folder is not None:
+            found._cache_path = str(folder / Path(file).relative_to(PACKAGE).with_suffix(""))
+        return found if folder is not None or os.environ.get(NAMED) else None
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder."""
+        if not os.environ.get(NAMED):
+            make_private(Path(self._cache_path))
+        os.makedirs(self._cache_path, exist_ok=True)
+
+
+class _Placed(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    """What numba keeps of a function, in our place."""
+
+    _locator_classes = (_Place, *caching.CacheImpl._locator_classes)
+
+
+class _Files(caching.IndexDataCacheFile):  # type: ignore[misc]
+    """Numba's files, with a sha256 at their end, and with what the code was made for: a damaged file, or one that two
+    processes wrote at a time, is as one that is not there."""
+
+    def save(self, key: Any, data: Any) -> None:
+        super().save(key, (key, data))
+
+    def load(self, key: Any) -> Any:
+        made_for, data = super().load(key) or (None, None)
+        return data if made_for == key else None
+
+    def _load_index(self) -> Any:
+        return super()._load_index() if _is_whole(self._index_path) else {}
+
+    def _load_data(self, name: str) -> Any:
+        return super()._load_data(name) if _is_whole(self._data_path(name)) else None
+
+    @contextmanager
+    def _open_for_write(self, path: str) -> Iterator[io.BytesIO]:
+        with super()._open_for_write(path) as file:
+            room = io.BytesIO()
+            yield room
+            file.write(room.getvalue() + hashlib.sha256(room.getvalue()).digest())
+
+
+def _is_whole(path: str) -> bool:
+    """Whether a file is there, and ends with the sha256 of what stands before."""
+    with suppress(OSError):
+        data = Path(path).read_bytes()
+        return data[-32:] == hashlib.sha256(data[:-32]).digest()
+    return False
+
+
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     """Machine code on disk. To load it needs nothing of what numba knows of Python and numpy, which takes a tenth of a
-    short run to gather; numba gathers it again before it compiles."""
+    short run to gather; numba gathers it again before it compiles. Whatever goes wrong costs time, and no number."""
+
+    _impl_class = _Placed
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self.cache_path, self._impl.filename_base, kernels_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         memory.initialize(target_context)
-        with self._guard_against_spurious_io_errors():
+        with suppress(Exception):
             return self._load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            self._save_overload(sig, data)
+        except Exception as error:
+            caution(not_kept(Path(self.cache_path), error))
+
+
+class _Unkept(caching.NullCache):  # type: ignore[misc]
+    """In a cache's stead where there can be no folder; it says so when something would have been kept."""
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+
+    def save_overload(self, *_: Any) -> None:
+        caution(not_kept(kernels_home(), self._error))
 
 
 def _kernel_cache(function: Callable[..., Any]) -> Any:
     """Numba's cache for a function, by our own stamp in place of the file's, and in our own folder if there is one."""
-    found = _KernelCache(function)
-    source, folder = Path(function.__code__.co_filename), kernels_folder()
-    path = found.cache_path
-    if folder is not None and PACKAGE in source.parents:
-        path = str(folder / source.relative_to(PACKAGE).with_suffix(""))
-        os.makedirs(path, mode=0o700, exist_ok=True)
-    found._cache_file = caching.IndexDataCacheFile(path, found._impl.filename_base, kernels_stamp())
-    return found
-
-
-@cache
-def kernels_folder() -> Path | None:
-    """Where the machine code of these very sources is kept for a user.
-
-    None, and so numba's own choice, if NUMBA_CACHE_DIR names a place, or if anybody else could write there: what is
-    read from disk is run as it is.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.environ.get("NUMBA_CACHE_DIR") or not hasattr(os, "getuid") or not os.path.isabs(home):
-        return None
-    folder = Path(home) / "fedworth" / kernels_stamp()[:16]
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        is_own = all(_is_own(part) for part in (folder, folder.parent)) and os.access(folder, os.W_OK)
-    except OSError:
-        return None
-    return folder if is_own else None
-
-
-def _is_own(folder: Path) -> bool:
-    """Whether a folder is the user's, and nobody else may write to it."""
-    found = folder.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & 0o022
-
-
-@cache
-def kernels_stamp() -> str:
-    """The sha256 of every source of this package that has to do with kernels: those that name this module."""
-    digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        source = path.read_bytes()
-        if b"fedworth.compile" in source or path == Path(__file__):
-            digest.update(path.name.encode() + hashlib.sha256(source).digest())
-    return digest.hexdigest()
+        return _KernelCache(function)
+    except OSError as error:
+        return _Unkept(error)
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

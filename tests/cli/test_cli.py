@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import COMMANDS, main, parser
+from fedworth.errors import UsageError
+from fedworth.notices import caution
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.matrix_file import load_utilities
 
@@ -428,3 +430,14 @@ def test_the_plain_loop_sees_the_same_but_for_rounding(run_folder, tmp_path):
         assert main(["observe", ledger, "--oracle", oracle, "--out", str(tmp_path / f"{oracle}.npz")]) == 0
     fast, loop = (load_utilities(tmp_path / f"{oracle}.npz") for oracle in ("fast", "loop"))
     np.testing.assert_allclose(fast.utilities, loop.utilities, rtol=0, atol=1e-6)
+
+
+def test_what_a_command_is_warned_of_meanwhile_is_said_once(tmp_path, capsys, monkeypatch):
+    def simulate(*_, **__):
+        caution("a folder is full")
+        caution("a folder is full")
+        raise UsageError("no more")
+
+    monkeypatch.setattr("fedworth.federation.simulation.simulate.simulate", simulate)
+    assert main(["simulate", "--out", str(tmp_path / "ledger")]) == 2
+    assert capsys.readouterr().err.splitlines()[:2] == ["warning: a folder is full", "error: no more"]

@@ -54,6 +54,7 @@ def test_what_needs_no_numbers_loads_no_library(arguments, code):
         "fedworth",
         "fedworth.errors",
         "fedworth.names",
+        "fedworth.notices",
     }
 
 

@@ -19,8 +19,9 @@ from fedworth import errors
 from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
 from fedworth.cli.arguments import Parser, Wrapped, parse, wants_json
 from fedworth.cli.results import check, compare, interactions, rewards, statement
-from fedworth.cli.show import whole_words
+from fedworth.cli.show import warn, whole_words
 from fedworth.errors import FedworthError, MachineError, UsageError
+from fedworth.notices import warned
 
 SELDOM = 100_000
 """Objects made before Python looks for garbage: imports make a million that stay (a tenth of a start, measured)."""
@@ -105,7 +106,8 @@ def main(argv: list[str] | None = None) -> int:
     def act() -> None:
         args, usage = parse(parser(), given)
         try:
-            args.action(args)
+            with warned(lambda what: warn([what])):
+                args.action(args)
         except UsageError as error:
             error.add_note(usage)
             raise
