@@ -224,6 +224,27 @@ def test_folders_are_the_users_alone_however_others_are_made(package):
     assert beside(package) == []
 
 
+def test_code_of_other_sources_is_removed_once_nobody_used_it_for_a_month(package):
+    run(package)
+    home = package.parents[1] / "cache" / "fedworth"
+    (first,) = home.iterdir()
+    for name in ("0123456789abcdef", "fedcba9876543210", "mine"):
+        shutil.copytree(first, home / name)
+    (home / "fedcba9876543210" / "own_caller" / "note.txt").touch()
+    (home / "file").touch()
+    (home / "aaaaaaaaaaaaaaaa").symlink_to(home / "mine")
+    for path in home.iterdir():
+        os.utime(path, (0, 0))
+    assert run(package) == KEPT  # now its folder is in use again
+    assert (home / "0123456789abcdef").is_dir()
+    (package / "own_helper.py").write_text(SOURCES["own_helper.py"] + "# another stamp")
+    assert run(package) == COMPILED
+    assert {path.name for path in home.iterdir()} >= {first.name, "fedcba9876543210", "mine", "file"}
+    assert not (home / "0123456789abcdef").exists()
+    assert [path.name for path in (home / "fedcba9876543210").rglob("*")] == ["own_caller", "note.txt"]
+    assert list((home / "mine").rglob("*.nbc"))
+
+
 def test_where_nobody_watches_a_warning_is_logged(caplog):
     caution("something to mend")
     caution("something to mend")

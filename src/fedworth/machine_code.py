@@ -8,11 +8,20 @@ The stamp is that of all sources with kernels. What is read from disk is run as 
 import errno
 import hashlib
 import os
+import re
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 NAMED, HOME = "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"
+UNUSED = 30 * 86_400
+"""Seconds after which the machine code of other sources is taken for forgotten."""
+
+_STAMP = re.compile(r"[0-9a-f]{16}")
+_CODE = re.compile(r"\.nb[ci](\.tmp\.[0-9a-f]+)?$")
+"""What numba calls its files, and what a killed process leaves of them."""
 
 
 @cache
@@ -25,8 +34,10 @@ def kernels_folder() -> Path | None:
     if os.environ.get(NAMED) or not hasattr(os, "getuid") or not home.is_absolute():
         return None
     folder = home / kernels_stamp()[:16]
+    is_new = not folder.is_dir()
     make_private(folder)
     if _is_own(folder) and _is_own(home):
+        _tidy(home, folder, is_new=is_new)
         return folder
     if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
@@ -49,6 +60,25 @@ def _is_own(folder: Path) -> bool:
     """Whether a folder is the user's, and nobody else may write to it."""
     found = folder.stat()
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _tidy(home: Path, folder: Path, *, is_new: bool) -> None:
+    """Note that a folder is in use; if it is a new one, remove those of other stamps that nobody used for a month."""
+    with suppress(OSError):
+        os.utime(folder)
+        for other in home.iterdir() if is_new else ():
+            is_ours = _STAMP.fullmatch(other.name) and not other.is_symlink()
+            if is_ours and time.time() - other.stat().st_mtime > UNUSED:
+                _remove_code(other)
+
+
+def _remove_code(folder: Path) -> None:
+    """Remove machine code, and the folders that are empty without it; whatever else lies there stays."""
+    for place, _, names in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            for name in filter(_CODE.search, names):
+                os.unlink(os.path.join(place, name))
+            os.rmdir(place)
 
 
 @cache
