@@ -58,6 +58,39 @@ def test_what_needs_no_numbers_loads_no_library(arguments, code):
     }
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "run --copy 3 --out x",
+        "run --clients 4 --copy 9=0 --out x",
+        "run --rounds 0 --out x",
+        "run --noise step:2 --out x",
+        "run --hidden 0 --out x",
+        "run --local-epochs 0 --out x",
+        "run --schedule proposition-2 --out x",
+        "run --sampler stratified --out x",
+        "run --rank auto --penalty 1 --out x",
+        "simulate --clients 0 --out x",
+        "simulate --batch-size 0 --out x",
+        "simulate --flips 0.1,0.2 --out x",
+        "observe ledger --no-fedsv --out x",
+        "complete utilities.npz --completion kernel --held-out --out x",
+        "complete utilities.npz --rank auto --penalty 1 --out x",
+        "watch ledger --sampler stratified",
+        "report ledger --sampler stratified",
+        "check ledger --rank auto --penalty 1",
+        "compare one two --methods all",
+        "theory observation-1 --clients 10 --participants 3 --rounds 0",
+        "theory rank-bound --lipschitz 1 --smoothness 1 --epsilon 0.1",
+        "reproduce figure-1 --jobs 0",
+    ],
+)
+def test_values_that_no_command_can_use_are_refused_before_a_library_is_loaded(arguments):
+    found, modules = loaded(*arguments.split())
+    assert found == 2
+    assert {name.split(".")[0] for name in modules} - sys.stdlib_module_names == {"fedworth"}
+
+
 def test_a_run_on_a_perceptron_loads_no_compiler_of_torch(tmp_path):
     sizes = ["--rounds", "2", "--clients", "4", "--copy", "none", "--no-truth"]
     code, modules = loaded("run", *sizes, "--out", str(tmp_path / "run"))

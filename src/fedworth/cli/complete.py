@@ -9,6 +9,7 @@ from fedworth.cli.options import (
     add_completion_options,
     add_data_option,
     add_seed_option,
+    check_factors,
     chosen_settings,
     command,
     name,
@@ -67,6 +68,10 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--completion {kind}: expected --ledger beside it; from utilities alone factors or a kernel are made"
         )
+    if args.held_out and kind != "factors":
+        raise UsageError(HOLDS_OUT)
+    if kind == "factors":
+        check_factors(args)
     from fedworth.completion.completion_file import save_completion
     from fedworth.completion.coverage import coverage
     from fedworth.report.tables import completion_table
@@ -113,8 +118,6 @@ def _by_factors(
 def _by_kernel(
     args: argparse.Namespace, matrix: "UtilityMatrix"
 ) -> "tuple[Completion, dict[str, Any], tuple[str, ...]]":
-    if args.held_out:
-        raise UsageError(HOLDS_OUT)
     if args.ledger is None:
         from fedworth.completion.by_kernel import complete_by_kernel
 
@@ -137,8 +140,6 @@ def _by_models(
     from fedworth.ledger.ledger import open_ledger
     from fedworth.utility.choices import oracle_named
 
-    if args.held_out:
-        raise UsageError(HOLDS_OUT)
     ledger = open_ledger(args.ledger).without(matrix.left_out)
     oracle = oracle_named(args.oracle, task_for(ledger, args.task, data_folder=args.data), args.measure)
     with progress_bars() as progress:

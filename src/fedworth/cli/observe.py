@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import add_data_option, add_seed_option, command, name, plan_settings, real, whole
+from fedworth.cli.options import add_data_option, add_seed_option, check_plan, command, name, plan_settings, real, whole
 from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.cli.valuing import add_measuring_options, add_without_option
 from fedworth.errors import UsageError
@@ -139,6 +139,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise UsageError("--until-error and --until-ranked: expected --permutations M beside them, the most to measure")
     if args.no_cache and (args.until_error is not None or args.until_ranked):
         raise UsageError("--until-error and --until-ranked build on the cache; leave out --no-cache")
+    check_plan(args, with_fedsv=not args.no_fedsv)
 
 
 def _routes(oracle: "Oracle") -> str | None:

@@ -87,15 +87,20 @@ def add_kind_option(parser: argparse.ArgumentParser) -> None:
 
 def factor_settings(args: argparse.Namespace) -> "FactorSettings":
     """The completion asked for; with `--rank auto` the rank is yet to be chosen."""
+    check_factors(args)
     from fedworth.completion.complete import FactorSettings
 
     max_sweeps = FactorSettings().max_sweeps if args.max_sweeps is None else args.max_sweeps
     relative = 0.01 if args.relative_penalty is None else args.relative_penalty
     if is_auto(args):
-        if args.penalty is not None or args.relative_penalty is not None:
-            raise UsageError("--rank auto chooses the penalty too; leave out --penalty and --relative-penalty")
         return FactorSettings(penalty_kind=args.penalty_kind, max_sweeps=max_sweeps)
     return FactorSettings(rank_of(args.rank), args.penalty, relative, args.penalty_kind, max_sweeps)
+
+
+def check_factors(args: argparse.Namespace) -> None:
+    """Refuse options of a completion by factors that contradict each other."""
+    if is_auto(args) and (args.penalty is not None or args.relative_penalty is not None):
+        raise UsageError("--rank auto chooses the penalty too; leave out --penalty and --relative-penalty")
 
 
 def is_auto(args: argparse.Namespace) -> bool:
@@ -189,12 +194,17 @@ def add_permutations_option(parser: argparse.ArgumentParser) -> None:
 
 def plan_settings(args: argparse.Namespace, *, with_fedsv: bool = True) -> "PlanSettings":
     """The plan asked for."""
+    check_plan(args, with_fedsv=with_fedsv)
     from fedworth.utility.planning.choose import PlanSettings
     from fedworth.utility.planning.plan import DEFAULT_SAMPLER
 
+    return PlanSettings(args.permutations, args.sampler or DEFAULT_SAMPLER, with_fedsv)
+
+
+def check_plan(args: argparse.Namespace, *, with_fedsv: bool = True) -> None:
+    """Refuse options of a plan without the one that they need."""
     if args.permutations is None and (args.sampler or not with_fedsv):
         raise UsageError("--sampler and --no-fedsv: expected --permutations beside them")
-    return PlanSettings(args.permutations, args.sampler or DEFAULT_SAMPLER, with_fedsv)
 
 
 def permutations_of(text: str) -> int | Literal["auto"]:

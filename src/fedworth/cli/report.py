@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedworth.cli.options import add_data_option, add_seed_option, command
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, show_table, warn
-from fedworth.cli.valuing import add_valuing_options, add_without_option, valuing_settings
+from fedworth.cli.valuing import add_valuing_options, add_without_option, check_valuing, valuing_settings
 from fedworth.errors import ArtefactError, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Make or read the report, write its files, show it."""
+    check_valuing(args)
     from fedworth.ledger.manifest import is_ledger
     from fedworth.report.files import read_rewards, write_report
 

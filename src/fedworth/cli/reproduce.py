@@ -51,6 +51,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Run the studies, and show what they found."""
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
     from fedworth.report.tables import Table
     from fedworth.studies.reproduce import PAGES, Request, reproduce, requests_for
     from fedworth.studies.trials.settings import seeds_from
@@ -58,8 +60,6 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.utility.choices import device_named
     from fedworth.utility.fast import n_processors
 
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
     seeds = seeds_from(args.seeds) if args.seeds else ()
     device_named(args.device)
     request = Request(checked_name("scale", args.scale), tuple(args.dataset), seeds, args.as_far_as_run)

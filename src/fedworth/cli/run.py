@@ -35,9 +35,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Run all stages, and show the report."""
+    simulation, valuing = simulation_settings(args), valuing_settings(args)
     from fedworth.pipeline.run import RunSettings, run
 
-    settings = RunSettings(simulation_settings(args), valuing_settings(args), args.device)
+    settings = RunSettings(simulation, valuing, args.device)
     with progress_bars() as progress:
         report = run(settings, args.out, data_folder=args.data, resume=args.resume, progress=progress)
     show_report(report, sorted(path for path in args.out.iterdir()), as_json=args.json)

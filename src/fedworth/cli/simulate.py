@@ -136,10 +136,10 @@ def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
 
 def run(args: argparse.Namespace) -> None:
     """Simulate, and say what was written."""
+    settings = simulation_settings(args)
     from fedworth.federation.simulation.simulate import simulate
     from fedworth.pipeline.report_on import UNHEARD
 
-    settings = simulation_settings(args)
     with progress_bars() as progress:
         ledger = simulate(settings, args.out, data_folder=args.data, resume=args.resume, progress=progress)
     warn([] if settings.everyone_heard else [UNHEARD])

@@ -89,10 +89,10 @@ def _add_fairness(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def observation(args: argparse.Namespace) -> None:
     """Print P(|s_i − s_j| ≥ sδ) for every s."""
-    from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
-
     if args.rounds < 1:
         raise UsageError(f"--rounds {args.rounds}: expected 1 or more")
+    from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
+
     setting = (args.clients, args.participants, args.rounds)
     rows = [
         {"s": s, "bound": unfairness_bound(*setting, s), "chance": unfairness_chance(*setting, s, args.sigma)}
@@ -105,18 +105,18 @@ def observation(args: argparse.Namespace) -> None:
 
 def rank_bound(args: argparse.Namespace) -> None:
     """Print Proposition 1 for a recorded run, or Proposition 2."""
+    if args.convexity is not None and (args.rounds is None or args.clients is None):
+        raise UsageError("Proposition 2 needs --rounds and --clients")
+    if args.convexity is None and args.ledger is None:
+        raise UsageError("Proposition 1 needs --ledger, Proposition 2 --convexity: give one of them")
     from fedworth.theory.rank_bounds import rank_bound_lipschitz, rank_bound_strongly_convex
 
     constants = {"lipschitz": args.lipschitz, "smoothness": args.smoothness, "epsilon": args.epsilon}
     if args.convexity is not None:
-        if args.rounds is None or args.clients is None:
-            raise UsageError("Proposition 2 needs --rounds and --clients")
         shape = {"n_rounds": args.rounds, "n_clients": args.clients}
         bound = rank_bound_strongly_convex(mu=args.convexity, **constants, **shape)
         _show("Proposition 2", {**constants, **shape, "convexity": args.convexity}, [{"bound": bound}], args)
         return
-    if args.ledger is None:
-        raise UsageError("Proposition 1 needs --ledger, Proposition 2 --convexity: give one of them")
     measured = _measured(args.ledger)
     bound = rank_bound_lipschitz(**constants, **measured)
     _show("Proposition 1", {**constants, **measured}, [{"bound": bound}], args)

@@ -9,6 +9,8 @@ from fedworth.cli.options import (
     add_kind_option,
     add_permutations_option,
     add_unseen_option,
+    check_factors,
+    check_plan,
     factor_settings,
     is_auto,
     name,
@@ -51,8 +53,15 @@ def add_without_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_valuing(args: argparse.Namespace) -> None:
+    """Refuse options that contradict each other, before anything heavy is imported."""
+    check_plan(args)
+    check_factors(args)
+
+
 def valuing_settings(args: argparse.Namespace) -> "ValuingSettings":
     """The settings that the options ask for."""
+    check_valuing(args)
     from fedworth.pipeline.stages import ValuingSettings
 
     return ValuingSettings(

@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("--rank auto would choose anew after each round; give watch a rank")
     if not 0 <= args.every <= LONGEST:
         raise UsageError(f"--every {args.every}: expected from 0 to {LONGEST:g} seconds")
-    from fedworth.federation.task_file import task_for
-    from fedworth.pipeline.watch import update
-
     settings, place = valuing_settings(args), args.ledger if args.ledger.name else args.ledger.resolve()
     if not place.name:
         raise UsageError(f"{args.ledger}: expected the folder of a ledger")
+    from fedworth.federation.task_file import task_for
+    from fedworth.pipeline.watch import update
+
     folder = args.out or place.with_name(place.name + ".watch")
     task, n_checked = None, 0
     for ledger in _growing(args.ledger, args.every, once=args.once):

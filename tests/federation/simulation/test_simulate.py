@@ -13,11 +13,12 @@ import torch.nn.functional as F
 
 from fedworth.errors import ArtefactError, DataError
 from fedworth.federation.simulation import training
+from fedworth.federation.simulation.local import LocalTraining
 from fedworth.federation.simulation.models import ModelSpec, build_model
 from fedworth.federation.simulation.schedule import Schedule
 from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.federation.simulation.simulate import Federation, average, participants_of, run_rounds, simulate, task_of
-from fedworth.federation.simulation.training import ClientData, LocalTraining
+from fedworth.federation.simulation.training import ClientData
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger

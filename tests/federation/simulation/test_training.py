@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from fedworth.errors import ModelError, UsageError
 from fedworth.federation.data.dataset import Samples
 from fedworth.federation.simulation import training
+from fedworth.federation.simulation.local import LocalTraining
 from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
-from fedworth.federation.simulation.training import ClientData, LocalTraining, client_data, train_clients
+from fedworth.federation.simulation.training import ClientData, batches_of, client_data, train_clients
 from fedworth.ledger.ledger import Model
 
 LOCALS = {
@@ -64,7 +65,7 @@ def by_hand(kind: str, data: ClientData, local: LocalTraining, *, rate: float = 
     """The slow obvious reference: a module, its gradient, a step; nothing shared with the code under test but
     the order of the batches."""
     module = build_model(KINDS[kind], seed=1)
-    for step in local.batches(len(data), seed=0, round_index=0):
+    for step in batches_of(local, len(data), seed=0, round_index=0):
         loss = F.cross_entropy(module(data.inputs[step]), data.labels[step])
         gradients = torch.autograd.grad(loss, list(module.parameters()))
         with torch.no_grad():
@@ -175,7 +176,7 @@ def test_batches_depend_on_the_seed_and_the_round_alone():
     local = LocalTraining(n_steps=4, batch_size=8)
 
     def order(**changes):
-        return np.concatenate(local.batches(20, **{"seed": 0, "round_index": 0, **changes})).tolist()
+        return np.concatenate(batches_of(local, 20, **{"seed": 0, "round_index": 0, **changes})).tolist()
 
     assert order() == order()
     assert order() != order(seed=1)
@@ -184,7 +185,7 @@ def test_batches_depend_on_the_seed_and_the_round_alone():
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 3))
 def test_an_epoch_shows_every_sample_once(n_samples, batch_size, n_epochs):
-    steps = LocalTraining(None, n_epochs, batch_size).batches(n_samples, seed=0, round_index=0)
+    steps = batches_of(LocalTraining(None, n_epochs, batch_size), n_samples, seed=0, round_index=0)
     assert len(steps) == n_epochs * -(-n_samples // batch_size)
     assert all(1 <= len(step) <= batch_size for step in steps)
     shown = np.concatenate(steps).reshape(n_epochs, n_samples)
@@ -192,13 +193,13 @@ def test_an_epoch_shows_every_sample_once(n_samples, batch_size, n_epochs):
 
 
 def test_epochs_are_shuffled_anew():
-    first, second = np.split(np.concatenate(LocalTraining(None, 2, 4).batches(20, seed=0, round_index=0)), 2)
+    first, second = np.split(np.concatenate(batches_of(LocalTraining(None, 2, 4), 20, seed=0, round_index=0)), 2)
     assert first.tolist() != second.tolist()
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 50)))
 def test_as_many_steps_are_taken_as_were_asked_for(n_samples, n_steps, batch_size):
-    assert len(LocalTraining(n_steps, None, batch_size).batches(n_samples, seed=0, round_index=0)) == n_steps
+    assert len(batches_of(LocalTraining(n_steps, None, batch_size), n_samples, seed=0, round_index=0)) == n_steps
 
 
 def test_equal_samples_have_equal_fingerprints_and_other_labels_another():

@@ -31,6 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Check, and show one page."""
+    settings = valuing_settings(args)
     from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.checking import check_values
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     ledger = open_ledger(folder if folder.is_dir() else args.ledger)
     task = task_for(ledger, args.task, data_folder=args.data)
     with progress_bars() as progress:
-        made = check_values(ledger, task, valuing_settings(args), progress=progress)
+        made = check_values(ledger, task, settings, progress=progress)
     if args.json:
         show_json(made.document())
     else:

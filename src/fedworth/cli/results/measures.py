@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedworth.cli.options import plan_settings
+from fedworth.cli.options import check_plan, plan_settings
 from fedworth.cli.show import progress_bars, show_json, show_lines, show_table
 from fedworth.errors import UsageError
 
@@ -20,13 +20,14 @@ LEGEND = (
 
 def compare_on_ledger(args: argparse.Namespace) -> None:
     """Value one ledger by each measure, and show them side by side."""
+    if len(args.runs) != 1:
+        raise UsageError(f"--methods values one ledger: found {len(args.runs)} of them, expected one RUN")
+    check_plan(args)
     from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.measures import EVERYDAY, compare_measures
     from fedworth.pipeline.stages import ValuingSettings
 
-    if len(args.runs) != 1:
-        raise UsageError(f"--methods values one ledger: found {len(args.runs)} of them, expected one RUN")
     folder = args.runs[0]
     ledger = open_ledger(folder / "ledger" if (folder / "ledger").is_dir() else folder)
     settings = ValuingSettings(

@@ -5,8 +5,8 @@ from typing import Any, get_type_hints
 
 from fedworth.errors import UsageError, unknown_name
 from fedworth.federation.simulation.bounds import MOST_CLIENTS, MOST_ROUNDS, fits
+from fedworth.federation.simulation.local import LocalTraining
 from fedworth.federation.simulation.schedule import Schedule
-from fedworth.federation.simulation.training import LocalTraining
 from fedworth.names import Aggregation, DatasetName, Dtype, ModelName, PartitionName, ScheduleName, checked_name
 
 LATER = {"copies_shuffled"}

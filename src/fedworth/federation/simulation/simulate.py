@@ -21,13 +21,14 @@ from fedworth.arrays import stream
 from fedworth.errors import ArtefactError, DataError
 from fedworth.federation.data.dataset import Dataset, Samples
 from fedworth.federation.data.datasets import load_dataset
+from fedworth.federation.simulation.local import LocalTraining
 from fedworth.federation.simulation.models import DTYPES, ModelSpec, build_model, state_of
 from fedworth.federation.simulation.noise import flipped_labels, noisy_features
 from fedworth.federation.simulation.partition import distinct_clients, divide
 from fedworth.federation.simulation.schedule import Schedule
 from fedworth.federation.simulation.settings import SimulationSettings, settings_from
 from fedworth.federation.simulation.threads import fitting_threads
-from fedworth.federation.simulation.training import ClientData, LocalTraining, client_data, train_clients
+from fedworth.federation.simulation.training import ClientData, client_data, train_clients
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.manifest import is_ledger

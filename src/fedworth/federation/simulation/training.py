@@ -19,43 +19,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedworth.arrays import Indices, stream
-from fedworth.errors import ModelError, UsageError
+from fedworth.errors import ModelError
 from fedworth.federation.copies import copied
 from fedworth.federation.data.dataset import Samples
-from fedworth.federation.simulation.bounds import MOST_STEPS
+from fedworth.federation.simulation.local import LocalTraining
 from fedworth.federation.simulation.models import state_of
 from fedworth.federation.simulation.side_by_side import is_perceptron, slopes
 from fedworth.ledger.ledger import Model, check_finite
-
-
-@dataclass(frozen=True, slots=True)
-class LocalTraining:
-    """How much a client trains in a round: so many steps or so many epochs, in batches or on everything."""
-
-    n_steps: int | None = 1
-    n_epochs: int | None = None
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        amounts = [amount for amount in (self.n_steps, self.n_epochs) if amount is not None]
-        if len(amounts) != 1 or not 1 <= amounts[0] <= MOST_STEPS:
-            found = f"{self.n_steps} steps, {self.n_epochs} epochs"
-            raise UsageError(f"local training: {found}; expected one of the two, from 1 to {MOST_STEPS:,}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError(f"local training: batch size {self.batch_size}, expected 1 or more, or none for all")
-
-    def batches(self, n_samples: int, *, seed: int, round_index: int) -> list[Indices]:
-        """The samples of each step, in order."""
-        size = self.batch_size or n_samples
-        n_per_epoch = math.ceil(n_samples / size)
-        n_steps = self.n_steps or (self.n_epochs or 0) * n_per_epoch
-        if size >= n_samples:
-            return [np.arange(n_samples)] * n_steps
-        steps: list[Indices] = []
-        for epoch in range(math.ceil(n_steps / n_per_epoch)):
-            order = stream(seed, "batches", round_index, epoch).permutation(n_samples)
-            steps += np.split(order, range(size, n_samples, size))
-        return steps[:n_steps]
 
 
 @dataclass(frozen=True)
@@ -77,6 +47,20 @@ def client_data(samples: Samples, dtype: torch.dtype) -> ClientData:
     return ClientData(inputs, torch.from_numpy(samples.labels), digest.hexdigest())
 
 
+def batches_of(local: LocalTraining, n_samples: int, *, seed: int, round_index: int) -> list[Indices]:
+    """The samples of each step, in order."""
+    size = local.batch_size or n_samples
+    n_per_epoch = math.ceil(n_samples / size)
+    n_steps = local.n_steps or (local.n_epochs or 0) * n_per_epoch
+    if size >= n_samples:
+        return [np.arange(n_samples)] * n_steps
+    steps: list[Indices] = []
+    for epoch in range(math.ceil(n_steps / n_per_epoch)):
+        order = stream(seed, "batches", round_index, epoch).permutation(n_samples)
+        steps += np.split(order, range(size, n_samples, size))
+    return steps[:n_steps]
+
+
 def train_clients(
     module: nn.Module,
     start: Model,
@@ -94,7 +78,7 @@ def train_clients(
     trained again, since the same sums in a batch of another size may round otherwise.
     """
     distinct = {c.fingerprint: c for c in clients if c.fingerprint not in trained}
-    orders = {n: local.batches(n, seed=seed, round_index=round_index) for n in {len(c) for c in clients}}
+    orders = {n: batches_of(local, n, seed=seed, round_index=round_index) for n in {len(c) for c in clients}}
     if is_perceptron(module):
         for group in _of_like_size(list(distinct.values())):
             models = _train_side_by_side(module, start, group, [orders[len(c)] for c in group], learning_rate)
