@@ -153,6 +153,7 @@ CASES = {
     "MLP 300-128-17, ReLU": Case(_mlp(300, 128, 17, activation=nn.ReLU), _numbers(300), 17, 4000, 1023, 17),
     "MLP 300-128-17, GELU": Case(_mlp(300, 128, 17, activation=nn.GELU), _numbers(300), 17, 4000, 1023, 8),
     "MLP 90-64-64-5, tanh": Case(_mlp(90, 64, 64, 5, activation=nn.Tanh), _numbers(90), 5, 4000, 1023, 4),
+    "MLP 300-128-17, ELU": Case(_mlp(300, 128, 17, activation=nn.ELU), _numbers(300), 17, 4000, 127, 1),
     "attention block": Case(Attention, _numbers(128), 10, 2000, 64, 2),
     "text, GRU": Case(lambda: Text(nn.GRU(32, 32, batch_first=True)), _tokens, 4, 1000, 32, 1),
     "text, LSTM": Case(lambda: Text(nn.LSTM(32, 32, batch_first=True)), _tokens, 4, 1000, 32, 1),

@@ -50,6 +50,14 @@ def test_sections_give_the_logits_of_mixed_models_one_by_one_or_together(name, s
             torch.testing.assert_close(of_coalition, expected, rtol=0, atol=1e-10)
 
 
+def test_averaged_prefixes_are_rows_of_samples_as_what_follows_wants_them():
+    task, _, models, sections = sectioned("tanh", dtype=torch.float32)
+    (batch,) = sample_batches(sections, models.origin, task.inputs, task.labels, len(task.labels))
+    (shared,) = Prefix(sections, models.everybody, images=False).shared(batch)
+    assert shared.origin.is_contiguous()
+    assert all(prefix.is_contiguous() for prefix in combined(ROWS, shared.origin, shared.differences))
+
+
 @pytest.mark.parametrize("room", [1 << 28, 1000])
 def test_a_test_set_gone_through_in_parts_gives_the_same(monkeypatch, room):
     monkeypatch.setattr(affine, "PREFIX_BYTES", room)
@@ -95,6 +103,19 @@ def test_mixtures_keep_the_order_of_memory(shape):
         torch.testing.assert_close(mixed, total)
         if len(shape) == 4:
             assert mixed.stride() == channels_last(mixed).stride()
+
+
+@pytest.mark.parametrize("n_numbers", [1, 17, 1024, 2500])
+def test_a_mixture_is_one_sum_in_the_order_of_the_clients_whatever_is_mixed_with_it(n_numbers):
+    generator = torch.Generator().manual_seed(0)
+    origin, differences = torch.randn(n_numbers, generator=generator), torch.randn(5, n_numbers, generator=generator)
+    found = combined(ROWS, origin, differences)
+    for row, mixed in zip(ROWS, found, strict=True):
+        total = origin.numpy().copy()
+        for k in np.flatnonzero(row):
+            total += np.float32(row[k]) * differences[k].numpy()
+        np.testing.assert_allclose(mixed.numpy(), total, rtol=0, atol=1e-6)
+        assert combined(row[None], origin, differences)[0].numpy().tobytes() == mixed.numpy().tobytes()
 
 
 def test_one_channel_is_laid_out_as_innermost():
