@@ -135,6 +135,22 @@ def test_a_recurrent_layer_costs_its_weights_at_every_step(layer, n_gates):
     assert 2 * 20 * n_weights < cost < 4 * 20 * n_weights
 
 
+@pytest.mark.parametrize(("cell", "n_gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3), (nn.RNNCell, 1)])
+def test_a_recurrent_cell_costs_its_weights(cell, n_gates):
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = cell(8, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            state = self.body(x)
+            return self.head(state[0] if isinstance(state, tuple) else state)
+
+    graph = export(Reader(), torch.randn(4, 8)).graph_module.graph
+    n_weights = n_gates * 16 * (8 + 16 + 2)
+    assert 2 * n_weights < sum(flops(node) for node in graph.nodes) < 4 * n_weights
+
+
 @pytest.fixture
 def rows_evaluated(monkeypatch):
     """How many models each call of the sections evaluates."""

@@ -20,7 +20,7 @@ from fedworth.utility.fast.graph import Dependence, Dependences, Exported, depen
 from fedworth.utility.fast.mixing import MOST_TOGETHER
 from fedworth.utility.fast.tuning import tune
 
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 PRODUCTS = ("mm", "bmm", "matmul")
 GATE_COST = 30
 """Time of a gate's exponential, in operations of a large product."""
