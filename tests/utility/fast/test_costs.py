@@ -14,14 +14,15 @@ from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast import costs
 from fedworth.utility.fast import oracle as fast_oracle
 from fedworth.utility.fast.affine import qualities
-from fedworth.utility.fast.costs import Kind, Price, cheapest_first, estimate, prices
+from fedworth.utility.fast.costs import Kind, Price, cheapest_first, estimate, loop_batch, prices
 from fedworth.utility.fast.graph import export
 from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.fast.routes import KernelRoute, SectionsRoute
+from fedworth.utility.fast.routes import KernelRoute, LoopRoute, SectionsRoute
 from fedworth.utility.fast.sections import cut, flops, prefix_of
 from fedworth.utility.fast.wanted import wanted_parts
 from fedworth.utility.oracle import LoopOracle
 from fedworth.utility.weighting import mixtures
+from tests.support.tasks import Words, task_with
 from tests.support.zoo import ZOO, round_of, task_of
 
 WANTED = mixtures(coalitions_of(np.arange(5), 5)[1:], np.ones(5), "uniform")
@@ -149,6 +150,25 @@ def test_a_recurrent_cell_costs_its_weights(cell, n_gates):
     graph = export(Reader(), torch.randn(4, 8)).graph_module.graph
     n_weights = n_gates * 16 * (8 + 16 + 2)
     assert 2 * n_weights < sum(flops(node) for node in graph.nodes) < 4 * n_weights
+
+
+@pytest.mark.parametrize(("n_tokens", "room", "size"), [(5, 1 << 24, 1 << 16), (5, 1000, 4), (500, 1000, 1)])
+def test_as_many_samples_go_through_a_module_as_its_tokens_leave_room_for(monkeypatch, n_tokens, room, size):
+    monkeypatch.setattr(costs, "LOOP_BYTES", room if room < 1 << 24 else 4 * 7 * n_tokens << 16)
+    module = Words()
+    assert loop_batch(module, torch.zeros(3, n_tokens, dtype=torch.int64)) == size
+    assert not any(part._forward_hooks for part in module.modules())
+
+
+@pytest.mark.parametrize("room", [1 << 24, 300])
+def test_losses_over_tokens_are_the_plain_loops_in_batches_of_any_size(monkeypatch, room):
+    monkeypatch.setattr(costs, "LOOP_BYTES", room)
+    task = task_with("next-token")
+    round_, oracle = round_of(task.module), FastOracle(task, n_threads=1)
+    assert oracle.utilities(round_, WANTED) == pytest.approx(LoopOracle(task).utilities(round_, WANTED), abs=1e-6)
+    (route,) = oracle._routes.taken()
+    assert isinstance(route, LoopRoute)
+    assert route.batch_size == (512 if room > 300 else 2)
 
 
 @pytest.fixture

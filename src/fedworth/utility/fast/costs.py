@@ -25,10 +25,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from fedworth.utility.fast.mixing import MOST_TOGETHER
 from fedworth.utility.fast.sections import Section, Sections, flops, numbers
@@ -42,6 +44,9 @@ PRODUCT_COST, WRITING_COST = 10.0, 150.0
 
 LOOP_COST, PLAIN_COST = 1.1, 1.2
 """The module's own way takes what folding saves; the plain loop averages in float64."""
+
+LOOP_BYTES = 16 << 20
+"""What the largest value of the module's own way may take for a batch: more is slow to come by and fills the memory."""
 
 SIZE = 384
 """Rows and columns of the product that is measured."""
@@ -95,6 +100,28 @@ def _operations(section: Section | None) -> float:
     """Of a section, for one sample, with what its numbers take."""
     nodes = () if section is None else section.graph_module.graph.nodes
     return _flops(section) + MAKING_COST * sum(numbers(node) for node in nodes if node.op == "call_function")
+
+
+def loop_batch(module: nn.Module, inputs: torch.Tensor) -> int:
+    """How many samples may go through a module together, a power of two."""
+    fits = LOOP_BYTES // (4 * max(1, largest_value(module, inputs[:2])))
+    return 1 << max(0, fits.bit_length() - 1)
+
+
+def largest_value(module: nn.Module, samples: torch.Tensor) -> int:
+    """How many numbers the largest value has that any part of a module gives, for one sample: tokens times classes."""
+    sizes = [1]
+
+    def noted(_: nn.Module, __: Any, given: Any) -> None:
+        sizes.extend(t.numel() for t in tree_leaves(given) if isinstance(t, torch.Tensor))
+
+    hooks = [part.register_forward_hook(noted) for part in module.modules()]
+    try:
+        module(samples)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(sizes) // len(samples)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -26,7 +26,10 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
 from fedworth.federation.copies import copied
+from fedworth.federation.samples import outputs_of
 from fedworth.utility.fast.loosened import FIXED, loosen
+
+NO_MATRIX = "its output is not one matrix of logits"
 
 Dependences = dict[fx.Node, "Dependence"]
 NodeRule = Callable[[fx.Node, Set[int]], bool]
@@ -59,6 +62,8 @@ class Exported:
 def export(module: nn.Module, inputs: torch.Tensor) -> Exported:
     """The graph of a module in eval mode, for batches of any size; of two fixed sizes if torch.export insists."""
     example = inputs[torch.arange(3) % len(inputs)].clone()  # three: torch takes sizes 0 and 1 for constants
+    if not _gives_matrix(module, example):  # seen sooner than a graph is made
+        raise NotExportable(NO_MATRIX)
     try:
         return _checked(_program(module, example, {0: torch.export.Dim("batch", min=1)}))
     except NotExportable as refusal:
@@ -71,6 +76,13 @@ def export(module: nn.Module, inputs: torch.Tensor) -> Exported:
             raise
         few.graph_module.recompile()
         return _checked(few)
+
+
+def _gives_matrix(module: nn.Module, example: torch.Tensor) -> bool:
+    """Whether a module gives one row of logits a sample, as far as it can be run."""
+    with suppress(Exception), torch.inference_mode():
+        return outputs_of(module, {}, example).ndim == 2
+    return True
 
 
 def _program(module: nn.Module, example: torch.Tensor, sizes: dict[int, Any] | None) -> torch.export.ExportedProgram:
@@ -108,7 +120,7 @@ def _checked(program: torch.export.ExportedProgram) -> Exported:
     (*_, last) = program.graph.nodes
     outputs = last.all_input_nodes
     if len(outputs) != 1 or len(signature.user_outputs) != 1 or len(shape_of(outputs[0])) != 2:
-        raise NotExportable("its output is not one matrix of logits")
+        raise NotExportable(NO_MATRIX)
     kinds = (InputKind.PARAMETER, InputKind.BUFFER)
     named = {nodes[i.arg.name]: i.target for i in signature.input_specs if i.kind in kinds and i.target}
     held = {**program.constants, **program.state_dict}

@@ -26,7 +26,7 @@ from fedworth.federation.own_utility import UtilityModule
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
 from fedworth.threads import one_torch_thread
-from fedworth.utility.fast.costs import Kind, cheapest_first, prices
+from fedworth.utility.fast.costs import Kind, cheapest_first, loop_batch, prices
 from fedworth.utility.fast.graph import Exported, NotExportable, export, shape_of
 from fedworth.utility.fast.heads import Head, head_of
 from fedworth.utility.fast.layered import layered
@@ -179,7 +179,8 @@ class Routes:
             if isinstance(sections, Sections) and kind in ("kernel", "prefix", "graph"):
                 yield from self._cut_routes(kind, sections, images)
             elif kind == "loop":
-                yield from _loops(sections if isinstance(sections, str) else CANNOT_BE_CUT, images)
+                why = sections if isinstance(sections, str) else CANNOT_BE_CUT
+                yield from _loops(why, images, loop_batch(self.module, self.task.inputs))
 
     def _cut_routes(self, kind: Kind, sections: Sections, images: bool) -> Iterator[Route]:
         """The route of this kind, if there is one."""
@@ -211,12 +212,16 @@ class Routes:
         refuse_unfit(self.task, origin)
         if self._is_large(varying):
             return f"models differ in {self._bytes(varying) >> 20} MB, more than mixing them otherwise would save"
-        samples = self.task.inputs[:N_SAMPLES]
+        samples = self.task.inputs[: self._n_checked()]
         if rounds_to_half(self.module, origin, samples):
             return HALF_PRECISION
         if not rows_are_alone(self.module, origin, varying, samples):
             return "a sample's logits depend on the batch it is in"
         return ""
+
+    def _n_checked(self) -> int:
+        """How many samples ways are compared on: no more than go through the module together, but two."""
+        return max(2, min(N_SAMPLES, loop_batch(self.module, self.task.inputs)))
 
     def _head(self, sections: Sections) -> Head | None:
         tensors = [t for n, t in sections.exported.constants.items() if n in sections.exported.tensor_names]
@@ -245,7 +250,7 @@ class Routes:
         clients = [part.clients[k] for k in chosen]
         if isinstance(route, PlainRoute):
             return
-        inputs, labels = self.task.inputs[:N_SAMPLES], self.task.labels[:N_SAMPLES]
+        inputs, labels = self.task.inputs[: self._n_checked()], self.task.labels[: self._n_checked()]
         if isinstance(route, LoopRoute):
             varying = frozenset(origin)
             check_loop(self.module, origin, clients, varying, inputs, images=route.images)
@@ -265,11 +270,11 @@ def _copy_of(module: nn.Module) -> tuple[nn.Module, str]:
         return module, f"it cannot be copied ({type(error).__name__}: {reason})"
 
 
-def _loops(why: str, images: bool) -> Iterator[LoopRoute]:
-    """The module itself; without channels-last if it cannot bear it."""
+def _loops(why: str, images: bool, most: int) -> Iterator[LoopRoute]:
+    """The module itself, for `most` samples at once or fewer; without channels-last if it cannot bear it."""
     if images:
-        yield LoopRoute(why, LOOP_IMAGES, True)
-    yield LoopRoute(why, LOOP_BATCH, False)
+        yield LoopRoute(why, min(LOOP_IMAGES, most), True)
+    yield LoopRoute(why, min(LOOP_BATCH, most), False)
 
 
 def _cut_at(sections: Sections) -> str:
