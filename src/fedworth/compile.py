@@ -183,11 +183,11 @@ class _Files(caching.IndexDataCacheFile):  # type: ignore[misc]
     processes wrote at a time, is as one that is not there."""
 
     def save(self, key: Any, data: Any) -> None:
-        super().save(key, (key, data))
+        super().save(key, (repr(key), data))
 
     def load(self, key: Any) -> Any:
         made_for, data = super().load(key) or (None, None)
-        return data if made_for == key else None
+        return data if made_for == repr(key) else None
 
     def _load_index(self) -> Any:
         return super()._load_index() if _is_whole(self._index_path) else {}
@@ -206,8 +206,8 @@ class _Files(caching.IndexDataCacheFile):  # type: ignore[misc]
 def _is_whole(path: str) -> bool:
     """Whether a file is there, and ends with the sha256 of what stands before."""
     with suppress(OSError):
-        data = Path(path).read_bytes()
-        return data[-32:] == hashlib.sha256(data[:-32]).digest()
+        data = memoryview(Path(path).read_bytes())
+        return hashlib.sha256(data[:-32]).digest() == data[-32:]
     return False
 
 
