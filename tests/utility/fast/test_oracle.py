@@ -346,6 +346,18 @@ class Cast(nn.Module):
             return self.layers(x).float()
 
 
+class Adapted(nn.Module):
+    """A backbone in half precision that no model holds, and what is learned in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, N_CLASSES)
+        self.register_buffer("base", torch.randn(8, 6, dtype=torch.bfloat16), persistent=False)
+
+    def forward(self, x):
+        return self.head(torch.tanh(x.bfloat16() @ self.base.bfloat16()).to(x.dtype))
+
+
 class Split(nn.Module):
     """Every row becomes two after relu."""
 
@@ -372,7 +384,13 @@ class Queried(nn.Module):
 
 @pytest.mark.parametrize(
     ("make", "shape", "kind"),
-    [(Normed, ROWS, "graph"), (Cast, ROWS, "plain"), (Split, ROWS, "graph"), (Queried, LINES, "graph")],
+    [
+        (Normed, ROWS, "graph"),
+        (Cast, ROWS, "plain"),
+        (Adapted, ROWS, "kernel"),
+        (Split, ROWS, "graph"),
+        (Queried, LINES, "graph"),
+    ],
 )
 def test_where_one_way_will_not_do_another_gives_the_plain_loops_numbers(make, shape, kind):
     task = task_of(make, shape)

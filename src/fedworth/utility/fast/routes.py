@@ -213,7 +213,7 @@ class Routes:
         if self._is_large(varying):
             return f"models differ in {self._bytes(varying) >> 20} MB, more than mixing them otherwise would save"
         samples = self.task.inputs[: self._n_checked()]
-        if rounds_to_half(self.module, origin, samples):
+        if rounds_to_half(self.module, origin, varying, samples):
             return HALF_PRECISION
         if not rows_are_alone(self.module, origin, varying, samples):
             return "a sample's logits depend on the batch it is in"

@@ -123,11 +123,11 @@ def _widened(tensors: dict[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
 
 
 class _Rounding(TorchFunctionMode):
-    """Notes to which types a module rounds wider numbers within, by `x.float()` or autocast say."""
+    """Notes what a module rounds to a narrower type within, by `x.float()` or autocast say."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: set[torch.dtype] = set()
+        self.found: list[torch.Tensor] = []
 
     def __torch_function__(
         self, function: Callable[..., Any], _: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -136,15 +136,21 @@ class _Rounding(TorchFunctionMode):
         if args and isinstance(args[0], torch.Tensor) and isinstance(made, torch.Tensor):
             are_floating = args[0].is_floating_point() and made.is_floating_point()
             if are_floating and made.element_size() < args[0].element_size():
-                self.found.add(made.dtype)
+                self.found.append(made)
         return made
 
 
-def rounds_to_half(module: nn.Module, model: Model, inputs: torch.Tensor) -> bool:
-    """Whether a module goes through half precision on the way to its logits."""
-    with _Rounding() as rounding:
+def rounds_to_half(module: nn.Module, origin: Model, varying: frozenset[str], inputs: torch.Tensor) -> bool:
+    """Whether a module rounds to half precision what depends on the model; a frozen backbone may be in it."""
+    noisy = amplify(origin, module, varying, seed=0)
+    ours, others = (_halves(module, model, inputs) for model in (origin, noisy))
+    return len(ours) != len(others) or not all(map(torch.equal, ours, others))
+
+
+def _halves(module: nn.Module, model: Model, inputs: torch.Tensor) -> list[torch.Tensor]:
+    with _Rounding() as rounding, suppress(Exception):  # noise may be more than a module can bear
         plain_logits(module, model, inputs)
-    return not rounding.found.isdisjoint((torch.float16, torch.bfloat16))
+    return [made for made in rounding.found if made.dtype in (torch.float16, torch.bfloat16)]
 
 
 def _plain(module: nn.Module, models: list[Model], inputs: torch.Tensor) -> list[torch.Tensor]:
