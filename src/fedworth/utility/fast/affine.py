@@ -81,7 +81,7 @@ class Prefix:
 
     def shared(self, batch: SampleBatch) -> list[Shared]:
         """The same as differences from the first model."""
-        return [Shared(values[0], values[1:] - values[:1]) for values in self.of(batch)]
+        return [Shared(values[0], values[1:].sub_(values[0])) for values in self.of(batch)]
 
 
 def only_layer(sections: Sections) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:

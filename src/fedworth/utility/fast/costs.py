@@ -39,7 +39,7 @@ from fedworth.utility.fast.wanted import Part
 RUNNING_COST, MAKING_COST = 20.0, 30.0
 """Time of a number in a running sum, and of one that a step of a graph makes, in operations of a large product."""
 
-PRODUCT_COST, WRITING_COST = 10.0, 150.0
+PRODUCT_COST, WRITING_COST = 10.0, 250.0
 """The same of an averaged number, for each client and for itself; with what makes up for clients' prefixes."""
 
 LOOP_COST, PLAIN_COST = 1.1, 1.2

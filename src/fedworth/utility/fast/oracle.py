@@ -34,7 +34,7 @@ from fedworth.utility.fast.kernels.tiles import NotFiniteError
 from fedworth.utility.fast.mixing import RoundModels, channels_last, round_models
 from fedworth.utility.fast.routes import KernelRoute, LoopRoute, PlainRoute, Route, Routes, SectionsRoute
 from fedworth.utility.fast.sections import constant_tensors
-from fedworth.utility.fast.selfcheck import plain_logits
+from fedworth.utility.fast.traits import plain_logits
 from fedworth.utility.fast.wanted import Coefficients, Part, wanted_parts
 from fedworth.utility.fitting import fitted
 from fedworth.utility.oracle import LoopOracle, together

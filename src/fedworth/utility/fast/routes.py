@@ -37,10 +37,9 @@ from fedworth.utility.fast.selfcheck import (
     check_head,
     check_loop,
     check_sections,
-    rounds_to_half,
-    rows_are_alone,
     three_of,
 )
+from fedworth.utility.fast.traits import rounds_to_half, rows_are_alone
 from fedworth.utility.fast.wanted import Part
 from fedworth.utility.oracle import refuse_unfit
 

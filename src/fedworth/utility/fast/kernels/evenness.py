@@ -25,7 +25,7 @@ class Evenness(NamedTuple):
 LOGITS = Evenness(0.1, 256.0)
 """Of logits, most may be masked."""
 
-UNITS = Evenness(0.5, 1024.0)
+UNITS = Evenness(0.5, 512.0)
 """Of hidden units, some are dead. What is lost in bits differs from one to the next, and from sample to sample, so that
 most of it cancels out: up to here losses err by less than 10⁻⁶."""
 
