@@ -21,6 +21,7 @@ call, by the operations that a core of this machine does in a second; beside it,
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ class Spent:
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[int, Cost, Cost]] = {}  # by the route itself: coalitions, estimate, taken
+        self._uneven: Counter[int] = Counter()
 
     @contextmanager
     def noted(self, route: object, n_coalitions: int, expected: Cost) -> Iterator[None]:
@@ -155,13 +157,19 @@ class Spent:
         taken = Cost(time.process_time() - start, _peak_megabytes() - peak)
         self._of[id(route)] = n_before + n_coalitions, expected_before.then(expected), taken_before.then(taken)
 
+    def passed_on(self, route: object, n_coalitions: int) -> None:
+        """Note that the next route has measured so many of them again."""
+        self._uneven[id(route)] += n_coalitions
+
     def said(self, route: object) -> str:
         """The end of a sentence about a route."""
         if id(route) not in self._of:
             return ""
         n, expected, taken = self._of[id(route)]
         should = f"{expected} expected, " if expected.seconds else ""
-        return f"; {n} coalitions: {should}{taken} taken"
+        n_uneven = self._uneven[id(route)]
+        again = f"; {n_uneven} of them again by the next, as numbers are too uneven for whole units" if n_uneven else ""
+        return f"; {n} coalitions: {should}{taken} taken{again}"
 
 
 @cache

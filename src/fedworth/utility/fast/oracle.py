@@ -117,6 +117,7 @@ class FastOracle:
                 else (self._by_coalition(route, part), np.zeros(0, dtype=np.bool_))
             )
         if uneven.any():
+            self._spent.passed_on(route, int(uneven.sum()))
             again = self._by(part.only(uneven), ways[1:])
             if again is None:
                 return None
