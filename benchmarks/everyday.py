@@ -28,7 +28,7 @@ from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.weighting import mixtures
 
-N_RUNS, N_NAIVE, N_CLIENTS = 5, 8, 10
+N_RUNS, N_NAIVE, N_CLIENTS = 11, 8, 10
 
 
 @dataclass(frozen=True)

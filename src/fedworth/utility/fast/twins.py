@@ -16,6 +16,8 @@ import torch
 from fedworth.ledger.ledger import Model
 from fedworth.utility.weighting import Mixtures
 
+Beginning = tuple[bytes, ...]
+
 N_COMPARED = 16
 """Numbers of each tensor that must be equal before all are compared."""
 
@@ -31,11 +33,16 @@ def interchanged(mixtures: Mixtures, groups: Sequence[Sequence[int]]) -> Mixture
     return replace(mixtures, memberships=members)
 
 
-def twins(models: Mapping[int, Model]) -> list[list[int]]:
-    """Groups of two or more clients, in order, whose models are equal."""
-    groups: dict[tuple[bytes, ...], list[list[int]]] = {}
-    for client in sorted(models):
-        alike = groups.setdefault(_beginning(models[client]), [])
+def beginnings(models: Mapping[int, Model]) -> dict[int, Beginning]:
+    """The first numbers of each model."""
+    return {client: _beginning(model) for client, model in models.items()}
+
+
+def twins(models: Mapping[int, Model], begins: Mapping[int, Beginning]) -> list[list[int]]:
+    """Groups of two or more clients, in the order of the models, whose models are equal."""
+    groups: dict[Beginning, list[list[int]]] = {}
+    for client in models:
+        alike = groups.setdefault(begins[client], [])
         for group in alike:
             if _is_equal(models[client], models[group[0]]):
                 group.append(client)
@@ -45,12 +52,11 @@ def twins(models: Mapping[int, Model]) -> list[list[int]]:
     return [group for alike in groups.values() for group in alike if len(group) > 1]
 
 
-def in_order_of_content(models: Mapping[int, Model]) -> list[int]:
+def in_order_of_content(models: Mapping[int, Model], begins: Mapping[int, Beginning]) -> list[int]:
     """The clients, sorted by what is in their models: an order that twins share, and that others do not change."""
-    beginnings = {client: _beginning(model) for client, model in models.items()}
-    n_alike = Counter(beginnings.values())
-    digests = {k: _digest(models[k]) for k in models if n_alike[beginnings[k]] > 1}
-    return sorted(models, key=lambda client: (beginnings[client], digests.get(client, b""), client))
+    n_alike = Counter(begins.values())
+    digests = {k: _digest(models[k]) for k in models if n_alike[begins[k]] > 1}
+    return sorted(models, key=lambda client: (begins[client], digests.get(client, b""), client))
 
 
 def _digest(model: Model) -> bytes:
@@ -61,7 +67,7 @@ def _digest(model: Model) -> bytes:
     return digest.digest()
 
 
-def _beginning(model: Model) -> tuple[bytes, ...]:
+def _beginning(model: Model) -> Beginning:
     return tuple(t.reshape(-1)[:N_COMPARED].to(torch.float64).numpy().tobytes() for t in model.values())
 
 

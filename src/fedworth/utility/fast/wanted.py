@@ -17,7 +17,7 @@ from fedworth.arrays import Indices
 from fedworth.errors import ModelError
 from fedworth.ledger.ledger import Model, Round
 from fedworth.utility.fast.mixing import is_same
-from fedworth.utility.fast.twins import in_order_of_content, interchanged, twins
+from fedworth.utility.fast.twins import Beginning, beginnings, in_order_of_content, interchanged, twins
 from fedworth.utility.weighting import Mixtures
 
 Coefficients = NDArray[np.float64]
@@ -69,7 +69,8 @@ def wanted_parts(round_: Round, mixtures: Mixtures, device: torch.device) -> Ite
     """
     present = np.flatnonzero(mixtures.memberships.any(axis=0)).tolist()
     models = _models_of(present, round_)
-    numbers = in_order_of_content(models)
+    begins = beginnings(models)
+    numbers = in_order_of_content(models, begins)
     origin, *clients = (_on(device, model) for model in (round_.global_model, *(models[k] for k in numbers)))
     names = list(origin)
     differs = np.array([[not is_same(model[name], origin[name]) for name in names] for model in clients], dtype=bool)
@@ -79,9 +80,15 @@ def wanted_parts(round_: Round, mixtures: Mixtures, device: torch.device) -> Ite
     is_changed = np.asarray(wanted.memberships[:, moved].any(axis=1))  # (n_mixtures,)
     if wanted.from_global:  # then a client who sent back w^t adds nothing to any sum
         wanted = replace(wanted, memberships=wanted.memberships & moved)
-    wanted = interchanged(wanted.rows(is_changed), twins({place: models[k] for place, k in enumerate(numbers)}))
+    wanted = interchanged(wanted.rows(is_changed), _twins({k: models[k] for k in numbers}, begins))
     places = np.flatnonzero(is_changed)
     yield from _by_tensors(Part(origin, clients, moved, frozenset(), places, wanted), names, differs)
+
+
+def _twins(models: dict[int, Model], begins: dict[int, Beginning]) -> list[list[int]]:
+    """Groups of equal clients, by their places among the models."""
+    places = {client: place for place, client in enumerate(models)}
+    return [[places[client] for client in group] for group in twins(models, begins)]
 
 
 def _by_tensors(whole: Part, names: list[str], differs: NDArray[np.bool_]) -> Iterator[Part]:

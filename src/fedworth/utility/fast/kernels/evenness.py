@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from fedworth.utility.fast.kernels.tiles import Floats
 
+N_SHOWN = 8
+"""Samples of a block that show what is ordinary."""
+
 
 class Evenness(NamedTuple):
     """What counts as even: an ordinary size, and how many times as large the largest number may be."""
@@ -34,10 +37,10 @@ WEIGHTS = Evenness(0.5, 256.0)
 
 
 def uneven_outputs(tiles: Floats, extremes: Floats, limit: Evenness) -> NDArray[np.bool_]:
-    """(n_models,): of a block's outputs, (n_models, n_tiles, n_outputs, TILE). One tile shows what is ordinary: the
-    median of an output over its samples."""
+    """(n_models,): of a block's outputs, (n_models, n_tiles, n_outputs, TILE). A few samples show what is ordinary: the
+    median of an output over them."""
     largest = np.maximum(extremes[:, 1], -extremes[:, 0])  # (n_models,)
-    ordinary = _ordinary(_ordinary(np.abs(tiles[:, 0]), 0.5), limit.ordinary)
+    ordinary = _ordinary(_ordinary(np.abs(tiles[:, 0, :, :N_SHOWN]), 0.5), limit.ordinary)
     return np.asarray(largest > limit.most * ordinary)
 
 
