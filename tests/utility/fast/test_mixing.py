@@ -8,7 +8,7 @@ from torch import nn
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
 from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast.mixing import round_models
+from fedworth.utility.fast.mixing import FEW, combined, round_models
 from fedworth.utility.fast.oracle import FastOracle
 from fedworth.utility.weighting import mixtures
 from tests.support.tasks import Wide
@@ -47,3 +47,15 @@ def test_a_mixture_has_the_dtypes_of_the_models_and_of_who_moved_nothing_it_is_t
         assert mixed[name].dtype == tensor.dtype
         assert torch.equal(mixed[name][0], tensor)
         assert torch.allclose(mixed[name][1], tensor + 0.25)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_few_mixtures_are_the_same_to_the_bit_as_many(dtype):
+    generator = torch.Generator().manual_seed(0)
+    origin = torch.randn(7, 300, generator=generator, dtype=dtype)
+    differences = torch.randn(5, 7, 300, generator=generator, dtype=dtype)
+    rows = np.random.default_rng(0).dirichlet(np.ones(5), 3 * FEW)
+    rows[::2, 1] = 0
+    together = combined(rows, origin, differences)
+    apart = [combined(rows[first : first + FEW], origin, differences) for first in range(0, len(rows), FEW)]
+    assert torch.equal(together, torch.cat(apart))

@@ -26,6 +26,9 @@ MOST_TOGETHER = 16
 MIXED_BYTES = 64 << 20
 """What the mixed tensors of a few coalitions may take together."""
 
+FEW = 4
+"""Mixtures that are not worth a kernel: those of the self-check, for which none is compiled; the sums are the same."""
+
 LINE = 16
 """Numbers in 64 bytes: mixed tensors start there, as tensors of their own do."""
 
@@ -121,7 +124,7 @@ def combined(coefficients: NDArray[np.float64], origin: torch.Tensor, difference
 
 def _summed(rows: torch.Tensor, start: torch.Tensor, differences: torch.Tensor) -> torch.Tensor:
     """start + Σ_k c_k differences_k for each row c, (n_rows, n_numbers); every row starts at a full cache line."""
-    if start.device.type == "cpu" and start.dtype in (torch.float32, torch.float64):
+    if len(rows) > FEW and start.device.type == "cpu" and start.dtype in (torch.float32, torch.float64):
         n_numbers = -(-len(start) // LINE) * LINE
         total = torch.empty(len(rows), n_numbers, dtype=start.dtype)
         add_differences(rows.numpy(), start.contiguous().numpy(), differences.contiguous().numpy(), total.numpy())
