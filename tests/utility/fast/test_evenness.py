@@ -7,11 +7,15 @@ import pytest
 import torch
 from torch import nn
 
+from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.federation.simulation.simulate import simulate
+from fedworth.federation.simulation.simulate import task_of as simulated_task
 from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
 from fedworth.utility.coalitions import coalitions_of
 from fedworth.utility.fast.kernels.evenness import LOGITS, UNITS, uneven_layers, uneven_outputs
 from fedworth.utility.fast.oracle import FastOracle
+from fedworth.utility.observe import observe
 from fedworth.utility.weighting import mixtures
 from tests.support.tasks import Wide
 from tests.support.zoo import round_of
@@ -93,15 +97,25 @@ def test_one_large_number_of_a_client_blurs_nobody(activation, name, place, numb
     assert "; 8 of them again by the next, as numbers are too uneven for whole units" in oracle.describe()
 
 
-@pytest.mark.parametrize(("name", "place", "times"), [("0.weight", (0, 0), 100), ("2.weight", (0, 0), 100)])
+@pytest.mark.parametrize(("name", "place", "times"), [("0.weight", (0, 0), 1000), ("2.weight", (0, 0), 400)])
 def test_up_to_the_limit_losses_keep_six_digits(name, place, times):
     task = task_of(network(nn.Tanh()))
     round_ = round_of(task.module, N)
     number = times * float(round_.client_models[2][name].abs().median())
     odd, oracle = changed(round_, name, place, number), FastOracle(task)
     found = oracle.utilities(odd, wanted())
+    exact = Wide(task).utilities(odd, wanted(), "loss")
     assert "graph" not in oracle.describe()
-    assert np.abs(found - Wide(task).utilities(odd, wanted(), "loss")).max() < 1e-6
+    assert np.abs(found - exact).max() < 1e-6 * max(1.0, float(np.ptp(exact)))
+
+
+def test_clients_with_two_classes_each_are_even_enough(tmp_path):
+    settings = SimulationSettings(partition="two-class", model="mlp", n_rounds=5, with_truth=False)
+    ledger = simulate(settings, tmp_path / "ledger")
+    oracle = FastOracle(simulated_task(ledger))
+    observe(ledger, oracle)
+    assert oracle.describe().startswith("kernel: ")
+    assert "uneven" not in oracle.describe()
 
 
 def test_an_outlying_sample_blurs_none_of_the_others():

@@ -63,8 +63,7 @@ class Shared:
 class Prefix:
     """The affine section, for several models at once.
 
-    A sample's numbers come out innermost, as the module itself lays them out: what follows runs through them in rows
-    (measured: with samples innermost, a linear layer after another takes twelve times as long).
+    A sample's numbers come out innermost, as the module itself lays them out: what follows runs through them in rows.
     """
 
     def __init__(self, sections: Sections, models: Sequence[Model], *, images: bool) -> None:

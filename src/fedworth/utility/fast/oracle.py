@@ -111,11 +111,9 @@ class FastOracle:
         if isinstance(route, PlainRoute):
             return None
         with self._spent.noted(route, len(part.places), self._expected(route, part)):
-            found, uneven = (
-                self._by_kernel(route, part)
-                if isinstance(route, KernelRoute)
-                else (self._by_coalition(route, part), np.zeros(0, dtype=np.bool_))
-            )
+            if not isinstance(route, KernelRoute):
+                return self._by_coalition(route, part)
+            found, uneven = self._by_kernel(route, part)
         if uneven.any():
             self._spent.passed_on(route, int(uneven.sum()))
             again = self._by(part.only(uneven), ways[1:])

@@ -15,6 +15,7 @@ the plain loop gives a number, there is one.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -179,7 +180,7 @@ class Routes:
                 yield from self._cut_routes(kind, sections, images)
             elif kind == "loop":
                 why = sections if isinstance(sections, str) else CANNOT_BE_CUT
-                yield from _loops(why, images, loop_batch(self.module, self.task.inputs))
+                yield from _loops(why, images, self._most_together)
 
     def _cut_routes(self, kind: Kind, sections: Sections, images: bool) -> Iterator[Route]:
         """The route of this kind, if there is one."""
@@ -211,16 +212,21 @@ class Routes:
         refuse_unfit(self.task, origin)
         if self._is_large(varying):
             return f"models differ in {self._bytes(varying) >> 20} MB, more than mixing them otherwise would save"
-        samples = self.task.inputs[: self._n_checked()]
+        samples = self.task.inputs[: self._n_checked]
         if rounds_to_half(self.module, origin, varying, samples):
             return HALF_PRECISION
         if not rows_are_alone(self.module, origin, varying, samples):
             return "a sample's logits depend on the batch it is in"
         return ""
 
+    @property
     def _n_checked(self) -> int:
         """How many samples ways are compared on: no more than go through the module together, but two."""
-        return max(2, min(N_SAMPLES, loop_batch(self.module, self.task.inputs)))
+        return max(2, min(N_SAMPLES, self._most_together))
+
+    @cached_property
+    def _most_together(self) -> int:
+        return loop_batch(self.module, self.task.inputs)
 
     def _head(self, sections: Sections) -> Head | None:
         tensors = [t for n, t in sections.exported.constants.items() if n in sections.exported.tensor_names]
@@ -249,7 +255,7 @@ class Routes:
         clients = [part.clients[k] for k in chosen]
         if isinstance(route, PlainRoute):
             return
-        inputs, labels = self.task.inputs[: self._n_checked()], self.task.labels[: self._n_checked()]
+        inputs, labels = self.task.inputs[: self._n_checked], self.task.labels[: self._n_checked]
         if isinstance(route, LoopRoute):
             varying = frozenset(origin)
             check_loop(self.module, origin, clients, varying, inputs, images=route.images)

@@ -26,7 +26,7 @@ from fedworth.utility.fast.affine import Prefix, logits, quality, sample_batches
 from fedworth.utility.fast.heads import Head, head_losses
 from fedworth.utility.fast.mixing import RoundModels, channels_last, combined, round_models
 from fedworth.utility.fast.sections import Sections
-from fedworth.utility.fast.traits import Rounding, amplify, is_large, plain_logits, widened
+from fedworth.utility.fast.traits import Rounding, all_widened, amplify, can_be_widened, plain_logits
 from fedworth.utility.oracle import mix
 from fedworth.utility.weighting import Mixtures
 
@@ -60,7 +60,7 @@ def check_sections(
     images: bool,
 ) -> None:
     """Refuse sections whose logits are not the plain loop's, on amplified clients and on those of the round."""
-    in_full = not is_large(origin, sections.varying)
+    in_full = can_be_widened(origin, sections.varying)
     for kind, models in checked_models(module, origin, clients, sections.varying, in_full=in_full).items():
         exact = _exact(sections, module, models, inputs, kind, images=images) if in_full else []
         found = sectioned_logits(sections, models, COEFFICIENTS, inputs, images=images)
@@ -71,10 +71,10 @@ def _exact(
     sections: Sections, module: nn.Module, models: list[Model], inputs: torch.Tensor, kind: str, *, images: bool
 ) -> list[torch.Tensor]:
     """The plain loop's logits in float64, if those by way of the sections are the same; nothing if they have none."""
-    wide = replace(sections, exported=replace(sections.exported, constants=widened(sections.exported.constants)))
+    wide = replace(sections, exported=replace(sections.exported, constants=all_widened(sections.exported.constants)))
     wide_inputs = inputs.double() if inputs.is_floating_point() else inputs
     with suppress(RuntimeError, ValueError):  # a type that is written into the graph does not go with float64
-        wide_models = [widened(model) for model in models]
+        wide_models = [all_widened(model) for model in models]
         with Rounding() as rounding:
             expected = _plain(copied(module).double(), wide_models, wide_inputs)
         if not rounding.found:
@@ -180,12 +180,12 @@ def check_head(
 ) -> None:
     """Refuse kernels whose losses are not the plain loop's, with the weights of the three clients, given as `weights`;
     who is in those mixtures does not matter. In full: in float64, and with and without the global model in them."""
-    in_full, own = not is_large(origin, sections.varying), replace(weights, memberships=CHECKED_COALITIONS)
+    in_full, own = can_be_widened(origin, sections.varying), replace(weights, memberships=CHECKED_COALITIONS)
     judge = copied(module).double() if in_full else module
     for kind, models in checked_models(module, origin, clients, sections.varying, in_full=in_full).items():
         mixed = RoundModels(models[0], tuple(models[1:]), {}, (), images=False)
         samples = sample_batches(sections, models[0], inputs, labels, len(labels))
-        judged = [widened(model) for model in models] if in_full else models
+        judged = [all_widened(model) for model in models] if in_full else models
         for mixtures in (*CHECKED_MIXTURES, own) if in_full else (own,):
             made = head_losses(sections, head, mixed, mixtures, samples, n_threads=1)
             if made.uneven.any():

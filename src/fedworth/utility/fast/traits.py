@@ -17,7 +17,7 @@ from fedworth.ledger.ledger import Model
 
 Key = TypeVar("Key")
 
-LARGE_BYTES = 8 << 20
+WIDENED_BYTES = 8 << 20
 """Models that differ in more are not tried in float64: it would take longer than many coalitions do."""
 
 NOISE = 65537
@@ -29,9 +29,9 @@ def plain_logits(module: nn.Module, model: Model, inputs: torch.Tensor) -> torch
     return outputs_of(module, model, inputs)
 
 
-def is_large(origin: Model, varying: frozenset[str]) -> bool:
-    """Whether models differ in so much that to compare them in full would take longer than many coalitions do."""
-    return sum(tensor.nbytes for name, tensor in origin.items() if name in varying) > LARGE_BYTES
+def can_be_widened(origin: Model, varying: frozenset[str]) -> bool:
+    """Whether models differ in so little that they may be tried in float64 too."""
+    return sum(tensor.nbytes for name, tensor in origin.items() if name in varying) <= WIDENED_BYTES
 
 
 def amplify(model: Model, module: nn.Module, varying: frozenset[str], seed: int) -> Model:
@@ -59,7 +59,8 @@ def _noise(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return drawn.repeat(-(-tensor.numel() // max(1, len(drawn))))[: tensor.numel()].view(tensor.shape)
 
 
-def widened(tensors: dict[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+def all_widened(tensors: dict[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+    """The same in float64; whole numbers stay as they are."""
     return {key: t.double() if t.is_floating_point() else t for key, t in tensors.items()}
 
 
@@ -105,14 +106,12 @@ def rows_are_alone(module: nn.Module, origin: Model, varying: frozenset[str], in
 def _noisy_are_alone(module: nn.Module, origin: Model, varying: frozenset[str], inputs: torch.Tensor) -> bool:
     """In float64, as noise may multiply roundings, or else as the module is; nothing is known if it cannot bear it."""
     noisy = amplify(origin, module, varying, seed=0)
-    if is_large(origin, varying):
+    with suppress(Exception):  # whatever a module raises that is not made for float64
+        if can_be_widened(origin, varying):
+            wide_inputs = inputs.double() if inputs.is_floating_point() else inputs
+            return _are_alone(copied(module).double(), all_widened(noisy), wide_inputs)
+    with suppress(Exception):  # or for so much noise
         return _are_alone(module, noisy, inputs)
-    wide_inputs = inputs.double() if inputs.is_floating_point() else inputs
-    try:
-        return _are_alone(copied(module).double(), widened(noisy), wide_inputs)
-    except Exception:  # whatever a module raises that is not made for float64
-        with suppress(Exception):
-            return _are_alone(module, noisy, inputs)
     return True
 
 

@@ -44,6 +44,6 @@ def _copy(numbers: NDArray[Number], total: NDArray[Number]) -> None:
 
 @compiled_within
 def _add(coefficient: Number, numbers: NDArray[Number], total: NDArray[Number]) -> None:
-    """total += coefficient · numbers, whose places count from 0: several at once (measured: five times faster)."""
+    """total += coefficient · numbers, whose places count from 0, so that several are added at once."""
     for i in range(len(total)):
         total[i] += coefficient * numbers[i]
