@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-NOT_LIVE := --ignore tests/federation/live/flower/test_live.py --ignore tests/federation/live/flower_old/test_live.py
+NOT_LIVE := --ignore tests/recording/flower/test_live.py --ignore tests/recording/flower_old/test_live.py
 SOURCES := src tests benchmarks tools examples
 
 export FLWR_TELEMETRY_ENABLED := 0
@@ -16,11 +16,11 @@ demo: $(STAMP)
 
 # flwr and nvflare pin what others use, so each is tested in an environment of its own; flwr in its oldest version too
 test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed chromium
-	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore tests/federation/live/flower \
-		--ignore tests/federation/live/flower_old --ignore tests/federation/live/nvflare
-	.venv-flower/bin/python -m pytest tests/federation/live/flower tests/federation/live/flower_old $(NOT_LIVE)
-	.venv-flower-oldest/bin/python -m pytest tests/federation/live/flower_old $(NOT_LIVE)
-	.venv-nvflare/bin/python -m pytest tests/federation/live/nvflare
+	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore tests/recording/flower \
+		--ignore tests/recording/flower_old --ignore tests/recording/nvflare
+	.venv-flower/bin/python -m pytest tests/recording/flower tests/recording/flower_old $(NOT_LIVE)
+	.venv-flower-oldest/bin/python -m pytest tests/recording/flower_old $(NOT_LIVE)
+	.venv-nvflare/bin/python -m pytest tests/recording/nvflare
 
 # a browser to test the page in: installed only as root and by apt-get; elsewhere the tests say what to install
 chromium:
@@ -51,10 +51,10 @@ wheels: $(STAMP)
 
 # servers and clients as processes of their own, one of them killed in a round; the oldest grid too: minutes
 live: .venv-flower/.installed .venv-flower-oldest/.installed .venv-flower-1.22/.installed
-	.venv-flower/bin/python -m pytest tests/federation/live/flower/test_live.py tests/federation/live/flower_old/test_live.py
-	.venv-flower-oldest/bin/python -m pytest tests/federation/live/flower_old/test_live.py
-	.venv-flower-1.22/bin/python -m pytest tests/federation/live/flower $(NOT_LIVE) \
-		--ignore tests/federation/live/flower/test_old_apps.py
+	.venv-flower/bin/python -m pytest tests/recording/flower/test_live.py tests/recording/flower_old/test_live.py
+	.venv-flower-oldest/bin/python -m pytest tests/recording/flower_old/test_live.py
+	.venv-flower-1.22/bin/python -m pytest tests/recording/flower $(NOT_LIVE) \
+		--ignore tests/recording/flower/test_old_apps.py
 
 # every attack of docs/reliability.md, counted: an hour and more; one alone: python -m tools.torture power
 torture: $(STAMP)

@@ -33,13 +33,13 @@ from threadpoolctl import threadpool_limits
 from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.problem import Problem, problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty_of, solve
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.matrix import UtilityMatrix, matrix_from_cells, needed_columns
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.ledger.ledger import open_ledger
-from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells, needed_columns
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.planning.plan import plan_exact, plan_prefixes
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 
 RANK = 5
 RELATIVE_PENALTY = 0.01

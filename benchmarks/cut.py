@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import stream
 from fedworth.completion.models import PredictedLedger, cut_process, lone_process, predict_absent, predicted
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games import RoundGame, sampled_values
+from fedworth.games.observe import participation, round_weights
 from fedworth.ledger.ledger import Ledger, Model, Round
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.games import RoundGame, sampled_values
-from fedworth.utility.observe import participation, round_weights
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.weighting import mixtures
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 
 N = 100
 SHARED = (None, 700, 400, 130)

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from bars import MOST_ERROR, Bars
-from oracle import largest_error, naive_losses, seconds
 from torch import nn
 
-from fedworth.federation.simulation.models import state_of
-from fedworth.federation.task import Task
+from fedworth.coalitions import coalitions_of
 from fedworth.ledger.ledger import Model, Round
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.weighting import mixtures
+from fedworth.simulation.models import state_of
+from fedworth.task.task import Task
+from oracle import largest_error, naive_losses, seconds
 
 N_RUNS, N_NAIVE, N_CLIENTS = 11, 8, 10
 

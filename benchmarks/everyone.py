@@ -36,17 +36,17 @@ from memory import Watch
 
 from fedworth.completion.complete import complete
 from fedworth.completion.models import complete_by_models
-from fedworth.federation.simulation.models import state_of
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
-from fedworth.federation.task import Task
+from fedworth.games.observe import observe_and_count, participation
+from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.oracle.fast import FastOracle
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe_and_count, participation
-from fedworth.utility.planning.choose import PlanSettings, choose_plan
+from fedworth.simulation.models import state_of
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
+from fedworth.task.task import Task
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedworth.arrays import Indices, Memberships, Permutations
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Round
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.weighting import mixtures
+from fedworth.task.task import Task
 
 N_RUNS = 5
 State = dict[str, Tensor]

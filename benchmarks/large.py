@@ -20,13 +20,13 @@ import torch
 from bars import Bars
 from torch import nn
 
-from fedworth.federation.simulation.models import state_of
-from fedworth.federation.task import Task
+from fedworth.coalitions import coalitions_of
 from fedworth.ledger.ledger import Round
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import mixtures
+from fedworth.simulation.models import state_of
+from fedworth.task.task import Task
 
 N_CLIENTS, N_TURNS = 4, 3
 MOST_TIME, MOST_MEMORY, NOISE = 1.0, 1.5, 0.04

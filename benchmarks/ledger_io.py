@@ -26,16 +26,16 @@ import numpy as np
 import torch
 from memory import Watch, status
 
-from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
-from fedworth.federation.task import Task
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import Plan, plan_prefixes
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import HEADER, MANIFEST, RoundEntry, line_bytes
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import LoopOracle, Oracle
-from fedworth.utility.planning.plan import Plan, plan_prefixes
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.oracle import LoopOracle, Oracle
+from fedworth.oracle.weighting import mixtures
+from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.task.task import Task
 
 HIDDEN = 252  # 784·252 + 252 + 252·10 + 10 = 200,350 parameters
 MOST_READ, MOST_ROUNDS = 1.1, 3.0

@@ -22,14 +22,14 @@ import torch
 from bars import Bars
 from numpy.typing import NDArray
 
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
-from fedworth.utility.coalitions import prefixes
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.games import Estimate, RoundGame, sampled_values, strata_values
-from fedworth.utility.observe import round_weights
-from fedworth.utility.planning.design import draw_design
-from fedworth.utility.squares import draw_permutations
+from fedworth.coalitions import prefixes
+from fedworth.games import Estimate, RoundGame, sampled_values, strata_values
+from fedworth.games.observe import round_weights
+from fedworth.games.planning.design import draw_design
+from fedworth.games.squares import draw_permutations
+from fedworth.oracle.fast import FastOracle
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
 
 MLP: dict[str, Any] = {

@@ -24,17 +24,17 @@ from bars import Bars
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Utilities
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.coalitions import coalitions_of, prefixes
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.design import default_budget, draw_design
+from fedworth.games.planning.plan import plan_exact
+from fedworth.games.smooth import Kernel, smooth
+from fedworth.games.squares import default_permutations, draw_permutations
+from fedworth.games.strata import strata_values
 from fedworth.names import Measure, Weighting
-from fedworth.utility.coalitions import coalitions_of, prefixes
-from fedworth.utility.games.smooth import Kernel, smooth
-from fedworth.utility.games.strata import strata_values
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.design import default_budget, draw_design
-from fedworth.utility.planning.plan import plan_exact
-from fedworth.utility.squares import default_permutations, draw_permutations
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values
 

@@ -30,15 +30,15 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from fedworth.arrays import Memberships
-from fedworth.federation.simulation.models import ModelSpec, build_model, state_of
-from fedworth.federation.task import Task
+from fedworth.coalitions import coalitions_of, prefixes
+from fedworth.games.squares import draw_permutations
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import ModelName
-from fedworth.utility.coalitions import coalitions_of, prefixes
-from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.oracle import mix
-from fedworth.utility.squares import draw_permutations
-from fedworth.utility.weighting import Mixtures, mixtures
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.oracle import mix
+from fedworth.oracle.weighting import Mixtures, mixtures
+from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.task.task import Task
 
 N_RUNS = 4
 N_NAIVE = 12

@@ -17,23 +17,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from oracle import CASES, federated, seconds
 from torch import nn
 
 from fedworth.arrays import Indices
-from fedworth.federation.task import Task
+from fedworth.coalitions import coalitions_of
 from fedworth.ledger.ledger import Round
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast.averages import averages
-from fedworth.utility.fast.kernels.first import first_layers
-from fedworth.utility.fast.kernels.lanes import TILE
-from fedworth.utility.fast.kernels.layers import pack_layers
-from fedworth.utility.fast.kernels.softmax import softmax_sums
-from fedworth.utility.fast.kernels.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
-from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.fast.routes import KERNEL_BATCH
-from fedworth.utility.fast.trie import coalition_trie
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.fast.averages import averages
+from fedworth.oracle.fast.kernels.first import first_layers
+from fedworth.oracle.fast.kernels.lanes import TILE
+from fedworth.oracle.fast.kernels.layers import pack_layers
+from fedworth.oracle.fast.kernels.softmax import softmax_sums
+from fedworth.oracle.fast.kernels.tiles import Block, Floats, extremes_of, tiled, tiled_labels, tiles_in_block
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fast.routes import KERNEL_BATCH
+from fedworth.oracle.fast.trie import coalition_trie
+from fedworth.oracle.weighting import mixtures
+from fedworth.task.task import Task
+from oracle import CASES, federated, seconds
 
 NAMES = ("logistic 784→10", "MLP 784-200-10", "MLP 784-200-200-10")
 HIDDEN = "hidden sums, ReLU, products below the limit and packing"

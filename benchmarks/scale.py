@@ -25,18 +25,18 @@ from typing import Any
 
 import numpy as np
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.complete import complete
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
+from fedworth.games.observe import observe_and_count, participation
+from fedworth.games.planning.budget import arrivals, shortened
+from fedworth.games.planning.plan import Plan, plan_prefixes
+from fedworth.games.squares import default_permutations
 from fedworth.ledger.ledger import open_ledger
 from fedworth.names import ModelName
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast.oracle import FastOracle
-from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.utility.observe import observe_and_count, participation
-from fedworth.utility.planning.budget import arrivals, shortened
-from fedworth.utility.planning.plan import Plan, plan_prefixes
-from fedworth.utility.squares import default_permutations
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.value import value
 
 MOST_CELLS = 200_000

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
+from fedworth.task.task import Task
 
 GOLDEN = Path(__file__).parent / "golden"
 

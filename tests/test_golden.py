@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.als import Status
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.solver import collapse_penalty_of
+from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
+from fedworth.games.matrix_file import load_utilities
 from fedworth.theory.fairness import completeness
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.baselines import heard_round, truth
 from fedworth.valuation.comfedsv import comfedsv
 from fedworth.valuation.fedsv import fedsv, rounds_of

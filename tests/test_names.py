@@ -6,16 +6,16 @@ import pytest
 
 from fedworth.completion.complete import FactorSettings
 from fedworth.errors import UsageError, ValuationError
-from fedworth.federation.data.datasets import DATASETS
-from fedworth.federation.losses.named import LOSSES
-from fedworth.federation.simulation.models import DTYPES
-from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.games.planning.choose import PlanSettings
 from fedworth.names import CHOICES, checked_name
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.tables import LABELS
+from fedworth.simulation.data.datasets import DATASETS
+from fedworth.simulation.models import DTYPES
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.studies.trials.extents import EXTENTS
 from fedworth.studies.trials.settings import SETUPS
-from fedworth.utility.planning.choose import PlanSettings
+from fedworth.task.losses.named import LOSSES
 from fedworth.valuation.valuation import BASES, valuation_from
 
 

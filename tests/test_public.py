@@ -109,8 +109,8 @@ def test_pages_and_examples_import_from_the_doors_alone(path):
 
 
 def test_the_reader_of_imports_sees_deep_ones():
-    assert reached("from fedworth.federation.task import Task") == {"fedworth.federation.task"}
-    assert reached("x = fedworth.federation.task.Task()") == {"fedworth.federation"}
+    assert reached("from fedworth.task.task import Task") == {"fedworth.task.task"}
+    assert reached("x = fedworth.task.task.Task()") == {"fedworth.task"}
     assert reached("import fedworth\nfedworth.flower.record(g)\nfedworth.Task(a)") == {"fedworth", "fedworth.flower"}
 
 

@@ -28,13 +28,13 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from handwriting.acting import Choosing, Dropping, Weighing  # noqa: E402
 from handwriting.task import digits  # noqa: E402
-from tests.federation.live.flower.in_process import InProcessGrid  # noqa: E402
+from tests.recording.flower.in_process import InProcessGrid  # noqa: E402
 from torch import nn  # noqa: E402
 
 import fedworth.flower  # noqa: E402
 from fedworth import Task, open_ledger  # noqa: E402
-from fedworth.federation.rules.check import check_ledger  # noqa: E402
-from fedworth.federation.rules.rule import WeightedMean  # noqa: E402
+from fedworth.task.rules.check import check_ledger  # noqa: E402
+from fedworth.task.rules.rule import WeightedMean  # noqa: E402
 
 N_CLIENTS, N_VALUED, N_TEST, N_ROUNDS = 10, 250, 250, 15
 Noise = tuple[int, float, bool]

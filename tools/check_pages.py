@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedworth.cli.results.check import page_of
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.checking import check_values
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.report import agreement
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.studies.conduct.misconduct import Memory, kinds
 
 SOUND = SimulationSettings(n_clients=6, n_rounds=8, n_participants=3, test_limit=200, seed=2)

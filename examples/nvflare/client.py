@@ -4,6 +4,7 @@ import argparse
 
 import nvflare.client as flare
 import torch
+
 from task import build, part, train
 
 parser = argparse.ArgumentParser()

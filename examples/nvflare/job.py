@@ -11,10 +11,10 @@ from pathlib import Path
 from nvflare.fuel.utils.constants import FrameworkType
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.script_runner import ScriptRunner
-from task import build
 from weighing import WeighingFedAvg
 
 import fedworth.nvflare
+from task import build
 
 N_SITES = 3
 

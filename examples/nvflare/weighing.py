@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from task import task
-
 from fedworth.nvflare import EveryoneHeardFedAvg
+from task import task
 
 
 class WeighingFedAvg(EveryoneHeardFedAvg):

@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from fedworth.completion.crossvalidation import choose_factors as choose_factors
     from fedworth.completion.models import complete_by_models as complete_by_models
     from fedworth.errors import FedworthError as FedworthError
-    from fedworth.federation.coefficients import task_from_estimator as task_from_estimator
-    from fedworth.federation.groups import group_ledger as group_ledger
-    from fedworth.federation.live.recorder import record_into as record_into
-    from fedworth.federation.own_utility import task_from_utility as task_from_utility
-    from fedworth.federation.simulation.settings import SimulationSettings as SimulationSettings
-    from fedworth.federation.simulation.simulate import simulate as simulate
-    from fedworth.federation.simulation.simulate import task_of as task_of
-    from fedworth.federation.task import Task as Task
-    from fedworth.federation.task import task_from_loader as task_from_loader
-    from fedworth.federation.task_file import load_task as load_task
-    from fedworth.ledger.importing import import_folder as import_folder
+    from fedworth.games.matrix import UtilityMatrix as UtilityMatrix
+    from fedworth.games.matrix_file import load_utilities as load_utilities
+    from fedworth.games.matrix_file import save_utilities as save_utilities
+    from fedworth.games.observe import observe as observe
+    from fedworth.games.observe import observe_and_count as observe_and_count
+    from fedworth.games.observe import participation as participation
+    from fedworth.games.planning.budget import Budget as Budget
+    from fedworth.games.planning.choose import PlanSettings as PlanSettings
+    from fedworth.games.planning.choose import choose_plan as choose_plan
+    from fedworth.games.subset import stratified_subset as stratified_subset
     from fedworth.ledger.ledger import Ledger as Ledger
     from fedworth.ledger.ledger import open_ledger as open_ledger
     from fedworth.ledger.ledger import verify_ledger as verify_ledger
@@ -43,6 +42,9 @@ if TYPE_CHECKING:
     from fedworth.ledger.writer import LedgerWriter as LedgerWriter
     from fedworth.ledger.writer import create_ledger as create_ledger
     from fedworth.ledger.writer import resume_ledger as resume_ledger
+    from fedworth.oracle.cache import utility_cache as utility_cache
+    from fedworth.oracle.fast import FastOracle as FastOracle
+    from fedworth.oracle.oracle import LoopOracle as LoopOracle
     from fedworth.pipeline.checking import check_values as check_values
     from fedworth.pipeline.compare import compare as compare
     from fedworth.pipeline.interactions import interactions_of as interactions_of
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
     from fedworth.pipeline.stages import ValuingSettings as ValuingSettings
+    from fedworth.recording.importing import import_folder as import_folder
+    from fedworth.recording.recorder import record_into as record_into
     from fedworth.report.comparison import Comparison as Comparison
     from fedworth.report.comparison import compare_reports as compare_reports
     from fedworth.report.files import read_report as read_report
@@ -71,21 +75,17 @@ if TYPE_CHECKING:
     from fedworth.report.rewards import Rewards as Rewards
     from fedworth.report.rewards import RewardSettings as RewardSettings
     from fedworth.report.rewards import rewards as rewards
+    from fedworth.simulation.settings import SimulationSettings as SimulationSettings
+    from fedworth.simulation.simulate import simulate as simulate
+    from fedworth.simulation.simulate import task_of as task_of
     from fedworth.studies.reproduce import study as study
     from fedworth.studies.results.pictures import plot_panel as plot_panel
-    from fedworth.utility.cache import utility_cache as utility_cache
-    from fedworth.utility.fast import FastOracle as FastOracle
-    from fedworth.utility.matrix import UtilityMatrix as UtilityMatrix
-    from fedworth.utility.matrix_file import load_utilities as load_utilities
-    from fedworth.utility.matrix_file import save_utilities as save_utilities
-    from fedworth.utility.observe import observe as observe
-    from fedworth.utility.observe import observe_and_count as observe_and_count
-    from fedworth.utility.observe import participation as participation
-    from fedworth.utility.oracle import LoopOracle as LoopOracle
-    from fedworth.utility.planning.budget import Budget as Budget
-    from fedworth.utility.planning.choose import PlanSettings as PlanSettings
-    from fedworth.utility.planning.choose import choose_plan as choose_plan
-    from fedworth.utility.subset import stratified_subset as stratified_subset
+    from fedworth.task.coefficients import task_from_estimator as task_from_estimator
+    from fedworth.task.groups import group_ledger as group_ledger
+    from fedworth.task.own_utility import task_from_utility as task_from_utility
+    from fedworth.task.task import Task as Task
+    from fedworth.task.task import task_from_loader as task_from_loader
+    from fedworth.task.task_file import load_task as load_task
     from fedworth.valuation.valuation import Valuation as Valuation
     from fedworth.valuation.valuation import valuation_from as valuation_from
     from fedworth.valuation.value import value as value
@@ -93,31 +93,31 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Answer": "ledger.writer",
-    "Budget": "utility.planning.budget",
+    "Budget": "games.planning.budget",
     "Comparison": "report.comparison",
     "Completion": "completion.completion",
     "FactorCompletion": "completion.completion",
     "FactorSettings": "completion.complete",
-    "FastOracle": "utility.fast",
+    "FastOracle": "oracle.fast",
     "FedworthError": "errors",
     "Ledger": "ledger.ledger",
     "LedgerWriter": "ledger.writer",
-    "LoopOracle": "utility.oracle",
+    "LoopOracle": "oracle.oracle",
     "PageSettings": "report.page",
-    "PlanSettings": "utility.planning.choose",
+    "PlanSettings": "games.planning.choose",
     "Report": "report.report",
     "RewardSettings": "report.rewards",
     "Rewards": "report.rewards",
     "RunSettings": "pipeline.run",
-    "SimulationSettings": "federation.simulation.settings",
-    "Task": "federation.task",
-    "UtilityMatrix": "utility.matrix",
+    "SimulationSettings": "simulation.settings",
+    "Task": "task.task",
+    "UtilityMatrix": "games.matrix",
     "Valuation": "valuation.valuation",
     "ValuingSettings": "pipeline.stages",
     "Worth": "valuation.worth",
     "check_values": "pipeline.checking",
     "choose_factors": "completion.crossvalidation",
-    "choose_plan": "utility.planning.choose",
+    "choose_plan": "games.planning.choose",
     "compare": "pipeline.compare",
     "compare_measures": "pipeline.measures",
     "compare_reports": "report.comparison",
@@ -127,17 +127,17 @@ _HOMES = {
     "complete_by_models": "completion.models",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",
-    "group_ledger": "federation.groups",
-    "import_folder": "ledger.importing",
+    "group_ledger": "task.groups",
+    "import_folder": "recording.importing",
     "interactions_of": "pipeline.interactions",
     "load_completion": "completion.completion_file",
-    "load_task": "federation.task_file",
-    "load_utilities": "utility.matrix_file",
-    "observe": "utility.observe",
-    "observe_and_count": "utility.observe",
+    "load_task": "task.task_file",
+    "load_utilities": "games.matrix_file",
+    "observe": "games.observe",
+    "observe_and_count": "games.observe",
     "open_ledger": "ledger.ledger",
     "page_html": "report.page",
-    "participation": "utility.observe",
+    "participation": "games.observe",
     "plot_comparison": "report.plots",
     "plot_course": "report.plots",
     "plot_gains": "report.plots",
@@ -145,24 +145,24 @@ _HOMES = {
     "plot_rounds": "report.plots",
     "plot_values": "report.plots",
     "read_report": "report.files",
-    "record_into": "federation.live.recorder",
+    "record_into": "recording.recorder",
     "report_from": "report.report",
     "report_on": "pipeline.report_on",
     "resume_ledger": "ledger.writer",
     "rewards": "report.rewards",
     "run": "pipeline.run",
     "save_completion": "completion.completion_file",
-    "save_utilities": "utility.matrix_file",
+    "save_utilities": "games.matrix_file",
     "shapiq_game": "pipeline.interactions",
-    "simulate": "federation.simulation.simulate",
+    "simulate": "simulation.simulate",
     "statement_html": "report.page",
-    "stratified_subset": "utility.subset",
+    "stratified_subset": "games.subset",
     "study": "studies.reproduce",
-    "task_from_estimator": "federation.coefficients",
-    "task_from_loader": "federation.task",
-    "task_from_utility": "federation.own_utility",
-    "task_of": "federation.simulation.simulate",
-    "utility_cache": "utility.cache",
+    "task_from_estimator": "task.coefficients",
+    "task_from_loader": "task.task",
+    "task_from_utility": "task.own_utility",
+    "task_of": "simulation.simulate",
+    "utility_cache": "oracle.cache",
     "valuation_from": "valuation.valuation",
     "value": "valuation.value",
     "verify_ledger": "ledger.ledger",

@@ -4,8 +4,8 @@ from functools import wraps
 from typing import Any
 
 try:
-    from fedworth.federation.live import flower as live
-    from fedworth.federation.live.flower_identity import identity
+    from fedworth.recording import flower as live
+    from fedworth.recording.flower_identity import identity
 except ImportError as error:  # pragma: no cover - without the extra
     raise ImportError(f"{error}; install Flower beside fedworth: pip install 'fedworth[flower]'") from error
 

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from fedworth.federation.live import nvflare as live
-    from fedworth.federation.live.nvflare import EveryoneHeardFedAvg
+    from fedworth.recording import nvflare as live
+    from fedworth.recording.nvflare import EveryoneHeardFedAvg
 except ImportError as error:  # pragma: no cover - without the extra
     raise ImportError(f"{error}; install NVFlare beside fedworth: pip install 'fedworth[nvflare]'") from error
 
 from fedworth.errors import UsageError
-from fedworth.federation.task import Task
 from fedworth.pipeline.acting import values_so_far
+from fedworth.task.task import Task
 
 __all__ = ["EveryoneHeardFedAvg", "RoundRecorder", "record"]
 

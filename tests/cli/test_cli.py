@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import COMMANDS, main, parser
+from fedworth.coalitions import coalitions_of
 from fedworth.errors import UsageError
+from fedworth.games.matrix_file import load_utilities
 from fedworth.notices import caution
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.matrix_file import load_utilities
 
 SMALL = ["--clients", "4", "--copy", "3=0", "--participants", "2", "--rounds", "3", "--train-limit", "120"]
 
@@ -438,6 +438,6 @@ def test_what_a_command_is_warned_of_meanwhile_is_said_once(tmp_path, capsys, mo
         caution("a folder is full")
         raise UsageError("no more")
 
-    monkeypatch.setattr("fedworth.federation.simulation.simulate.simulate", simulate)
+    monkeypatch.setattr("fedworth.simulation.simulate.simulate", simulate)
     assert main(["simulate", "--out", str(tmp_path / "ledger")]) == 2
     assert capsys.readouterr().err.splitlines()[:2] == ["warning: a folder is full", "error: no more"]

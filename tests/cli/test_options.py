@@ -12,8 +12,8 @@ import pytest
 from fedworth.cli.main import code_of, main, parser
 from fedworth.cli.options import real, whole
 from fedworth.errors import ArtefactError, MachineError
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.storage import write_npz
-from fedworth.utility.oracle import LoopOracle
 
 
 def parsers(top: argparse.ArgumentParser):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from fedworth.coalitions import MOST_ENUMERATED
 from fedworth.pipeline.checking.check import MOST_CLIENTS
-from fedworth.utility.coalitions import MOST_ENUMERATED
 from tools.commands import reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"

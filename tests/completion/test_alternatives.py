@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion import alternatives as module
 from fedworth.completion.alternatives import neighbours, with_alternatives
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion_file import load_completion, save_completion
-from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.value import value
 from tests.support.games import federation
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.als import Status
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import FactorCompletion
@@ -15,8 +16,7 @@ from fedworth.completion.completion_file import load_completion, load_factors, s
 from fedworth.completion.problem import problem_of
 from fedworth.completion.solver import collapse_penalty_of
 from fedworth.errors import ArtefactError, CompletionError, UnseenError, UsageError
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.matrix import needed_columns
+from fedworth.games.matrix import needed_columns
 from tests.support.games import factors_completion, federation, large_federation, low_rank, matrix_of, participation
 
 

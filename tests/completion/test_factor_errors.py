@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion import factor_errors as module
 from fedworth.completion.by_kernel import complete_by_kernel
 from fedworth.completion.complete import complete
@@ -12,7 +13,6 @@ from fedworth.completion.completion import TOO_NARROW
 from fedworth.completion.completion_file import load_completion, save_completion
 from fedworth.completion.doubt import Doubt
 from fedworth.completion.factor_errors import with_errors
-from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.value import value
 from tests.support.games import federation
 

@@ -7,8 +7,8 @@ from fedworth.completion.als import Status
 from fedworth.completion.problem import problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty, collapse_penalty_of, solve
 from fedworth.errors import CompletionError
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.theory.fairness import completeness
-from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.shapley import shapley_values
 from tests.support.games import convex_objective, federation, large_federation, matrix_of, random_problem
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedworth.errors import ModelError
-from fedworth.federation.live.recorder import record_into
 from fedworth.ledger.counts import checked_count
 from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.recording.recorder import record_into
 from tests.support.ledgers import model
 
 

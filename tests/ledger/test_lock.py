@@ -13,11 +13,11 @@ import sys
 import pytest
 
 from fedworth.errors import LedgerError
-from fedworth.federation.live.recorder import record_into
 from fedworth.ledger import lock as locking
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.lock import LOCK, take_lock
 from fedworth.ledger.writer import Answer, create_ledger, resume_ledger
+from fedworth.recording.recorder import record_into
 from tests.support.ledgers import model, write_ledger
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from fedworth.errors import ModelError
-from fedworth.federation.live.recorder import record_into, with_difference
 from fedworth.ledger.ledger import verify_ledger
 from fedworth.ledger.model import beyond_the_others, check_alike, check_finite
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.recording.recorder import record_into, with_difference
 
 
 def filled(value, dtype, shape=(2, 3)):

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from fedworth.errors import ArtefactError, LedgerError, ModelError, UsageError
-from fedworth.federation.live.recorder import record_into
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.writer import Answer, create_ledger, resume_ledger
+from fedworth.recording.recorder import record_into
 from tests.support.ledgers import CLIENTS, Killed, Reaper, content, model, record_rest, write_ledger
 
 
@@ -327,7 +327,7 @@ def test_strict_recording_refuses_what_a_live_one_quarantines(tmp_path):
 
 MEMORY = """
 import resource, sys, torch
-from fedworth.federation.live.recorder import record_into
+from fedworth.recording.recorder import record_into
 recorder = record_into(sys.argv[1])
 big = {f"w{k}": torch.ones(2_000_000) for k in range(14)}
 names = [f"c{k}" for k in range(5)]

@@ -10,17 +10,17 @@ import pytest
 from fedworth.cli.main import main
 from fedworth.completion.completion_file import load_completion
 from fedworth.errors import ArtefactError, ValuationError
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.matrix_file import load_utilities, save_utilities
 from fedworth.ledger.ledger import open_ledger
 from fedworth.pipeline.audit import audit
 from fedworth.pipeline.retold import difference
 from fedworth.pipeline.run import RunSettings, run
 from fedworth.report.files import read_report
 from fedworth.report.report import report_from
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.storage import read_json
 from fedworth.trail import SOFTWARE, Trail, fingerprint
-from fedworth.utility.matrix_file import load_utilities, save_utilities
 from fedworth.valuation.value import value
 from tests.support.keys import write_keys
 
@@ -85,7 +85,7 @@ def test_a_ledger_of_other_rounds_breaks_the_trail(folder, tmp_path):
 
 def test_another_test_set_breaks_the_trail(folder, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "import torch\nfrom fedworth.federation.task import Task\n"
+        "import torch\nfrom fedworth.task.task import Task\n"
         "task = Task(torch.nn.Linear(64, 10), torch.zeros(5, 64), torch.zeros(5, dtype=torch.int64))\n"
     )
     with pytest.raises(ArtefactError, match="the trail breaks at the task"):

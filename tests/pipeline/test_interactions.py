@@ -7,11 +7,11 @@ from fedworth.cli.main import main
 from fedworth.completion.complete import complete
 from fedworth.completion.completion_file import save_completion
 from fedworth.completion.models import complete_by_models
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.observe import observe
+from fedworth.oracle.fast import FastOracle
 from fedworth.pipeline.interactions import completed_game, interactions_of, shapiq_game
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.interactions import shapley_interactions
 from fedworth.valuation.shapley import shapley_values
 from tests.support.games import game, matrix_of

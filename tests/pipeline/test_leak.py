@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 
 MANY = SimulationSettings(n_clients=14, copies=(), n_participants=4, n_rounds=3, partition="iid", train_limit=280)
 

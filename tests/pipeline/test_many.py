@@ -10,18 +10,18 @@ from fedworth.cli.main import main
 from fedworth.completion.completion_file import load_completion
 from fedworth.completion.models import complete as models_complete
 from fedworth.completion.models import complete_by_models
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.matrix_file import load_utilities
+from fedworth.games.observe import observe
+from fedworth.games.planning.choose import PlanSettings
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.oracle.fast import FastOracle
 from fedworth.pipeline.measures import MeasureRow, compare_measures
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.trail import fingerprint
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.matrix_file import load_utilities
-from fedworth.utility.observe import observe
-from fedworth.utility.planning.choose import PlanSettings
 from fedworth.valuation.value import value
 
 MANY = SimulationSettings(

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
+from fedworth.games.observe import observe
 from fedworth.names import COMPARED
+from fedworth.oracle.fast import FastOracle
 from fedworth.pipeline.measures import EVERYDAY, compare_measures
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe
 from fedworth.valuation.value import value
 
 

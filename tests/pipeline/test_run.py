@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedworth.errors import ArtefactError
-from fedworth.federation.simulation.settings import SimulationSettings
+from fedworth.games.planning.choose import PlanSettings
 from fedworth.pipeline.run import RunSettings, run
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.utility.planning.choose import PlanSettings
+from fedworth.simulation.settings import SimulationSettings
 
 SMALL = SimulationSettings(n_clients=4, copies=((3, 0),), n_participants=2, n_rounds=3, train_limit=100, test_limit=40)
 SETTINGS = RunSettings(simulation=SMALL)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import main
-from fedworth.federation.task import Task
+from fedworth.games.matrix_file import load_utilities
+from fedworth.games.observe import observe
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.stages import ValuingSettings, value_by
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.matrix_file import load_utilities
-from fedworth.utility.observe import observe
-from fedworth.utility.oracle import LoopOracle
+from fedworth.task.task import Task
 
 SMALL = [*("--clients", "5", "--copy", "4=0", "--participants", "2", "--rounds", "3"), *("--train-limit", "150")]
 OPTIONS = {

@@ -15,22 +15,22 @@ import pytest
 import fedworth
 from fedworth.cli import watch as cli_watch
 from fedworth.cli.main import main
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.complete import complete
 from fedworth.completion.completion_file import load_completion
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import ArtefactError
-from fedworth.federation.live.recorder import LiveRecorder, record_into
-from fedworth.federation.simulation.simulate import simulate
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
+from fedworth.oracle.fast import layered, routes
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.folder import claim_for
 from fedworth.pipeline.report_on import oracle_of, report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.pipeline.watch import update
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast import layered, routes
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_exact
+from fedworth.recording.recorder import LiveRecorder, record_into
+from fedworth.simulation.simulate import simulate
 from fedworth.valuation.value import value
 
 EVERYONE = coalitions_of(np.arange(5), 5)
@@ -227,7 +227,7 @@ def test_verify_says_what_is_there_and_names_the_first_bad_round(tiny_ledger, tm
 
 RECORDER = """
 import os, sys, torch
-from fedworth.federation.live.recorder import record_into
+from fedworth.recording.recorder import record_into
 recorder = record_into(sys.argv[1])
 model = {"w": torch.zeros(3)}
 recorder.start_round(model, asked=["a"])

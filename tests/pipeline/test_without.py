@@ -7,15 +7,15 @@ import pytest
 
 from fedworth.cli.main import main
 from fedworth.errors import UsageError
-from fedworth.federation.simulation.simulate import simulate
+from fedworth.games.matrix_file import load_utilities, save_utilities
+from fedworth.games.observe import observe
+from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.utility.matrix_file import load_utilities, save_utilities
-from fedworth.utility.observe import observe
-from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.choose import PlanSettings, choose_plan
+from fedworth.simulation.simulate import simulate
 from fedworth.valuation.value import value
 
 LEFT_OUT = 2
@@ -55,7 +55,7 @@ def test_nobody_calls_a_client_that_was_left_out_unheard(tiny_ledger, tiny_task,
 
 
 def test_permutations_are_of_the_others(tiny_ledger, tiny_task):
-    from fedworth.utility.observe import participation
+    from fedworth.games.observe import participation
 
     ledger = tiny_ledger.without(["2"])
     matrix = observe(ledger, LoopOracle(tiny_task), choose_plan(participation(ledger), PlanSettings(4)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedworth.errors import ArtefactError
-from fedworth.ledger.oddities import Finding, FindingKind
+from fedworth.findings import Finding, FindingKind
 from fedworth.names import MethodName
 from fedworth.report.files import read_report, write_report
 from fedworth.report.report import Report, agreement, report_from

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedworth.cli.main import main
+from fedworth.games.planning.plan import plan_prefixes
 from fedworth.names import Scale
 from fedworth.studies import fairness, models, noisy_data, noisy_labels, rank, spectrum, time, unfairness
 from fedworth.studies.conduct.misconduct import kinds
@@ -40,7 +41,6 @@ from fedworth.studies.trials.settings import SETUPS, extents_of
 from fedworth.studies.trials.trial import Trial
 from fedworth.studies.unfairness import printed_bound, simulated_chances
 from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
-from fedworth.utility.planning.plan import plan_prefixes
 
 pytest.importorskip("matplotlib")
 

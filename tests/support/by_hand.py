@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fedworth.federation.task import Task
+from fedworth.games.observe import participation, round_weights
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
-from fedworth.utility.observe import participation, round_weights
+from fedworth.task.task import Task
 
 A, B, R = (0.5, 0.1, 0.1, 0.03), (0.1, 0.5, 0.3, 0.1), (0.1, 0.1, 0.03, 0.01)
 NOISES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -5,13 +5,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedworth.coalitions import coalitions_of, distinct, prefixes
 from fedworth.completion.als import Status
 from fedworth.completion.completion import FactorCompletion
 from fedworth.completion.problem import Problem, problem_of_cells
+from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
+from fedworth.games.squares import draw_permutations
 from fedworth.names import CHOICES, PenaltyKind
-from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
-from fedworth.utility.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.utility.squares import draw_permutations
 
 Array = NDArray[np.float64]
 

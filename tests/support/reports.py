@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedworth.ledger.oddities import OF_ANSWERS, Finding, FindingKind
+from fedworth.findings import OF_ANSWERS, Finding, FindingKind
 from fedworth.report.report import Report
 from fedworth.report.rounds import Rounds
 from fedworth.trail import Trail

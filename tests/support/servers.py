@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedworth.federation.live.recorder import record_into
-from fedworth.federation.rules.rule import Rule, State, arrays_of, model_of
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
+from fedworth.recording.recorder import record_into
+from fedworth.task.rules.rule import Rule, State, arrays_of, model_of
 
 CLIENTS = ("a", "b", "c", "d")
 

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedworth.federation.losses.named import LOSSES
-from fedworth.federation.samples import outputs_of, widened
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round
-from fedworth.utility.oracle import mix
-from fedworth.utility.weighting import Mixtures
+from fedworth.oracle.oracle import mix
+from fedworth.oracle.weighting import Mixtures
+from fedworth.task.losses.named import LOSSES
+from fedworth.task.samples import outputs_of, widened
+from fedworth.task.task import Task
 
 N = 24
 

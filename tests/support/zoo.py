@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
 
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model, Round, RoundEntry
 from fedworth.names import Weighting
-from fedworth.utility.oracle import mix
-from fedworth.utility.weighting import Mixtures, client_weights, mixtures
+from fedworth.oracle.oracle import mix
+from fedworth.oracle.weighting import Mixtures, client_weights, mixtures
+from fedworth.task.task import Task
 
 N_SAMPLES, N_CLASSES = 40, 4
 SAMPLE_COUNTS = {0: 3, 1: 1, 2: 4, 3: 1, 4: 5}

@@ -9,11 +9,11 @@ import pytest
 
 from fedworth.errors import LedgerError
 from fedworth.ledger import lock, model_file, repair
+from fedworth.oracle import cache
+from fedworth.oracle.batches import Witness
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.recheck import recheck
 from fedworth.pipeline import audit
-from fedworth.utility import cache
-from fedworth.utility.batches import Witness
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.recheck import recheck
 from tools.torture import options, power, recorders
 from tools.torture.corruption import corruptions
 from tools.torture.full_device import full_device

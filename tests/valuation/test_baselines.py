@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ValuationError
-from fedworth.utility.matrix import matrix_from_cells
+from fedworth.games.matrix import matrix_from_cells
 from fedworth.valuation.baselines import heard_round, leave_one_out, truth
 from fedworth.valuation.fedsv import fedsv
 from tests.support.games import federation, matrix_of, shapley_by_definition

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError, ValuationError
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.squares import draw_permutations
+from fedworth.games.squares import draw_permutations
 from fedworth.valuation.comfedsv import comfedsv
 from tests.support.games import factors_completion, federation, matrix_of, shapley_by_definition
 

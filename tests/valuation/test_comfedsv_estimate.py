@@ -3,8 +3,8 @@
 import numpy as np
 
 from fedworth.completion.complete import complete
-from fedworth.utility.matrix import matrix_from_cells
-from fedworth.utility.planning.plan import plan_prefixes
+from fedworth.games.matrix import matrix_from_cells
+from fedworth.games.planning.plan import plan_prefixes
 from fedworth.valuation.comfedsv import comfedsv_estimate
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedworth.coalitions import prefixes
 from fedworth.errors import NeverHeardError, TooManyError, ValuationError
-from fedworth.utility.coalitions import prefixes
-from fedworth.utility.matrix import matrix_from_cells
-from fedworth.utility.squares import draw_permutations
+from fedworth.games.matrix import matrix_from_cells
+from fedworth.games.squares import draw_permutations
 from fedworth.valuation.fedsv import fedsv, rounds_of
 from tests.support.games import federation, matrix_of, shapley_by_definition
 

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from fedworth.completion.doubt import Doubt, heard_once
-from fedworth.ledger.oddities import FindingKind
-from fedworth.valuation.oddities import value_findings
+from fedworth.findings import FindingKind
+from fedworth.findings.of_values import value_findings
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from fedworth.utility.coalitions import coalitions_of, prefixes
-from fedworth.utility.squares import draw_permutations
+from fedworth.coalitions import coalitions_of, prefixes
+from fedworth.games.squares import draw_permutations
 from fedworth.valuation.permutations import permutation_covariance, permutation_values
 from fedworth.valuation.shapley import shapley_values
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedworth.coalitions import coalitions_of
 from fedworth.errors import ValuationError
-from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.shapley import n_members, shapley_values
 from tests.support.games import game, shapley_by_definition
 

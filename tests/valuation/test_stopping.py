@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import UsageError
-from fedworth.utility.games import Estimate
+from fedworth.games import Estimate
 from fedworth.valuation.stopping import (
     StoppingReason,
     all_of,

@@ -17,9 +17,6 @@ from typing import Any
 
 import torch
 
-import fedworth.federation.rules.check
-import fedworth.pipeline.run
-import fedworth.pipeline.watch  # noqa: F401 - children are forked with everything loaded
 from tools.torture.corruption import corruptions
 from tools.torture.full_device import full_device
 from tools.torture.hostile import hostile

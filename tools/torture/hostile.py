@@ -19,17 +19,17 @@ import torch
 from torch import nn
 
 from fedworth.errors import FedworthError
-from fedworth.federation.live.recorder import record_into
-from fedworth.federation.task import Task
+from fedworth.games.cells import round_weights
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.names import Measure, Weighting
-from fedworth.utility.cells import round_weights
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import LoopOracle, TaskOracle
-from fedworth.utility.planning.plan import plan_exact
-from fedworth.utility.recheck import PlainRound, plain_round
-from fedworth.utility.weighting import Mixtures, mixtures
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle, TaskOracle
+from fedworth.oracle.recheck import PlainRound, plain_round
+from fedworth.oracle.weighting import Mixtures, mixtures
+from fedworth.recording.recorder import record_into
+from fedworth.task.task import Task
 
 EVIL = "evil"
 CLIENTS = ("ada", EVIL, "ben", "cyd")

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedworth.cli.main import main as fedworth_command
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import HEADER, verify_ledger
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate
 from tools.torture.children import Ended, forked, killed_after, wait
 from tools.torture.corruption import content
 

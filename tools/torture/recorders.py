@@ -19,11 +19,11 @@ import torch
 
 from fedworth.cli.main import main as fedworth_command
 from fedworth.errors import LedgerError
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate
 from fedworth.ledger.ledger import Ledger, verify_ledger
 from fedworth.ledger.manifest import HEADER
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate
 from tools.torture.children import Ended, done, forked, wait
 
 SETTINGS = SimulationSettings(

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import FedworthError
-from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.pipeline.audit import COMPLETIONS, UTILITIES, audit
 from fedworth.pipeline.run import RunSettings, run
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.storage import read_json, read_npz
 
 SMALL = SimulationSettings(n_clients=4, copies=((3, 0),), n_participants=2, n_rounds=3, train_limit=120, test_limit=60)

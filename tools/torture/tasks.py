@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedworth.federation.task import Task
+from fedworth.games.observe import Observed, observe_and_count, participation
+from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.names import Measure, Weighting
-from fedworth.utility.cache import utility_cache
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import Observed, observe_and_count, participation
-from fedworth.utility.oracle import LoopOracle, TaskOracle
-from fedworth.utility.planning.plan import plan_exact
+from fedworth.oracle.cache import utility_cache
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle, TaskOracle
+from fedworth.task.task import Task
 
 Squash = Callable[[torch.Tensor], torch.Tensor]
 

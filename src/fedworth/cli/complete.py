@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fedworth.completion.completion import Completion
-    from fedworth.utility.matrix import UtilityMatrix
+    from fedworth.games.matrix import UtilityMatrix
 
 HOLDS_OUT = "--held-out is for factors; a completion by models or a kernel always holds something out"
 
@@ -74,9 +74,9 @@ def run(args: argparse.Namespace) -> None:
         check_factors(args)
     from fedworth.completion.completion_file import save_completion
     from fedworth.completion.coverage import coverage
+    from fedworth.games.matrix_file import load_utilities
     from fedworth.report.tables import completion_table
     from fedworth.storage import refuse_no_place
-    from fedworth.utility.matrix_file import load_utilities
 
     refuse_no_place(args.out, "a completion")
     matrix = load_utilities(args.utilities)
@@ -123,9 +123,9 @@ def _by_kernel(
 
         made = complete_by_kernel(matrix)
         return made, made.summary(), ()
-    from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.stages import kernel_of
+    from fedworth.task.task_file import task_for
 
     ledger = open_ledger(args.ledger).without(matrix.left_out)
     made = kernel_of(ledger, task_for(ledger, args.task, data_folder=args.data), matrix, args.weighting)
@@ -136,9 +136,9 @@ def _by_models(
     args: argparse.Namespace, matrix: "UtilityMatrix"
 ) -> "tuple[Completion, dict[str, Any], tuple[str, ...]]":
     from fedworth.completion.models import complete_by_models
-    from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
-    from fedworth.utility.choices import oracle_named
+    from fedworth.oracle.choices import oracle_named
+    from fedworth.task.task_file import task_for
 
     ledger = open_ledger(args.ledger).without(matrix.left_out)
     oracle = oracle_named(args.oracle, task_for(ledger, args.task, data_folder=args.data), args.measure)

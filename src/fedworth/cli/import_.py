@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Import, and say what was found."""
-    from fedworth.ledger.importing import import_folder
+    from fedworth.recording.importing import import_folder
 
     with progress_bars() as progress:
         ledger = import_folder(args.folder, args.out, aggregation=args.aggregation, progress=progress)

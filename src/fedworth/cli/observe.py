@@ -13,12 +13,12 @@ from fedworth.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedworth.utility.matrix import UtilityMatrix
-    from fedworth.utility.observe import Observed
-    from fedworth.utility.oracle import Oracle
-    from fedworth.utility.planning.budget import Budget
-    from fedworth.utility.planning.choose import PlanSettings
-    from fedworth.utility.planning.plan import Plan
+    from fedworth.games.matrix import UtilityMatrix
+    from fedworth.games.observe import Observed
+    from fedworth.games.planning.budget import Budget
+    from fedworth.games.planning.choose import PlanSettings
+    from fedworth.games.planning.plan import Plan
+    from fedworth.oracle.oracle import Oracle
     from fedworth.valuation.stopping import StoppingRule
 
 
@@ -75,16 +75,16 @@ def run(args: argparse.Namespace) -> None:
     """Observe, and say how many cells were measured."""
     _refuse_contradictions(args)
     from fedworth.arrays import stream
-    from fedworth.federation.task_file import task_for
+    from fedworth.games.matrix_file import save_utilities
+    from fedworth.games.observe import observe_and_count, participation
+    from fedworth.games.planning.budget import Budget
+    from fedworth.games.planning.choose import choose_plan
+    from fedworth.games.subset import stratified_subset
     from fedworth.ledger.ledger import open_ledger
+    from fedworth.oracle.cache import utility_cache
+    from fedworth.oracle.choices import device_named, engine_named, oracle_named
     from fedworth.storage import refuse_no_place
-    from fedworth.utility.cache import utility_cache
-    from fedworth.utility.choices import device_named, engine_named, oracle_named
-    from fedworth.utility.matrix_file import save_utilities
-    from fedworth.utility.observe import observe_and_count, participation
-    from fedworth.utility.planning.budget import Budget
-    from fedworth.utility.planning.choose import choose_plan
-    from fedworth.utility.subset import stratified_subset
+    from fedworth.task.task_file import task_for
 
     refuse_no_place(args.out, "a file of utilities")
     rule, asked = _rule(args), plan_settings(args, with_fedsv=not args.no_fedsv)
@@ -144,7 +144,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
 
 def _routes(oracle: "Oracle") -> str | None:
     """How the fast oracle went about it; nothing for the loop, or if nothing was measured in this process."""
-    from fedworth.utility.fast import NOTHING_YET, FastOracle
+    from fedworth.oracle.fast import NOTHING_YET, FastOracle
 
     routes = oracle.describe() if isinstance(oracle, FastOracle) else NOTHING_YET
     return None if routes == NOTHING_YET else routes
@@ -167,7 +167,7 @@ def _until(
     budget: "Budget",
 ) -> "tuple[Observed, str]":
     """Observe more and more permutations until the rule holds; and a sentence that says why it ended."""
-    from fedworth.utility.observe import Observed
+    from fedworth.games.observe import Observed
     from fedworth.valuation.settling import measure_until
 
     assert longest.permutations is not None

@@ -13,8 +13,8 @@ from fedworth.names import CHOICES, DEFAULT_COMPLETION, checked_name
 
 if TYPE_CHECKING:
     from fedworth.completion.complete import FactorSettings
-    from fedworth.utility.matrix import UtilityMatrix
-    from fedworth.utility.planning.choose import PlanSettings
+    from fedworth.games.matrix import UtilityMatrix
+    from fedworth.games.planning.choose import PlanSettings
 
 MOST_DIGITS = 18
 """Digits of a whole number on the command line: what a machine integer holds."""
@@ -195,8 +195,8 @@ def add_permutations_option(parser: argparse.ArgumentParser) -> None:
 def plan_settings(args: argparse.Namespace, *, with_fedsv: bool = True) -> "PlanSettings":
     """The plan asked for."""
     check_plan(args, with_fedsv=with_fedsv)
-    from fedworth.utility.planning.choose import PlanSettings
-    from fedworth.utility.planning.plan import DEFAULT_SAMPLER
+    from fedworth.games.planning.choose import PlanSettings
+    from fedworth.games.planning.plan import DEFAULT_SAMPLER
 
     return PlanSettings(args.permutations, args.sampler or DEFAULT_SAMPLER, with_fedsv)
 

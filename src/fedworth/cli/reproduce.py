@@ -53,12 +53,12 @@ def run(args: argparse.Namespace) -> None:
     """Run the studies, and show what they found."""
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}: expected 1 or more")
+    from fedworth.oracle.choices import device_named
+    from fedworth.oracle.fast import n_processors
     from fedworth.report.tables import Table
     from fedworth.studies.reproduce import PAGES, Request, reproduce, requests_for
     from fedworth.studies.trials.settings import seeds_from
     from fedworth.studies.trials.trial import Bench
-    from fedworth.utility.choices import device_named
-    from fedworth.utility.fast import n_processors
 
     seeds = seeds_from(args.seeds) if args.seeds else ()
     device_named(args.device)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from fedworth.ledger.oddities import Finding
+    from fedworth.findings import Finding
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
 

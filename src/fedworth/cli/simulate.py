@@ -9,7 +9,7 @@ from fedworth.cli.show import progress_bars, show_json, show_lines, warn
 from fedworth.errors import UsageError
 
 if TYPE_CHECKING:
-    from fedworth.federation.simulation.settings import SimulationSettings
+    from fedworth.simulation.settings import SimulationSettings
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -99,7 +99,7 @@ def add_simulation_options(parser: argparse.ArgumentParser) -> None:
 
 def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
     """The settings that the options ask for."""
-    from fedworth.federation.simulation.settings import SimulationSettings
+    from fedworth.simulation.settings import SimulationSettings
 
     return SimulationSettings(
         dataset=args.dataset,
@@ -137,8 +137,8 @@ def simulation_settings(args: argparse.Namespace) -> "SimulationSettings":
 def run(args: argparse.Namespace) -> None:
     """Simulate, and say what was written."""
     settings = simulation_settings(args)
-    from fedworth.federation.simulation.simulate import simulate
     from fedworth.pipeline.report_on import UNHEARD
+    from fedworth.simulation.simulate import simulate
 
     with progress_bars() as progress:
         ledger = simulate(settings, args.out, data_folder=args.data, resume=args.resume, progress=progress)
@@ -167,7 +167,7 @@ def _copies(given: list[str]) -> tuple[tuple[int, int], ...]:
 
 
 def _shares(given: str | None, n_clients: int) -> tuple[float, ...]:
-    from fedworth.federation.simulation.bounds import MOST_CLIENTS
+    from fedworth.simulation.bounds import MOST_CLIENTS
 
     if given is None:
         return ()

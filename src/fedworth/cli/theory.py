@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedworth.utility.matrix import UtilityMatrix
+    from fedworth.games.matrix import UtilityMatrix
 
 WORDS = {
     "Observation 1": "s: how far apart two equal clients may be paid, in steps of δ, what one round is worth; "
@@ -124,8 +124,8 @@ def rank_bound(args: argparse.Namespace) -> None:
 
 def numeric_rank(args: argparse.Namespace) -> None:
     """Print numeric bounds on the ε-rank."""
+    from fedworth.games.matrix_file import load_utilities
     from fedworth.theory.rank_bounds import rank_lower, rank_upper_cover, rank_upper_svd
-    from fedworth.utility.matrix_file import load_utilities
 
     cells = _full(load_utilities(args.truth, is_truth=True))
     row = {
@@ -141,9 +141,9 @@ def fairness(args: argparse.Namespace) -> None:
     import numpy as np
 
     from fedworth.completion.completion_file import load_completion
+    from fedworth.games.matrix import needed_columns
+    from fedworth.games.matrix_file import load_utilities
     from fedworth.theory.fairness import completeness, fairness_bounds
-    from fedworth.utility.matrix import needed_columns
-    from fedworth.utility.matrix_file import load_utilities
     from fedworth.valuation.value import value
 
     matrix, completion = load_utilities(args.truth, is_truth=True), load_completion(args.completion)
@@ -167,8 +167,8 @@ def _gaps(matrix: "UtilityMatrix", values: "NDArray[np.float64]") -> dict[str, f
     """How far apart the values of equal clients are, and how far from 0 those of null clients; where all is known."""
     import numpy as np
 
+    from fedworth.coalitions import coalitions_of
     from fedworth.theory.fairness import fairness_report
-    from fedworth.utility.coalitions import coalitions_of
     from fedworth.valuation.fedsv import seen_row
 
     if matrix.permutations is not None or not matrix.heard.all():
@@ -183,7 +183,7 @@ def _full(matrix: "UtilityMatrix") -> "NDArray[np.float64]":
     """(n_rounds, n_coalitions): all cells that values rest on, every one known; the empty coalition left out."""
     import numpy as np
 
-    from fedworth.utility.matrix import needed_columns
+    from fedworth.games.matrix import needed_columns
     from fedworth.valuation.fedsv import seen_row
 
     columns = needed_columns(matrix)
@@ -195,8 +195,8 @@ def _measured(folder: Path) -> dict[str, Any]:
     """What Proposition 1 asks of a run: how far the global model moved, and the learning rates."""
     import numpy as np
 
-    from fedworth.federation.simulation.simulate import simulation_of
     from fedworth.ledger.ledger import open_ledger
+    from fedworth.simulation.simulate import simulation_of
     from fedworth.theory.rank_bounds import path_length
 
     ledger = open_ledger(folder)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fedworth.completion.completion import Completion
-    from fedworth.utility.matrix import UtilityMatrix
+    from fedworth.games.matrix import UtilityMatrix
     from fedworth.valuation.valuation import Valuation
 
 
@@ -53,10 +53,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Value, write what is asked for, and show it."""
     from fedworth.completion.complete import FactorSettings
+    from fedworth.games.matrix_file import load_utilities
     from fedworth.pipeline.compare import compare
     from fedworth.pipeline.stages import ValuingSettings
     from fedworth.report.files import write_report
-    from fedworth.utility.matrix_file import load_utilities
     from fedworth.valuation.value import COMPLETED, value
 
     methods = list(dict.fromkeys(method for several in args.method or [["comfedsv"]] for method in several))

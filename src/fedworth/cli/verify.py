@@ -10,9 +10,9 @@ from fedworth.cli.show import show_findings, show_json, show_lines, warn
 from fedworth.cli.verify_report import add_report_options, report_file, verify_report
 
 if TYPE_CHECKING:
-    from fedworth.federation.rules.check import Checked
+    from fedworth.findings import Finding
     from fedworth.ledger.ledger import Ledger
-    from fedworth.ledger.oddities import Finding
+    from fedworth.task.rules.check import Checked
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> None:
 
 def _verify_ledger(args: argparse.Namespace) -> None:
     """Say what is in the ledger, and whether its server did what its rule says."""
-    from fedworth.federation.rules.check import check_ledger
-    from fedworth.federation.rules.documents import rule_name, rule_of
+    from fedworth.findings import findings
     from fedworth.ledger.ledger import verify_ledger
-    from fedworth.ledger.oddities import findings
+    from fedworth.task.rules.check import check_ledger
+    from fedworth.task.rules.documents import rule_name, rule_of
 
     ledger = verify_ledger(args.what)
     said = check_head(args, ledger)
@@ -77,7 +77,7 @@ def _verify_ledger(args: argparse.Namespace) -> None:
 def _show(
     args: argparse.Namespace, ledger: "Ledger", checked: "Checked", odd: "tuple[Finding, ...]", said: list[str]
 ) -> None:
-    from fedworth.federation.rules.documents import rule_name
+    from fedworth.task.rules.documents import rule_name
 
     state = "closed" if ledger.is_closed else "still open"
     show_lines(

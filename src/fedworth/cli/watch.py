@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> None:
     settings, place = valuing_settings(args), args.ledger if args.ledger.name else args.ledger.resolve()
     if not place.name:
         raise UsageError(f"{args.ledger}: expected the folder of a ledger")
-    from fedworth.federation.task_file import task_for
     from fedworth.pipeline.watch import update
+    from fedworth.task.task_file import task_for
 
     folder = args.out or place.with_name(place.name + ".watch")
     task, n_checked = None, 0

@@ -22,8 +22,8 @@ from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.problem import problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from fedworth.errors import CompletionError
+from fedworth.games.matrix import UtilityMatrix, needed_columns
 from fedworth.names import PenaltyKind
-from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
 RANK_STEP, PENALTY_STEP = 3, 10.0
 N_FOLDS = 5

@@ -13,10 +13,10 @@ from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.problem import Problem, problem_of
 from fedworth.completion.solver import MAX_SWEEPS, Solution, collapse_penalty_of, solve
 from fedworth.errors import CompletionError
+from fedworth.games.matrix import UtilityMatrix, needed_columns
 from fedworth.names import PenaltyKind, checked_name
 from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint
-from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
 
 @dataclass(frozen=True, slots=True)

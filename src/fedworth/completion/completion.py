@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Memberships, Utilities
+from fedworth.coalitions import locate, names
 from fedworth.completion.als import Status
 from fedworth.completion.by_kernel import KernelCompletion, kernel_arrays, kernel_completion_from
 from fedworth.completion.doubt import Doubt
 from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import ArtefactError, UnseenError
+from fedworth.games.round_values import RoundValues
 from fedworth.names import PenaltyKind, checked_name
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
-from fedworth.utility.coalitions import locate, names
-from fedworth.utility.round_values import RoundValues
 
 TOO_NARROW = (
     "the intervals of ComFedSV by factors are too narrow: of so many clients they say only how far other ranks and "

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedworth.utility.matrix import UtilityMatrix, needed_columns
+from fedworth.games.matrix import UtilityMatrix, needed_columns
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from fedworth.completion.complete import FactorSettings
 from fedworth.completion.problem import problem_of_cells
 from fedworth.completion.solver import collapse_penalty, solve
 from fedworth.errors import CompletionError
+from fedworth.games.matrix import UtilityMatrix, needed_columns
 from fedworth.names import PenaltyKind
-from fedworth.utility.matrix import UtilityMatrix, needed_columns
 
 RANKS = (1, 2, 3, 5, 8)
 RELATIVE_PENALTIES = (0.1, 0.03, 0.01, 0.003, 0.001)

@@ -16,7 +16,7 @@ from fedworth.completion.alternatives import with_alternatives
 from fedworth.completion.by_kernel import MOST_TOGETHER, complete_by_kernel
 from fedworth.completion.completion import FactorCompletion
 from fedworth.errors import CompletionError
-from fedworth.utility.matrix import UtilityMatrix
+from fedworth.games.matrix import UtilityMatrix
 
 
 def with_errors(matrix: UtilityMatrix, completion: FactorCompletion) -> FactorCompletion:

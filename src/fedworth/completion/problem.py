@@ -22,8 +22,8 @@ from fedworth.arrays import Indices
 from fedworth.completion.kernels.layout import Cells, Factors
 from fedworth.completion.kernels.points import residuals as cell_residuals
 from fedworth.errors import CompletionError
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import PenaltyKind, checked_name
-from fedworth.utility.matrix import UtilityMatrix
 
 
 @dataclass(frozen=True)

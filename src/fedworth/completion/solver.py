@@ -18,8 +18,8 @@ from fedworth.completion.kernels.points import residuals
 from fedworth.completion.newton import SMALL_ENOUGH, descend
 from fedworth.completion.problem import Collapsed, Problem, collapse, problem_of
 from fedworth.errors import CompletionError
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import PenaltyKind
-from fedworth.utility.matrix import UtilityMatrix
 
 LEAST = 1e-18  # of λ_collapse: a penalty far below rounding
 PATH_FACTOR = 3.0

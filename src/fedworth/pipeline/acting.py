@@ -11,12 +11,12 @@ from pathlib import Path
 
 from fedworth.completion.completion import Completion
 from fedworth.completion.models import complete_by_models
-from fedworth.federation.task import Task
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.names import MethodName
 from fedworth.pipeline.report_on import oracle_of
 from fedworth.pipeline.stages import ValuingSettings, factors_of, measure
-from fedworth.utility.matrix import UtilityMatrix
+from fedworth.task.task import Task
 from fedworth.valuation.value import value
 
 

@@ -23,7 +23,8 @@ import numpy as np
 from fedworth.completion.completion import Completion
 from fedworth.completion.completion_file import Loaded, load_completion
 from fedworth.errors import ArtefactError, FedworthError, LedgerError, UnseenError
-from fedworth.federation.task_file import task_for
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.matrix_file import load_utilities
 from fedworth.ledger.heads import passed_through
 from fedworth.ledger.ledger import Ledger, verify_ledger
 from fedworth.names import MethodName, checked_name
@@ -31,9 +32,8 @@ from fedworth.pipeline.retold import ROUGHLY, difference, of_ledger, of_utilitie
 from fedworth.report.files import REWARDS, read_rewards, write_report
 from fedworth.report.page import page_html
 from fedworth.report.report import Report, report_from
+from fedworth.task.task_file import task_for
 from fedworth.trail import SOFTWARE, Trail, fingerprint
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.matrix_file import load_utilities
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 

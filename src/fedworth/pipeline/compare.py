@@ -5,11 +5,11 @@ from functools import cache
 
 from fedworth.completion.completion import Completion
 from fedworth.completion.coverage import coverage
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import MethodName, checked_name
 from fedworth.pipeline.stages import ValuingSettings, factors_of, value_by
 from fedworth.report.report import Report
 from fedworth.report.rounds import rounds_of_report
-from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.value import COMPLETED
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import ArtefactError
-from fedworth.federation.task import Task
+from fedworth.oracle.cache import architecture
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.storage import PARTIAL, json_bytes, make_folder, read_json, write_json
-from fedworth.utility.cache import architecture
+from fedworth.task.task import Task
 
 SETTINGS, VALUING = "settings.json", "valuing.json"
 MADE = ("truth.npz", "utilities.npz", "completion.npz", "factors.npz", "report.json")

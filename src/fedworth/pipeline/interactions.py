@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Utilities
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.errors import UsageError
-from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.interactions import shapley_interactions
 
 if TYPE_CHECKING:

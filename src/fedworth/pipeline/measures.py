@@ -16,16 +16,16 @@ import numpy as np
 from fedworth.completion.completion import Completion
 from fedworth.completion.models import complete_by_models, predicted_game
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
-from fedworth.federation.task import Task
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import observe, observe_and_count, participation
+from fedworth.games.planning.choose import choose_plan
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import COMPARED, ConceptName, RivalName, ValuedBy, checked_name
+from fedworth.oracle.choices import oracle_named
+from fedworth.oracle.oracle import TaskOracle
 from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of
 from fedworth.storage import Place, Progress, silent
-from fedworth.utility.choices import oracle_named
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import observe, observe_and_count, participation
-from fedworth.utility.oracle import TaskOracle
-from fedworth.utility.planning.choose import choose_plan
+from fedworth.task.task import Task
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.rivals import CountedGame, draw_concept, recorded, value_by_concept, value_by_rival
 from fedworth.valuation.valuation import Valuation

@@ -19,27 +19,27 @@ from typing import Any
 
 import numpy as np
 
+from fedworth.coalitions import MOST_ENUMERATED
 from fedworth.completion.completion import Completion, FactorCompletion
 from fedworth.completion.completion_file import load_completion, load_factors, save_completion
 from fedworth.completion.coverage import coverage
 from fedworth.completion.models import ModelCompletion, complete_by_models
-from fedworth.federation.task import Task
+from fedworth.findings import OF_ANSWERS, findings
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.matrix_file import load_utilities, save_utilities
 from fedworth.ledger.heads import heads
 from fedworth.ledger.ledger import Ledger
-from fedworth.ledger.oddities import OF_ANSWERS, findings
 from fedworth.names import Measure, MethodName, OracleName
+from fedworth.oracle.choices import oracle_named
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.folder import claim_for
 from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of, measure, value_by
 from fedworth.report.report import Report
 from fedworth.report.rounds import rounds_of_report
 from fedworth.storage import Place, Progress, silent
+from fedworth.task.task import Task
 from fedworth.trail import Trail, fingerprint
-from fedworth.utility.choices import oracle_named
-from fedworth.utility.coalitions import MOST_ENUMERATED
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.matrix_file import load_utilities, save_utilities
-from fedworth.utility.oracle import LoopOracle
 
 BESIDE: tuple[MethodName, ...] = ("truth", "heard-round", "leave-one-out", "fedsv-later")
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from fedworth.completion.completion import Completion
+from fedworth.findings import OF_ANSWERS, findings
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
-from fedworth.ledger.oddities import OF_ANSWERS, findings
 from fedworth.pipeline.report_on import coverage_of, notes_of
 from fedworth.report.report import Report
 from fedworth.report.rounds import rounds_of_report
-from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.valuation import Valuation
 
 ROUGHLY = 1e-5

@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.oracle.choices import device_named
 from fedworth.pipeline.folder import claim
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.files import write_report
 from fedworth.report.report import Report
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.storage import Place, Progress, silent
-from fedworth.utility.choices import device_named
 
 
 @dataclass(frozen=True)

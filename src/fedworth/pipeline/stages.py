@@ -19,7 +19,10 @@ from fedworth.completion.factor_errors import with_errors
 from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.models import predict_absent
 from fedworth.errors import CompletionError, ValuationError
-from fedworth.federation.task import Task
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import observe, participation, round_weights
+from fedworth.games.planning.choose import PlanSettings, choose_plan
+from fedworth.games.round_values import RoundValues
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import (
     DEFAULT_COMPLETION,
@@ -31,13 +34,10 @@ from fedworth.names import (
     Weighting,
     checked_name,
 )
+from fedworth.oracle.cache import utility_cache
+from fedworth.oracle.oracle import TaskOracle
 from fedworth.storage import Progress, silent
-from fedworth.utility.cache import utility_cache
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import observe, participation, round_weights
-from fedworth.utility.oracle import TaskOracle
-from fedworth.utility.planning.choose import PlanSettings, choose_plan
-from fedworth.utility.round_values import RoundValues
+from fedworth.task.task import Task
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 

@@ -13,12 +13,12 @@ alone, whatever was watched or killed before, and is what `observe`, `complete` 
 from dataclasses import replace
 from pathlib import Path
 
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.files import write_report
 from fedworth.report.report import Report
+from fedworth.task.task import Task
 
 CLOSED = "the ledger is closed: every round was completed once more, from all rounds, and the values are final"
 

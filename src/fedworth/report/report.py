@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from fedworth.errors import ArtefactError, UsageError
-from fedworth.ledger.oddities import OF_ANSWERS, Finding, FindingKind, finding_from
+from fedworth.findings import OF_ANSWERS, Finding, FindingKind, finding_from
+from fedworth.findings.of_values import value_findings
 from fedworth.names import MethodName
 from fedworth.report.rounds import Rounds, rounds_from
 from fedworth.theory.fairness import relative_difference
 from fedworth.trail import Trail
 from fedworth.valuation.notebook import notebook_html
-from fedworth.valuation.oddities import value_findings
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import BASES, Valuation, valuation_from
 from fedworth.valuation.worth import Worth

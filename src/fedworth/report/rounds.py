@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedworth.completion.completion import Completion
 from fedworth.errors import ArtefactError
-from fedworth.utility.matrix import UtilityMatrix
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.valuation.by_round import comfedsv_by_round, fedsv_by_round, gains
 from fedworth.valuation.valuation import Valuation
 

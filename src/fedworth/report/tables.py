@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedworth.ledger.oddities import Finding
+from fedworth.findings import Finding
 from fedworth.names import MethodName, ValuedBy
 from fedworth.report.report import Report, agreement, truths_error
 from fedworth.trail import Trail

@@ -14,8 +14,8 @@ from itertools import count
 from pathlib import Path
 
 from fedworth.errors import UsageError, unknown_name
-from fedworth.federation.simulation.settings import SimulationSettings
 from fedworth.names import Scale, checked_name
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.storage import Place, make_folder, write_whole
 from fedworth.studies import (
     fairness,

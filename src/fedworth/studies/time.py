@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedworth.federation.simulation.settings import settings_from
-from fedworth.federation.simulation.simulate import participants_of as drawn
+from fedworth.simulation.settings import settings_from
+from fedworth.simulation.simulate import participants_of as drawn
 from fedworth.studies.results.comparing import accuracy_of, all_of, judged
 from fedworth.studies.results.outcome import Claim, Outcome, Panel, Series
 from fedworth.studies.results.records import Record, csv_of, federation_record, grouped, numbers, shortened

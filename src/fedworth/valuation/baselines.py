@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Memberships, Utilities
+from fedworth.coalitions import coalitions_of, prefixes
 from fedworth.errors import ValuationError
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.round_values import RoundValues
 from fedworth.names import MethodName
-from fedworth.utility.coalitions import coalitions_of, prefixes
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.round_values import RoundValues
 from fedworth.valuation.fedsv import games_note, seen_row, stratified_note, stratified_round
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_values

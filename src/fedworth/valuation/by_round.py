@@ -10,9 +10,9 @@ taken apart.
 import numpy as np
 from numpy.typing import NDArray
 
+from fedworth.coalitions import coalitions_of, prefixes
 from fedworth.completion.completion import Completion
-from fedworth.utility.coalitions import coalitions_of, prefixes
-from fedworth.utility.matrix import UtilityMatrix
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.valuation.fedsv import rounds_of
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_values

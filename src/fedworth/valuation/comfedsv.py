@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships, Permutations, Utilities
+from fedworth.coalitions import coalitions_of, distinct, prefixes
 from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError
+from fedworth.games import Estimate
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.round_values import RoundValues
 from fedworth.names import MethodName, Unseen, checked_name
-from fedworth.utility.coalitions import coalitions_of, distinct, prefixes
-from fedworth.utility.games import Estimate
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.round_values import RoundValues
 from fedworth.valuation.baselines import of_rounds
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_covariance, permutation_values

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Permutations, Utilities
+from fedworth.coalitions import coalitions_of, names, prefixes
 from fedworth.errors import ValuationError
+from fedworth.games import Estimate, strata_values
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.round_values import RoundValues
 from fedworth.names import MethodName
-from fedworth.utility.coalitions import coalitions_of, names, prefixes
-from fedworth.utility.games import Estimate, strata_values
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.round_values import RoundValues
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.shapley import shapley_values

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.errors import NeverHeardError, ValuationError
-from fedworth.utility.matrix import UtilityMatrix
+from fedworth.games.matrix import UtilityMatrix
 
 
 def heard_clients(matrix: UtilityMatrix, *, strict: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:

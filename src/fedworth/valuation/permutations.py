@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Permutations, Utilities
-from fedworth.utility.squares import n_squares
+from fedworth.games.squares import n_squares
 from fedworth.valuation.heard import spread
 
 N_SHARED = 4.0

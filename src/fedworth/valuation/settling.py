@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.errors import UsageError
-from fedworth.utility.matrix import UtilityMatrix
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.valuation.comfedsv import comfedsv_estimate
 from fedworth.valuation.stopping import StoppingReason, StoppingRule
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices
 from fedworth.errors import UsageError
-from fedworth.utility.games import Estimate
+from fedworth.games import Estimate
 
 
 class StoppingReason(StrEnum):

@@ -8,10 +8,10 @@ from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
 from fedworth.completion.factor_errors import with_errors
 from fedworth.errors import ValuationError
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import MethodName, Unseen, checked_name
 from fedworth.threads import one_blas_thread
 from fedworth.trail import Trail, fingerprint
-from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.baselines import heard_round, leave_one_out, truth
 from fedworth.valuation.comfedsv import comfedsv
 from fedworth.valuation.fedsv import fedsv

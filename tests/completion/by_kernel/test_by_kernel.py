@@ -7,13 +7,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.by_kernel import KernelCompletion, complete_by_kernel
 from fedworth.completion.by_kernel.complete import points_of, utility_likeness
 from fedworth.completion.by_kernel.completion import NEVER_TOGETHER
 from fedworth.completion.completion_file import load_completion, save_completion
 from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.errors import ArtefactError, CompletionError, UnseenError
-from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.value import value
 from tests.support.games import matrix_of, participation
 

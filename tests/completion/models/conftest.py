@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
+from fedworth.task.task import Task
 
 
 @pytest.fixture(scope="session")

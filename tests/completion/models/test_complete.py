@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion_file import load_completion, save_completion
 from fedworth.completion.doubt import heard_once
 from fedworth.completion.models import ModelCompletion, complete_by_models
@@ -12,15 +13,14 @@ from fedworth.completion.models.complete import heard_alone
 from fedworth.completion.models.holdouts import held_points, hold_outs
 from fedworth.completion.models.predicted import predict_absent
 from fedworth.errors import CompletionError, UnseenError, UtilityError
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.trail import fingerprint
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import LoopOracle
-from fedworth.utility.planning.plan import plan_exact
 from fedworth.valuation.value import value
 from tests.support.by_hand import ByHand
 

@@ -6,9 +6,9 @@ import pytest
 from fedworth.completion.models import complete_by_models, cut_process, lone_process, predicted
 from fedworth.completion.models.cut_process import CutProcess
 from fedworth.completion.models.update_process import Likeness, update_process
-from fedworth.federation.simulation.simulate import task_of
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe
+from fedworth.games.observe import observe
+from fedworth.oracle.fast import FastOracle
+from fedworth.simulation.simulate import task_of
 
 
 @pytest.fixture(scope="module")

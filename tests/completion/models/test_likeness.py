@@ -11,13 +11,13 @@ from fedworth.completion.models import likeness
 from fedworth.completion.models.answers import answers_of
 from fedworth.completion.models.complete import complete_by_models
 from fedworth.completion.models.likeness import likeness_of
-from fedworth.federation.own_utility import task_from_utility
-from fedworth.federation.simulation.simulate import simulate, task_of
-from fedworth.federation.task import Task
+from fedworth.games.observe import observe
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.utility.observe import observe
-from fedworth.utility.oracle import LoopOracle
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.simulation.simulate import simulate, task_of
+from fedworth.task.own_utility import task_from_utility
+from fedworth.task.task import Task
 
 CLIENTS = tuple("abcd")
 INPUTS = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))

@@ -7,11 +7,11 @@ import pytest
 
 from fedworth.completion.models import complete_by_models, predict_absent, predicted
 from fedworth.completion.models.update_process import DRAWING, STEADY, Numbers
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.observe import observe
 from fedworth.ledger.ledger import Ledger
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe
+from fedworth.oracle.fast import FastOracle
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 
 SMALL = SimulationSettings(
     n_clients=8, n_rounds=20, n_steps=1, rate=0.5, train_limit=300, test_limit=60, with_truth=False

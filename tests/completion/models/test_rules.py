@@ -5,14 +5,14 @@ import pytest
 
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models.predicted import predict_absent
-from fedworth.federation.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.federation.rules.replay import replayed
-from fedworth.federation.rules.robust import Krum, Median
-from fedworth.federation.rules.rule import WeightedMean, arrays_of
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe
+from fedworth.games.observe import observe
+from fedworth.oracle.fast import FastOracle
+from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
+from fedworth.task.rules.replay import replayed
+from fedworth.task.rules.robust import Krum, Median
+from fedworth.task.rules.rule import WeightedMean, arrays_of
+from tests.oracle.test_server import loss, task
 from tests.support.servers import federation
-from tests.utility.test_server import loss, task
 
 RULES = (WeightedMean(), ServerMomentum(1.0, 0.9), Adaptive("adam"), Median(), Krum(1))
 

@@ -5,6 +5,7 @@ import pytest
 
 from fedworth.cli.main import main
 from fedworth.errors import TooManyError, UsageError
+from fedworth.games.observe import participation
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.pipeline.checking import CheckVerdict, check_values
@@ -12,7 +13,6 @@ from fedworth.pipeline.checking.altered import in_reverse, with_clone, with_fewe
 from fedworth.pipeline.checking.check import TESTS, Check
 from fedworth.pipeline.checking.selftests import SelfTest
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.utility.observe import participation
 
 
 def test_a_clone_answers_where_its_original_does(tiny_ledger, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import UsageError
-from fedworth.ledger.oddities import OF_ANSWERS, OF_VALUES, Finding
+from fedworth.findings import OF_ANSWERS, OF_VALUES, Finding
 from fedworth.names import MethodName
 from fedworth.report.page import PageSettings, page_html, statement_html
 from fedworth.report.page.figures import axis_over, nice_ticks, packed

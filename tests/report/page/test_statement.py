@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.ledger.oddities import OF_ANSWERS, Finding
+from fedworth.findings import OF_ANSWERS, Finding
 from fedworth.report.files import write_statement
 from fedworth.report.page import PageSettings, statement_html
 from fedworth.report.rewards import rewards

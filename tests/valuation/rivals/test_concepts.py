@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.complete import complete
 from fedworth.errors import FedworthError, ValuationError
-from fedworth.utility.coalitions import coalitions_of
 from fedworth.valuation.rivals import CONCEPTS, value_by_concept
 from fedworth.valuation.rivals.concepts import (
     banzhaf_values,

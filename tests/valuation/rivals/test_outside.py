@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedworth.utility.coalitions import coalitions_of
+from fedworth.coalitions import coalitions_of
 from fedworth.valuation.rivals.concepts import (
     SLACK,
     banzhaf_values,

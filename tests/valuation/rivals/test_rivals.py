@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from fedworth.errors import FedworthError, TooManyError
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe
-from fedworth.utility.oracle import LoopOracle
+from fedworth.games.observe import observe
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.valuation.fedsv import fedsv
 from fedworth.valuation.rivals import RIVALS, recorded, value_by_rival
 from tests.support.games import shapley_by_definition

@@ -32,9 +32,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> None:
     """Check, and show one page."""
     settings = valuing_settings(args)
-    from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.checking import check_values
+    from fedworth.task.task_file import task_for
 
     folder = args.ledger / "ledger"
     ledger = open_ledger(folder if folder.is_dir() else args.ledger)

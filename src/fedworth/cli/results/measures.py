@@ -23,10 +23,10 @@ def compare_on_ledger(args: argparse.Namespace) -> None:
     if len(args.runs) != 1:
         raise UsageError(f"--methods values one ledger: found {len(args.runs)} of them, expected one RUN")
     check_plan(args)
-    from fedworth.federation.task_file import task_for
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.measures import EVERYDAY, compare_measures
     from fedworth.pipeline.stages import ValuingSettings
+    from fedworth.task.task_file import task_for
 
     folder = args.runs[0]
     ledger = open_ledger(folder / "ledger" if (folder / "ledger").is_dir() else folder)

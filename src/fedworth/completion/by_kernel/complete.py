@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from fedworth.arrays import Floats, Indices, Memberships
+from fedworth.coalitions import MOST_ENUMERATED, coalitions_of
 from fedworth.completion.by_kernel.completion import KernelCompletion
 from fedworth.completion.over_time import smoothed
 from fedworth.errors import CompletionError
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint
-from fedworth.utility.coalitions import MOST_ENUMERATED, coalitions_of
-from fedworth.utility.matrix import UtilityMatrix
 
 WIDTH = 0.6
 FEW = 6

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
+from fedworth.coalitions import distinct, locate, names
 from fedworth.completion.by_kernel.process import UtilityProcess, semidefinite_root
 from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.errors import ArtefactError, UnseenError
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
-from fedworth.utility.coalitions import distinct, locate, names
 
 KIND = "kernel"
 

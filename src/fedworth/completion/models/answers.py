@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.shelf import Shelf
+from fedworth.games.observe import participation
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.threads import in_order
-from fedworth.utility.observe import participation
 
 KEPT_BYTES = 1 << 30
 """All updates together may take this much memory; larger ones are read again for every combination."""

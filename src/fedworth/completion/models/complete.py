@@ -18,26 +18,26 @@ from dataclasses import replace
 import numpy as np
 
 from fedworth.arrays import Floats, Memberships, Utilities
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.models.completion import ModelCompletion
 from fedworth.completion.models.errors import member_errors
 from fedworth.completion.models.holdouts import HoldOuts, held_points, hold_outs, is_far_alone
 from fedworth.completion.models.lone_process import Lone, lone_utilities
 from fedworth.completion.models.predicted import PredictedLedger, predict_absent
 from fedworth.errors import CompletionError
+from fedworth.games import RoundGame, estimate_rounds
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import participation, round_weights
+from fedworth.games.round_values import RoundValues
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
+from fedworth.oracle.batches import Batch
+from fedworth.oracle.oracle import Oracle, TaskOracle, n_threads_of, threads_of
+from fedworth.oracle.recheck import measured
+from fedworth.oracle.server import server_of
 from fedworth.storage import Progress, silent
 from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint
-from fedworth.utility.batches import Batch
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.games import RoundGame, estimate_rounds
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import participation, round_weights
-from fedworth.utility.oracle import Oracle, TaskOracle, n_threads_of, threads_of
-from fedworth.utility.recheck import measured
-from fedworth.utility.round_values import RoundValues
-from fedworth.utility.server import server_of
 
 MOST_ENUMERATED = 12
 """Clients up to which all of their coalitions are measured in every round."""

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
+from fedworth.coalitions import locate, names
 from fedworth.completion.doubt import Doubt, heard_once
 from fedworth.errors import ArtefactError, UnseenError
+from fedworth.games.round_values import RoundValues, round_values_arrays, round_values_in
 from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
-from fedworth.utility.coalitions import locate, names
-from fedworth.utility.round_values import RoundValues, round_values_arrays, round_values_in
 
 KIND = "models"
 

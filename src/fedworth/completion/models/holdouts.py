@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities, stream
+from fedworth.coalitions import coalitions_of, distinct
 from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import round_weights
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Weighting
-from fedworth.utility.coalitions import coalitions_of, distinct
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import round_weights
-from fedworth.utility.oracle import Oracle
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.weighting import mixtures
 
 MOST_ENUMERATED = 6
 """With more participants some coalitions are drawn instead: a ladder of sizes, a few coalitions of each."""

@@ -19,10 +19,10 @@ import torch
 from fedworth.arrays import Floats
 from fedworth.completion.models.answers import Answers
 from fedworth.completion.models.update_process import Likeness, update_process
-from fedworth.federation.own_utility import UtilityModule
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Model
-from fedworth.utility.fitting import fitted_model
+from fedworth.oracle.fitting import fitted_model
+from fedworth.task.own_utility import UtilityModule
+from fedworth.task.task import Task
 
 WIDTH = 0.6
 UPDATES = "updates"

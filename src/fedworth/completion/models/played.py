@@ -14,14 +14,14 @@ from fedworth.completion.models.complete import MOST_ENUMERATED, heard_alone
 from fedworth.completion.models.holdouts import is_far_alone
 from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger, predict_absent
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import round_weights
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
-from fedworth.utility.batches import Batch
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import round_weights
-from fedworth.utility.oracle import Oracle, TaskOracle, n_threads_of
-from fedworth.utility.recheck import measured
-from fedworth.utility.server import server_of
+from fedworth.oracle.batches import Batch
+from fedworth.oracle.oracle import Oracle, TaskOracle, n_threads_of
+from fedworth.oracle.recheck import measured
+from fedworth.oracle.server import server_of
 
 
 @dataclass(frozen=True)

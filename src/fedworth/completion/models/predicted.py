@@ -17,8 +17,8 @@ from fedworth.completion.models.cut_process import CutProcess
 from fedworth.completion.models.likeness import likeness_of
 from fedworth.completion.models.update_process import DRAWING, STEADY, Likeness, UpdateProcess, update_process
 from fedworth.errors import CompletionError
-from fedworth.federation.task import Task
 from fedworth.ledger.ledger import Ledger, Model, Round
+from fedworth.task.task import Task
 
 MOST_POINTS = 5000
 """Beyond so many answers each prediction rests on some of them."""

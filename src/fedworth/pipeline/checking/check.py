@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import TooManyError, UsageError
-from fedworth.federation.task import Task
+from fedworth.findings import Finding, FindingKind
+from fedworth.games.matrix_file import load_utilities
 from fedworth.ledger.ledger import Ledger
-from fedworth.ledger.oddities import Finding, FindingKind
 from fedworth.pipeline.checking.selftests import (
     CheckVerdict,
     SelfTest,
@@ -28,7 +28,7 @@ from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.report import Report
 from fedworth.storage import Progress, silent
-from fedworth.utility.matrix_file import load_utilities
+from fedworth.task.task import Task
 from fedworth.valuation.uncertainty import Trust, Uncertainty
 
 MOST_CLIENTS = 11

@@ -20,15 +20,15 @@ import numpy as np
 from scipy.special import ndtri
 
 from fedworth.arrays import Floats, stream
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.completion_file import load_completion
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.pipeline.checking.altered import in_reverse, with_clone, with_fewer_heard, with_idle
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.report import Report
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.uncertainty import LEVEL
 from fedworth.valuation.valuation import Valuation

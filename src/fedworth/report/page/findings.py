@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedworth.ledger.oddities import OF_VALUES, Finding
+from fedworth.findings import OF_VALUES, Finding
 from fedworth.report.page.kinds import OTHER, RARE, SILENT, WORDS, Words
 from fedworth.report.page.settings import PageSettings
 from fedworth.report.report import Report

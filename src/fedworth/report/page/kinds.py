@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedworth.ledger.oddities import FindingKind
+from fedworth.findings import FindingKind
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from fedworth.findings import FindingKind
 from fedworth.ledger.model import Model
-from fedworth.ledger.oddities import FindingKind
 from fedworth.ledger.writer import Answer
 
 LIAR = "0"

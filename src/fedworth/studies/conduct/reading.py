@@ -12,18 +12,18 @@ from pathlib import Path
 from shutil import rmtree
 
 from fedworth.completion.models import complete_by_models
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.findings import findings
+from fedworth.games.observe import observe
 from fedworth.ledger.ledger import Ledger
-from fedworth.ledger.oddities import findings
 from fedworth.names import Weighting
+from fedworth.oracle.fast import FastOracle
 from fedworth.pipeline.interactions import interactions_of
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.report import Report
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.studies.conduct.misconduct import COPIED, Memory, kinds
 from fedworth.studies.trials.trial import Bench, Reader, Reading, Trial
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.observe import observe
 
 
 def read_findings(kind_name: str, trial: Trial, bench: Bench) -> Reading:

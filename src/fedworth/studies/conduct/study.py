@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedworth.ledger.oddities import OF_VALUES, FindingKind
+from fedworth.findings import OF_VALUES, FindingKind
 from fedworth.studies.conduct.misconduct import kinds
 from fedworth.studies.conduct.pairs import interaction_claims
 from fedworth.studies.conduct.reading import PREFIX

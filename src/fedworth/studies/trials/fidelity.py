@@ -2,7 +2,7 @@
 
 In: a federation with its truth. Out: a row. What a method may know is what the server has; it is measured, completed
 and valued as the product does by default. Up to twelve clients the truth is exact; with more it is the sum over the
-rounds of each round's game among everyone's true models (`fedworth.utility.games`), whose standard error is kept.
+rounds of each round's game among everyone's true models (`fedworth.games`), whose standard error is kept.
 """
 
 import time
@@ -18,15 +18,15 @@ from fedworth.completion.complete import complete
 from fedworth.completion.factor_errors import with_errors
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
-from fedworth.federation.simulation.simulate import task_of
+from fedworth.games import RoundGame, sampled_values
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import observe_and_count, participation, round_weights
+from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.ledger.ledger import Ledger
+from fedworth.oracle.fast import FastOracle
 from fedworth.pipeline.stages import kernel_of
+from fedworth.simulation.simulate import task_of
 from fedworth.studies.trials.trial import Bench, Reading, Trial, utilities_of, with_ledger
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.games import RoundGame, sampled_values
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import observe_and_count, participation, round_weights
-from fedworth.utility.planning.choose import PlanSettings, choose_plan
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 

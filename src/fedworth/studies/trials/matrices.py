@@ -7,9 +7,9 @@ import torch
 
 from fedworth.arrays import Utilities
 from fedworth.completion.completion import Completion
-from fedworth.federation.task import Task
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
-from fedworth.utility.matrix import UtilityMatrix
+from fedworth.task.task import Task
 
 N_SINGULAR, N_BEST = 20, 10
 

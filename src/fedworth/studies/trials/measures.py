@@ -1,9 +1,9 @@
 """What `measures` reads off a trial: every measure's values and cost on one ledger, and how near the truth they are."""
 
-from fedworth.federation.simulation.simulate import task_of
 from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.measures import EVERYDAY, compare_measures
 from fedworth.pipeline.stages import ValuingSettings
+from fedworth.simulation.simulate import task_of
 from fedworth.studies.trials.trial import Bench, Reading, Trial, with_ledger
 
 SAMPLED = ("tmc", "gtg", "mr", "or")

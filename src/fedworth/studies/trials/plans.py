@@ -5,9 +5,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Permutations
-from fedworth.utility.coalitions import distinct, prefixes, prefixes_within
-from fedworth.utility.planning.plan import Plan, all_but_one
-from fedworth.utility.squares import default_permutations, draw_permutations
+from fedworth.coalitions import distinct, prefixes, prefixes_within
+from fedworth.games.planning.plan import Plan, all_but_one
+from fedworth.games.squares import default_permutations, draw_permutations
 
 Participants = NDArray[np.bool_]
 

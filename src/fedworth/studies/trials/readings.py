@@ -15,9 +15,14 @@ from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
-from fedworth.federation.simulation.simulate import task_of
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import Plan, plan_prefixes
 from fedworth.ledger.ledger import Ledger
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.pipeline.stages import kernel_of
+from fedworth.simulation.simulate import task_of
 from fedworth.studies.conduct.reading import FINDERS
 from fedworth.studies.trials.fidelity import read_fidelity
 from fedworth.studies.trials.matrices import accuracies, matrix_error, spectral
@@ -25,11 +30,6 @@ from fedworth.studies.trials.measures import read_measures
 from fedworth.studies.trials.methods import COUNTS, METHODS, PAPERS, RIVAL, UNIFORM, Method
 from fedworth.studies.trials.plans import plan_fedsv, plan_random
 from fedworth.studies.trials.trial import Bench, Reader, Reading, Trial, oracle_of, utilities_of, with_ledger
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import LoopOracle, Oracle
-from fedworth.utility.planning.plan import Plan, plan_prefixes
 from fedworth.valuation.value import value
 
 RANKS = tuple(range(1, 11))

@@ -17,21 +17,21 @@ from shutil import rmtree
 from typing import Any, TypeVar
 
 from fedworth.arrays import stream
-from fedworth.federation.simulation.settings import SimulationSettings
-from fedworth.federation.simulation.simulate import simulate, task_of
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.matrix_file import load_utilities, save_utilities
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.choose import choose_plan
+from fedworth.games.planning.plan import Plan, plan_games
+from fedworth.games.squares import default_permutations
 from fedworth.ledger.ledger import Ledger
+from fedworth.oracle.choices import device_named
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import Oracle
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
 from fedworth.storage import Progress, json_bytes, make_folder, read_json, silent, write_json
 from fedworth.studies.trials.commit import UNKNOWN, commit_of_source
 from fedworth.studies.trials.methods import METHODS
-from fedworth.utility.choices import device_named
-from fedworth.utility.fast import FastOracle
-from fedworth.utility.matrix import UtilityMatrix
-from fedworth.utility.matrix_file import load_utilities, save_utilities
-from fedworth.utility.observe import observe, participation
-from fedworth.utility.oracle import Oracle
-from fedworth.utility.planning.choose import choose_plan
-from fedworth.utility.planning.plan import Plan, plan_games
-from fedworth.utility.squares import default_permutations
 
 FORMAT = 1
 """Raised when a reading changes its meaning, so that old rows are not taken for new ones."""

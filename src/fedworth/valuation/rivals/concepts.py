@@ -18,11 +18,11 @@ from scipy.optimize import linprog, nnls
 from scipy.special import betaln
 
 from fedworth.arrays import Floats, Utilities
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.errors import ValuationError
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import ConceptName, checked_name
-from fedworth.utility.coalitions import coalitions_of
-from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.shapley import n_members, semivalues
 from fedworth.valuation.valuation import Valuation

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedworth.arrays import Memberships, Utilities
-from fedworth.utility.coalitions import coalitions_of, distinct
+from fedworth.coalitions import coalitions_of, distinct
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import numpy as np
 from scipy.special import betaln, gammaln
 
 from fedworth.arrays import Floats, Memberships, stream
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import ConceptName, checked_name
-from fedworth.utility.matrix import UtilityMatrix
 from fedworth.valuation.heard import heard_clients, spread
 from fedworth.valuation.rivals.concepts import ALPHA, BETA, SLACK, least_core_of
 from fedworth.valuation.rivals.counted import CountedGame

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import LedgerError
+from fedworth.games import RoundGame
+from fedworth.games.observe import participation, round_weights
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Weighting
+from fedworth.oracle.oracle import TaskOracle
+from fedworth.oracle.server import server_of
+from fedworth.oracle.weighting import Mixtures
 from fedworth.storage import Place
-from fedworth.utility.games import RoundGame
-from fedworth.utility.observe import participation, round_weights
-from fedworth.utility.oracle import TaskOracle
-from fedworth.utility.server import server_of
-from fedworth.utility.weighting import Mixtures
 from fedworth.valuation.rivals.counted import CountedGame
 
 TOGETHER = 64

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from fedworth.arrays import Floats, Memberships
+from fedworth.coalitions import prefixes
 from fedworth.ledger.ledger import Model
-from fedworth.utility.coalitions import prefixes
-from fedworth.utility.weighting import mixtures
+from fedworth.oracle.weighting import mixtures
 from fedworth.valuation.permutations import permutation_values
 from fedworth.valuation.rivals.counted import CountedGame
 from fedworth.valuation.rivals.federation import Recorded

@@ -1,1 +1,0 @@
-"""Train a federation, or listen to one, and write its ledger."""

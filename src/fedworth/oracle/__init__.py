@@ -1,0 +1,1 @@
+"""What measures utilities of coalitions."""

@@ -1,0 +1,50 @@
+"""Oracles, engines and devices by name, for those who choose them on a command line or in settings."""
+
+import torch
+
+from fedworth.errors import UsageError
+from fedworth.names import EngineName, Measure, OracleName, checked_name
+from fedworth.oracle.engines import Engine, LocalEngine
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.task.task import Task
+
+
+def oracle_named(
+    name: OracleName, task: Task, measure: Measure, *, n_threads: int | None = None
+) -> FastOracle | LoopOracle:
+    """`fast`, on `n_threads` threads (default: one a processor), or `loop`: plain, and slow."""
+    checked_name("oracle", name)
+    return FastOracle(task, measure, n_threads) if name == "fast" else LoopOracle(task, measure)
+
+
+def engine_named(name: EngineName, address: str | None = None) -> Engine:
+    """`local`, or `ray` on the cluster at `address` (default: one of its own on this machine)."""
+    checked_name("engine", name)
+    if name == "local":
+        if address is not None:
+            raise UsageError(f"--address {address} is for --engine ray; the local engine has none")
+        return LocalEngine()
+    from fedworth.oracle.ray_engine import RayEngine
+
+    return RayEngine(address)
+
+
+def device_named(name: str) -> torch.device:
+    """`cpu`, or another device that torch can compute on in float64, as losses are summed; such as `cuda` or `cuda:1`.
+
+    A GPU's convolutions are then done in float32 as asked, not in TF32, which has ten bits.
+    """
+    try:
+        float(torch.zeros(1, dtype=torch.float64, device=name))
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        seen = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+        reason = str(error).strip().partition("\n")[0][:120]
+        raise UsageError(
+            f"--device {name}: torch cannot compute there ({reason}); it sees {seen}; name one of these, or install a "
+            "torch that was built for the device"
+        ) from error
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    return device

@@ -1,0 +1,267 @@
+"""Record an NVFlare federation as it happens: a server component that listens, and changes nothing.
+
+    job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
+
+    BEFORE_TRAIN_TASK           a client fetches the task: it was asked, and w^t is what it is sent
+    AFTER_TASK_RESULT_FILTER    something came back: if it is an error, the site failed; no controller says so later
+    AFTER_CONTRIBUTION_ACCEPT   its result was taken: a model, or a difference (w_k = w^t + difference)
+    AFTER_AGGREGATION           the round is over; who was asked and did not come back was silent
+    END_RUN                     the final model is the last aggregate
+
+The same events come from FedAvg, from recipes and from ScatterAndGather, whose aggregate is a Shareable. Results are
+aggregated one by one and not kept, so each goes to disk as it comes. Site names are stable: they are the clients'
+names. A site weighs its `NUM_STEPS_CURRENT_ROUND` (1 where it does not say it) times what the server's
+`aggregation_weights` give it (1 where they do not), as in NVFlare's own averaging.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvflare.apis.client import Client
+from nvflare.apis.dxo import MetaKey
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey, FLMetaKey, ReturnCode, ServerCommandKey
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_common.workflows.fedavg import FedAvg
+
+from fedworth.errors import FedworthError, ModelError
+from fedworth.ledger.counts import checked_count
+from fedworth.ledger.ledger import open_ledger
+from fedworth.names import Aggregation
+from fedworth.recording.claims import Node, Owners, label_of, owners_of, settle
+from fedworth.recording.lookalikes import skeleton
+from fedworth.recording.recorder import LiveRecorder, Valuer, record_into, with_difference
+from fedworth.task.task import Task
+
+log = logging.getLogger("fedworth")
+
+
+class RoundRecorder(FLComponent):  # type: ignore[misc]
+    """Writes every training round of a job into a ledger."""
+
+    def __init__(
+        self, ledger: str, aggregation: Aggregation = "samples", task_name: str = "train", resume: bool = False
+    ) -> None:
+        super().__init__()
+        self.ledger, self.aggregation, self.task_name, self.resume = ledger, aggregation, task_name, resume
+        self._lock = threading.RLock()  # results arrive on threads of their own
+        self._recorder: LiveRecorder | None = None
+        self._number: int | None = None  # of the round that is open
+        self._model: dict[str, Any] = {}
+        self._asked: list[str] = []
+        self._owners = Owners()
+        self._nodes: dict[str, Node] = {}  # of the open round: from where each client answered
+        self._contested: list[str] = []
+        self._failed: set[str] = set()  # in the open round
+        self._after: dict[str, Any] | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Listen; whatever goes wrong here must not reach the training."""
+        actions = {
+            AppEventType.BEFORE_TRAIN_TASK: self._asked_one,
+            EventType.AFTER_TASK_RESULT_FILTER: self._came_back,
+            AppEventType.AFTER_CONTRIBUTION_ACCEPT: self._heard_one,
+            AppEventType.AFTER_AGGREGATION: self._aggregated,
+            EventType.END_RUN: self._ended,
+        }
+        with self._lock:
+            if event_type == EventType.START_RUN:
+                self._started(fl_ctx)
+            elif event_type in actions and self._recorder is not None:
+                self._attempt(actions[event_type], self._recorder, fl_ctx)
+
+    def _attempt(self, action: Callable[[LiveRecorder, Any], None], recorder: LiveRecorder, fl_ctx: Any) -> None:
+        """Do something of ours; what goes wrong in it costs the round, or is at least logged."""
+        try:
+            try:
+                action(recorder, fl_ctx)
+            except Exception as error:
+                self._lose(
+                    recorder, str(error) if isinstance(error, FedworthError) else f"{type(error).__name__}: {error}"
+                )
+        except Exception as error:
+            log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
+
+    def _started(self, fl_ctx: Any) -> None:
+        try:
+            self._recorder = record_into(
+                Path(self.ledger),
+                aggregation=self.aggregation,
+                real_weights=True,  # steps times aggregation weights
+                settings={"source": "nvflare"},
+                resume=self.resume,
+            )
+            self._owners = owners_of(open_ledger(self._recorder.writer.folder))
+        except FedworthError as error:  # before any training: better now than after it
+            self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
+
+    def valued(self, valued_by: Valuer, task: Task, **how: Any) -> dict[str, float]:
+        """What each site is worth so far; nobody is in it if nothing is recorded yet."""
+        with self._lock:
+            if self._recorder is None:
+                return {}
+            self._recorder.valued_by = valued_by
+            return self._recorder.values(task, **how)
+
+    def _asked_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
+        _refuse_encrypted(sent)
+        registered = [client.name for client in fl_ctx.get_engine().get_clients()]
+        self._owners = self._owners.knowing([*registered, _peer(fl_ctx)])
+        name = self._owners.spelt(_peer(fl_ctx))
+        if self._number != sent.current_round:
+            self._end(recorder)  # of a round that was given up
+            self._number, self._asked, self._nodes, self._contested = sent.current_round, [], {}, []
+            self._failed = set()
+            self._model = {key: _array(value) for key, value in sent.params.items()}
+            sites = [self._owners.spelt(site) for site in registered]
+            recorder.start_round(self._model, asked=[*dict.fromkeys([*sites, name])], number=int(sent.current_round))
+        if name not in self._asked:
+            self._asked.append(name)
+
+    def _came_back(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+        if self._number is None or fl_ctx.get_prop(FLContextKey.TASK_NAME) != self.task_name:
+            return
+        code = result.get_return_code(default=ReturnCode.OK) if isinstance(result, Shareable) else "no result"
+        name = None if code == ReturnCode.OK else self._who(recorder, result, fl_ctx)
+        if name is not None and name in self._asked:
+            self._failed.add(name)
+            recorder.client_failed(name, f"the site returned {code}")
+
+    def _heard_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
+        if self._number is None or fl_ctx.get_prop(AppConstants.CURRENT_ROUND) != self._number:
+            return  # late, of a round that is over: nobody averages it
+        name = self._who(recorder, result, fl_ctx)
+        if name is None or name in self._failed:
+            return
+        if result is None:
+            recorder.client_failed(name, "the site returned an error")
+            return
+        try:
+            answer = FLModelUtils.from_shareable(result)
+            _refuse_encrypted(answer)
+            model = _full(answer.params, answer.params_type, self._model)
+            steps = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+            n_samples = checked_count(steps, "samples", "its steps") * _given_weight(_peer(fl_ctx), fl_ctx)
+        except ModelError as error:
+            recorder.client_quarantined(name, str(error))
+            return
+        except Exception as error:  # a result may hold anything
+            recorder.client_quarantined(name, f"its result cannot be read ({type(error).__name__}: {error})")
+            return
+        if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
+            recorder.client_model(name, model, n_samples)
+        else:
+            recorder.client_quarantined(name, "the server did not accept its result")
+
+    def _who(self, recorder: LiveRecorder, result: Any, fl_ctx: Any) -> str | None:
+        """By which name the answer goes; none if its site may not use the name that it says.
+
+        NVFlare knows a site by the token that it got when it registered, with its certificate where the server asks for
+        one. The name in the peer's context is only what the site says.
+        """
+        said = _peer(fl_ctx)
+        site = result.get_header(ServerCommandKey.FL_CLIENT) if isinstance(result, Shareable) else None
+        if not isinstance(site, Client):
+            return self._owners.spelt(said)
+        present = {label_of(client.token.encode()) for client in fl_ctx.get_engine().get_clients()}
+        node, registered = label_of(site.token.encode()), self._owners.spelt(site.name)
+        if skeleton(said) != skeleton(site.name):
+            self._contested.append(self._owners.spelt(said))
+            recorder.client_quarantined(registered, f"it registered by this name, and answered as {said!r}")
+            return None
+        settled = settle(self._owners, {node: said}, present)
+        self._owners = settled.owners
+        self._contested += settled.conflicts
+        recorder.say_claims(settled, heard=settled.conflicts)
+        self._nodes.update({name: node for name in settled.names.values()})
+        return settled.names.get(node)
+
+    def _aggregated(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+        result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
+        before = self._model
+        self._end(recorder)
+        if isinstance(result, Shareable):
+            result = FLModelUtils.from_shareable(result)
+        if result is not None and result.params and not _is_encrypted(result):
+            self._after = {**before, **_full(result.params, result.params_type, before)}
+
+    def _ended(self, recorder: LiveRecorder, _fl_ctx: Any) -> None:
+        self._end(recorder)
+        if self._after is not None:
+            recorder.close(self._after)
+        recorder.release()
+
+    def _end(self, recorder: LiveRecorder) -> None:
+        if self._number is not None:
+            recorder.end_round(asked=self._asked, nodes=self._nodes, contested=self._contested)
+            self._number = None
+
+    def _lose(self, recorder: LiveRecorder, reason: str) -> None:
+        number = recorder.writer.next_number if self._number is None else self._number
+        self._number = None
+        recorder.lose_round(int(number), reason)
+
+
+class EveryoneHeardFedAvg(FedAvg):  # type: ignore[misc]
+    """NVFlare's FedAvg, whose first round asks every site."""
+
+    def sample_clients(self, num_clients: int | None = None) -> Any:
+        """All sites in the first round, as many as asked for in the others."""
+        return super().sample_clients(None if self.current_round == self.start_round else num_clients)
+
+
+def _peer(fl_ctx: Any) -> str:
+    """Who is at the other end."""
+    return str(fl_ctx.get_peer_context().get_identity_name())
+
+
+def _refuse_encrypted(model: FLModel) -> None:
+    """Refuse what nobody but its sender can read: a server with homomorphic encryption adds up without seeing."""
+    if _is_encrypted(model):
+        raise ModelError(
+            "encrypted (homomorphic encryption): the server adds up models that it cannot read, so one by one they "
+            "cannot be valued; let a party record that may read them, or groups whose sums are revealed "
+            "(docs/privacy.md)"
+        )
+
+
+def _is_encrypted(model: FLModel) -> bool:
+    """NVFlare's filters say so, and leave bytes once such a model was stored."""
+    is_bytes = any(isinstance(value, bytes) for value in (model.params or {}).values())
+    return is_bytes or (model.meta or {}).get(MetaKey.PROCESSED_ALGORITHM) is not None
+
+
+def _given_weight(site: str, fl_ctx: Any) -> float:
+    """What the server's own settings weigh a site by, beside its steps: of FedAvg, or of ScatterAndGather's aggregator,
+    which keeps them by the kind of data."""
+    workflow = getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None)
+    controller = getattr(workflow, "controller", None)
+    of_aggregator = getattr(getattr(controller, "aggregator", None), "aggregation_weights", None)
+    given = getattr(controller, "aggregation_weights", None) or of_aggregator or {}
+    weight = given.get("", given).get(site)
+    return 1.0 if weight is None else float(weight)
+
+
+def _full(params: Any, kind: Any, model: dict[str, Any]) -> dict[str, Any]:
+    """A client's model, whether it sent it or its difference from w^t."""
+    arrays = {key: _array(value) for key, value in params.items()}
+    if kind != ParamsType.DIFF:
+        return arrays
+    return with_difference(model, arrays)
+
+
+def _array(value: Any) -> Any:
+    """Numbers from a job's configuration come as lists."""
+    return np.asarray(value) if isinstance(value, list | int | float) else value

@@ -1,0 +1,288 @@
+"""Simulate a federation by federated averaging and record it (Section III of the paper).
+
+In: settings. Out: a ledger.
+
+In round t the server sends w^t, the participants I_t train, and w^{t+1} is the mean of their models
+(eq. global_step). In the first round everyone is heard (Assumption 1), unless asked otherwise. For the
+ground truth the absent clients train too; the ledger keeps their models apart, and the mean leaves them out.
+Every draw comes from its own stream of the seed, so a resumed federation gives the same bytes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedworth.arrays import stream
+from fedworth.errors import ArtefactError, DataError
+from fedworth.ledger.ledger import Ledger, Model, open_ledger
+from fedworth.ledger.manifest import is_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
+from fedworth.names import Aggregation
+from fedworth.simulation.data.dataset import Dataset, Samples
+from fedworth.simulation.data.datasets import load_dataset
+from fedworth.simulation.local import LocalTraining
+from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
+from fedworth.simulation.noise import flipped_labels, noisy_features
+from fedworth.simulation.partition import distinct_clients, divide
+from fedworth.simulation.schedule import Schedule
+from fedworth.simulation.settings import SimulationSettings, settings_from
+from fedworth.simulation.threads import fitting_threads
+from fedworth.simulation.training import ClientData, client_data, train_clients
+from fedworth.storage import Place, Progress, silent
+from fedworth.task.task import Task
+
+Misconduct = Callable[[int, Model, dict[str, Answer]], dict[str, Answer]]
+"""What becomes of a round's answers (round, global model, answers) before the server has them: for studies of clients
+that cheat. It is no setting, so a federation with it cannot be resumed."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients with data, the module they train, and how: what `run_rounds` needs."""
+
+    clients: tuple[str, ...]
+    data: tuple[ClientData, ...]
+    module: nn.Module
+    local: LocalTraining
+    schedule: Schedule
+    aggregation: Aggregation
+    seed: int
+
+
+def simulate(
+    settings: SimulationSettings,
+    folder: Place,
+    *,
+    data_folder: Place | None = None,
+    resume: bool = False,
+    misconduct: Misconduct | None = None,
+    progress: Progress = silent,
+) -> Ledger:
+    """Train a federation as the settings say, and record it in a ledger.
+
+    Args:
+        settings: The federation.
+        folder: Where its ledger is written.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+        resume: Go on with a ledger that a killed run left.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        The ledger, closed.
+
+    `misconduct` changes answers before the server has them: for studies of clients that cheat.
+
+    Example:
+        ledger = fedworth.simulate(fedworth.SimulationSettings(n_clients=4, n_rounds=3), "new.ledger")
+    """
+    folder, dataset = Path(folder), _dataset(settings, data_folder)
+    federation, task = _federation(settings, dataset), _task(settings, dataset)
+    document = {"simulation": settings.document(), "test_sha256": task.fingerprint}
+    if resume and is_ledger(folder):
+        found = _with_these_settings(folder, document)
+        writer = resume_ledger(folder)  # also gives a final model its name, if the kill came just before
+        if writer.is_closed:
+            return found
+    else:
+        clients = federation.clients
+        writer = create_ledger(folder, clients, aggregation=settings.aggregation, settings=document)
+    try:
+        chosen = participants_of(settings)
+        run_rounds(federation, writer, chosen, with_truth=settings.with_truth, misconduct=misconduct, progress=progress)
+    finally:
+        writer.release()
+    return open_ledger(folder)
+
+
+def simulation_of(ledger: Ledger) -> SimulationSettings:
+    """The settings of a simulated federation."""
+    if ledger.simulation is None:
+        raise DataError(f"{ledger.folder}: not a simulated federation; say which task it has")
+    return settings_from(dict(ledger.simulation))
+
+
+def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
+    """The task of a simulated federation, made again from its settings.
+
+    Args:
+        ledger: The ledger of a simulation.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+
+    Returns:
+        The task, checked to be the one that the federation had.
+
+    Example:
+        task = fedworth.task_of(fedworth.open_ledger("runs/demo/ledger"))
+    """
+    settings, expected = simulation_of(ledger), ledger.settings.get("test_sha256")
+    if settings.n_clients != len(ledger.clients):
+        found = f"the settings speak of {settings.n_clients} clients, the ledger has {len(ledger.clients)}"
+        raise DataError(f"{ledger.folder}: {found}; its header was edited")
+    task = _task(settings, _dataset(settings, data_folder))
+    if task.fingerprint != expected:
+        found = f"test set has sha256 {task.fingerprint}, expected {expected}"
+        raise DataError(f"{ledger.folder}: {found}; the data set or its library has changed since")
+    return task
+
+
+def federation_of(settings: SimulationSettings, *, data_folder: Place | None = None) -> Federation:
+    """The clients of a simulated federation, remade from its settings."""
+    return _federation(settings, _dataset(settings, data_folder))
+
+
+def participants_of(settings: SimulationSettings) -> list[list[int]]:
+    """Who takes part in each round: K of N, uniformly; everyone in the first unless asked otherwise."""
+    rounds: list[list[int]] = []
+    for round_index in range(settings.n_rounds):
+        rng = stream(settings.seed, "participants", round_index)
+        chosen = rng.choice(settings.n_clients, settings.n_participants, replace=False)
+        everyone = settings.everyone_heard and round_index == 0
+        rounds.append(list(range(settings.n_clients)) if everyone else sorted(chosen.tolist()))
+    return rounds
+
+
+def run_rounds(
+    federation: Federation,
+    writer: LedgerWriter,
+    participants: Sequence[Sequence[int]],
+    *,
+    start: Model | None = None,
+    with_truth: bool = True,
+    misconduct: Misconduct | None = None,
+    progress: Progress = silent,
+) -> None:
+    """Train and record the rounds that the ledger does not have yet, then close it."""
+    everyone = range(len(federation.clients))
+    model = state_of(federation.module) if start is None else start
+    if writer.n_rounds:
+        model = _model_after(writer.folder, federation.aggregation)
+    for round_index in range(writer.n_rounds, len(participants)):
+        progress("training rounds", round_index, len(participants))
+        chosen = sorted(participants[round_index])  # the order of the sum, after a kill as well
+        absent = [k for k in everyone if k not in chosen] if with_truth else []
+        trained: dict[str, Model] = {}
+        answers = answers_of_round(federation, model, chosen, round_index, trained)
+        apart = answers_of_round(federation, model, absent, round_index, trained)
+        if misconduct is not None:
+            answers = misconduct(round_index, model, answers)
+        writer.record_round(model, answers, apart=apart)
+        model = average(list(answers.values()), federation.aggregation)
+    writer.close(model)
+    progress("training rounds", len(participants), len(participants))
+
+
+def average(answers: Sequence[Answer], aggregation: Aggregation) -> Model:
+    """The mean of the clients' models: uniform, or weighted by their sample counts. Summed in float64."""
+    counts = np.array([answer.n_samples for answer in answers], dtype=np.float64)
+    weights = np.full(len(answers), 1 / len(answers)) if aggregation == "uniform" else counts / counts.sum()
+    mean: Model = {}
+    for name, like in answers[0].model.items():
+        total = torch.zeros(like.shape, dtype=torch.float64)
+        for weight, answer in zip(weights.tolist(), answers, strict=True):
+            total += weight * answer.model[name].to(torch.float64)
+        mean[name] = (total if like.is_floating_point() else total.round()).to(like.dtype)
+    return mean
+
+
+def answers_of_round(
+    federation: Federation, model: Model, chosen: Sequence[int], round_index: int, trained: dict[str, Model]
+) -> dict[str, Answer]:
+    """What each of these clients answers to a global model; `trained` knows who has trained on equal data."""
+    data = [federation.data[k] for k in chosen]
+    with fitting_threads(federation.module):
+        models = train_clients(
+            federation.module,
+            model,
+            data,
+            federation.local,
+            learning_rate=federation.schedule.at(round_index),
+            seed=federation.seed,
+            round_index=round_index,
+            trained=trained,
+        )
+    return {federation.clients[k]: Answer(m, len(d)) for k, d, m in zip(chosen, data, models, strict=True)}
+
+
+def _model_after(folder: Path, aggregation: Aggregation) -> Model:
+    """The global model after the last recorded round, as the server had it before it was killed."""
+    ledger = open_ledger(folder)
+    last = ledger.open_round(ledger.n_rounds - 1)
+    counts = dict(zip(last.entry.answered, last.entry.sample_counts, strict=True))
+    return average([Answer(last.client_models[k], counts[k]) for k in last.entry.participants], aggregation)
+
+
+def _dataset(settings: SimulationSettings, data_folder: Place | None) -> Dataset:
+    is_synthetic = settings.dataset == "synthetic"
+    return load_dataset(
+        settings.dataset,
+        rng=stream(settings.seed, "data set"),
+        n_clients=len(distinct_clients(settings.n_clients, dict(settings.copies))),
+        data_folder=None if data_folder is None else Path(data_folder),
+        train_limit=settings.train_limit,
+        test_limit=settings.test_limit,
+        alpha=settings.alpha if is_synthetic else None,
+        beta=settings.beta if is_synthetic else None,
+    )
+
+
+def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
+    rng = stream(settings.seed, "partition")
+    parts = divide(dataset, settings.partition, settings.n_clients, dict(settings.copies), rng=rng)
+    noisy = [_with_noise(part, k, settings, dataset.n_classes) for k, part in enumerate(parts)]
+    if settings.copies_shuffled:
+        for copy, _ in settings.copies:
+            noisy[copy] = noisy[copy].take(
+                stream(settings.seed, "copy order", copy).permutation(len(noisy[copy].labels))
+            )
+    dtype = DTYPES[settings.dtype]
+    return Federation(
+        clients=tuple(str(k) for k in range(settings.n_clients)),
+        data=tuple(client_data(samples, dtype) for samples in noisy),
+        module=build_model(_spec(settings, dataset), seed=settings.seed),
+        local=settings.local_training(),
+        schedule=settings.learning_rate(),
+        aggregation=settings.aggregation,
+        seed=settings.seed,
+    )
+
+
+def _with_noise(samples: Samples, client: int, settings: SimulationSettings, n_classes: int) -> Samples:
+    """A client's samples with the noise asked for; a copy draws what its source draws."""
+    source = dict(settings.copies).get(client, client)
+    if settings.noise_shares:
+        rng = stream(settings.seed, "feature noise", source)
+        samples = noisy_features(samples, settings.noise_shares[client], settings.noise_strength, rng=rng)
+    if settings.flip_shares:
+        rng = stream(settings.seed, "label flips", source)
+        samples = flipped_labels(samples, settings.flip_shares[client], n_classes, rng=rng)
+    return samples
+
+
+def _task(settings: SimulationSettings, dataset: Dataset) -> Task:
+    inputs = torch.from_numpy(dataset.test.features).to(DTYPES[settings.dtype])
+    module = build_model(_spec(settings, dataset), seed=settings.seed)
+    return Task(module, inputs, torch.from_numpy(dataset.test.labels))
+
+
+def _spec(settings: SimulationSettings, dataset: Dataset) -> ModelSpec:
+    shape = tuple(dataset.train.features.shape[1:])
+    hidden, divisor = settings.hidden, settings.width_divisor
+    return ModelSpec(settings.model, shape, dataset.n_classes, hidden, divisor, settings.dtype)
+
+
+def _with_these_settings(folder: Path, document: dict[str, Any]) -> Ledger:
+    """The ledger at `folder`, if it was recorded with these very settings."""
+    ledger = open_ledger(folder)
+    wanted, recorded = settings_from(document["simulation"]).document(), simulation_of(ledger).document()
+    odd = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
+    if odd or ledger.settings.get("test_sha256") != document["test_sha256"]:
+        raise ArtefactError(
+            f"{folder}: recorded with other settings ({', '.join(odd) or 'another test set'}); "
+            "resume with the same ones, or name another folder"
+        )
+    return ledger

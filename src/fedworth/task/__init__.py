@@ -1,0 +1,1 @@
+"""What models are judged by, and how servers aggregate."""

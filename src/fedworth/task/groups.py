@@ -1,0 +1,86 @@
+"""A ledger of groups: clients taken together, as where only the sums of groups are revealed.
+
+In: a ledger and groups of its clients. Out: a new ledger whose clients are the groups. A group's answer in a round is
+the weighted mean of its members that took part, and counts as much as they do together; so the server's model is the
+same as before. Whoever sees the new ledger, or values it, sees no single client's model.
+"""
+
+from collections.abc import Collection, Mapping
+
+import torch
+
+from fedworth.errors import UsageError
+from fedworth.ledger.ledger import Ledger, Model, Round, open_ledger
+from fedworth.ledger.writer import REAL_WEIGHTS, Answer, create_ledger
+from fedworth.storage import Place, Progress, silent
+from fedworth.task.rules.replay import server_weights
+
+
+def group_ledger(
+    ledger: Ledger, groups: Mapping[str, Collection[str]], folder: Place, *, progress: Progress = silent
+) -> Ledger:
+    """Write the ledger in which each group, given by name with its members, is one client.
+
+    Args:
+        ledger: The recorded federation.
+        groups: The members of each group, by the group's name.
+        folder: Where the new ledger is written.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        A ledger in which each group is one client; its model is the average of its members'.
+
+    Example:
+        fedworth.group_ledger(ledger, {"coast": ["north", "west"], "inland": ["south"]}, "grouped.ledger")
+    """
+    _refuse_no_partition(ledger, groups)
+    kept = {name: ledger.settings[name] for name in ("rule", REAL_WEIGHTS) if name in ledger.settings}
+    settings = {"source": "groups", "groups": {name: sorted(members) for name, members in groups.items()}, **kept}
+    writer = create_ledger(folder, tuple(groups), aggregation="samples", settings=settings)
+    try:
+        for round_index in range(ledger.n_rounds):
+            round_ = ledger.open_round(round_index)
+            answers = _answers(ledger, round_, groups)
+            writer.start_round(round_.global_model, asked=list(answers), number=round_.entry.number)
+            for name, answer in answers.items():
+                writer.client_model(name, answer.model, answer.n_samples)
+            writer.end_round()
+            progress("grouping rounds", round_index + 1, ledger.n_rounds)
+        if ledger.is_closed:
+            writer.close(ledger.final_model())
+    finally:
+        writer.release()
+    return open_ledger(folder)
+
+
+def _answers(ledger: Ledger, round_: Round, groups: Mapping[str, Collection[str]]) -> dict[str, Answer]:
+    """What each group with a participant answered."""
+    weights = dict(zip(round_.entry.participants, server_weights(ledger, round_), strict=True))
+    answers = {}
+    for name, members in groups.items():
+        present = [k for k in weights if ledger.clients[k] in members]
+        if present:
+            total = sum(weights[k] for k in present)
+            answers[name] = Answer(_mean(round_, {k: weights[k] / total for k in present}), total)
+    return answers
+
+
+def _mean(round_: Round, shares: Mapping[int, float]) -> Model:
+    """Summed in float64; whole numbers are averaged and rounded, as a server does."""
+    mean: Model = {}
+    for name, like in round_.global_model.items():
+        parts = [share * round_.client_models[k][name].to(torch.float64) for k, share in shares.items()]
+        total = torch.stack(parts).sum(dim=0)
+        mean[name] = total.to(like.dtype) if like.is_floating_point() else total.round().to(like.dtype)
+    return mean
+
+
+def _refuse_no_partition(ledger: Ledger, groups: Mapping[str, Collection[str]]) -> None:
+    named = [member for members in groups.values() for member in members]
+    for what, odd in (
+        ("in no group", set(ledger.clients) - set(named)),
+        ("not clients of the ledger", set(named) - set(ledger.clients)),
+        ("in several groups", {member for member in named if named.count(member) > 1}),
+    ):
+        if odd:
+            raise UsageError(f"groups: {', '.join(sorted(odd)[:5])} {what}; put every client into exactly one")

@@ -1,1 +1,0 @@
-"""Measure what coalitions would have achieved: the utility matrix, partly seen."""

@@ -1,7 +1,0 @@
-"""Cells measured again by the plain loop. The door of this room: nobody outside imports from deeper in it."""
-
-from fedworth.utility.recheck.plain import PlainRound as PlainRound
-from fedworth.utility.recheck.recheck import checked as checked
-from fedworth.utility.recheck.recheck import ends as ends
-from fedworth.utility.recheck.recheck import measured as measured
-from fedworth.utility.recheck.recheck import plain_round as plain_round

@@ -1,0 +1,115 @@
+"""Dtypes that drift: what a server averages or a client sends in other dtypes is evaluated in the module's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedworth.errors import ModelError
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import plan_exact
+from fedworth.ledger.ledger import open_ledger
+from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fitting import fitted
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.recording.recorder import record_into
+from fedworth.simulation.models import state_of
+from fedworth.task.task import Task
+
+
+def a_task() -> Task:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    return Task(module, torch.randn(20, 4), torch.arange(20) % 3)
+
+
+def moved(model, seed):
+    """A model some way off, its counter at `seed`."""
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        name: tensor + torch.randn(tensor.shape, generator=rng).abs() if tensor.is_floating_point() else tensor + seed
+        for name, tensor in model.items()
+    }
+
+
+def drifted(model):
+    """As Flower gives it back: integers as float64; and everything else, as a careless client sends it."""
+    return {name: tensor.to(torch.float64) for name, tensor in model.items()}
+
+
+def recorded(folder, *, change):
+    task = a_task()
+    start = state_of(task.module)
+    recorder = record_into(folder, aggregation="uniform")
+    recorder.start_round(change(start), asked=["a", "b"])
+    recorder.client_model("a", change(moved(start, 1)), 1)
+    recorder.client_model("b", moved(start, 2), 1)
+    recorder.end_round()
+    return open_ledger(folder)
+
+
+@pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])
+def test_utilities_do_not_depend_on_the_dtypes_that_models_arrive_in(tmp_path, oracle):
+    found = []
+    for name, change in (("plain", dict), ("drifted", drifted)):
+        ledger = recorded(tmp_path / name, change=change)
+        found.append(observe(ledger, oracle(a_task()), plan_exact(participation(ledger))).utilities)
+    assert found[0] == pytest.approx(found[1], rel=1e-5, abs=1e-6)
+    assert found[0].any()
+
+
+def by_place(model):
+    """As a list of arrays is recorded."""
+    return {str(place): tensor for place, tensor in enumerate(model.values())}
+
+
+@pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])
+def test_tensors_that_are_named_by_their_place_are_those_of_the_modules_state(tmp_path, oracle):
+    found = []
+    for name, change in (("named", dict), ("placed", by_place)):
+        recorder, start = record_into(tmp_path / name, aggregation="uniform"), state_of(a_task().module)
+        recorder.start_round(change(start), asked=["a", "b"])
+        for k, client in enumerate("ab"):
+            recorder.client_model(client, change(moved(start, k + 1)), 1)
+        recorder.end_round()
+        ledger = open_ledger(tmp_path / name)
+        found.append(observe(ledger, oracle(a_task()), plan_exact(participation(ledger))).utilities)
+    assert (found[0] == found[1]).all()
+
+
+def test_more_arrays_than_the_module_has_tensors_are_refused(tmp_path):
+    recorder = record_into(tmp_path / "l", aggregation="uniform")
+    recorder.start_round({str(place): torch.zeros(2) for place in range(9)}, asked=["a"])
+    recorder.end_round()
+    with pytest.raises(ModelError, match="against the task's module"):
+        fitted(open_ledger(tmp_path / "l").open_round(0), a_task())
+
+
+def test_counters_come_back_as_whole_numbers(tmp_path):
+    ledger = recorded(tmp_path / "l", change=drifted)
+    like = state_of(a_task().module)
+    round_ = fitted(ledger.open_round(0), a_task())
+    assert {name: tensor.dtype for name, tensor in round_.client_models[0].items()} == {
+        name: tensor.dtype for name, tensor in like.items()
+    }
+    assert int(round_.client_models[0]["1.num_batches_tracked"]) == 1
+
+
+def test_bfloat16_models_are_averaged_and_evaluated(tmp_path):
+    task = a_task()
+    module = task.module.to(torch.bfloat16)
+    task = Task(module, task.inputs.to(torch.bfloat16), task.labels)
+    recorder = record_into(tmp_path / "l", aggregation="uniform")
+    recorder.start_round(state_of(module), asked=["a", "b"])
+    for k, name in enumerate(["a", "b"]):
+        sent = {n: t.to(module.state_dict()[n].dtype) for n, t in moved(state_of(module), k + 1).items()}
+        recorder.client_model(name, sent, 1)
+    recorder.end_round()
+    ledger = open_ledger(tmp_path / "l")
+    assert ledger.entries[0].answered == (0, 1)
+    assert observe(ledger, LoopOracle(task), plan_exact(participation(ledger))).utilities.any()
+
+
+def test_a_global_model_of_another_module_is_refused(tmp_path):
+    ledger = recorded(tmp_path / "l", change=dict)
+    with pytest.raises(ModelError, match="against the task's module"):
+        fitted(ledger.open_round(0), Task(nn.Linear(3, 4), torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64)))

@@ -1,0 +1,181 @@
+"""Utilities by every loss and measure: the plain loop and the fast oracle against an obvious loop in float64."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedworth.coalitions import coalitions_of
+from fedworth.errors import ModelError, UtilityError
+from fedworth.oracle.batches import Batch
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.recheck import measured
+from fedworth.task.task import Task, task_from_loader
+from tests.support.tasks import NAMES, PAIRS, Wide, rows, task_with
+from tests.support.zoo import all_mixtures, round_of
+
+WANTED = all_mixtures("samples")
+CRITERIA = [(name, "loss") for name in NAMES] + PAIRS
+BATCH = Batch(0, np.arange(31), coalitions_of(np.arange(5), 5)[1:], np.ones(5), "samples", tuple("abcde"))
+
+
+@pytest.mark.parametrize(("name", "measure"), CRITERIA)
+def test_both_oracles_agree_with_float64_and_what_rounding_does_is_no_disagreement(name, measure):
+    task = task_with(name)
+    round_ = round_of(task.module)
+    expected = Wide(task).utilities(round_, WANTED, measure)
+    fast = FastOracle(task, measure, n_threads=1)
+    assert LoopOracle(task, measure).utilities(round_, WANTED) == pytest.approx(expected, abs=2e-6)
+    assert fast.utilities(round_, WANTED) == pytest.approx(expected, abs=2e-6)
+    assert np.ptp(expected) > 0
+    assert measured(fast, round_, BATCH).witness is not None
+    assert not fast.describe().startswith("plain")
+    assert fast.describe().startswith("kernel") == (name == "cross-entropy" and measure == "loss")
+
+
+class Off:
+    """The plain loop, but for its last cell."""
+
+    def __init__(self, task, measure):
+        self.task, self.measure = task, measure
+
+    def utilities(self, round_, mixtures):
+        found = LoopOracle(self.task, self.measure).utilities(round_, mixtures)
+        found[-1] += 1e-3
+        return found
+
+
+@pytest.mark.parametrize(("name", "measure"), CRITERIA)
+def test_what_rounding_does_not_explain_is_an_error(name, measure):
+    task = task_with(name)
+    with pytest.raises(UtilityError, match="and rounding explains a difference of"):
+        measured(Off(task, measure), round_of(task.module), BATCH)
+
+
+def absolute(outputs, labels):
+    return (outputs[:, 0].numpy() - labels.numpy()).__abs__()
+
+
+def best(outputs, labels):
+    return float((outputs - labels[:, None]).abs().max())
+
+
+@pytest.mark.parametrize("function", [absolute, best])
+def test_a_loss_and_a_measure_of_ones_own(function):
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = torch.randn(20, 6, generator=generator), torch.randn(20, generator=generator)
+    task = Task(rows(1), inputs, labels, loss=function, measure=best)
+    round_ = round_of(task.module)
+    for measure in ("loss", "best"):
+        expected = Wide(task).utilities(round_, WANTED, measure)
+        for oracle in (LoopOracle(task, measure), FastOracle(task, measure, n_threads=1)):
+            assert oracle.utilities(round_, WANTED) == pytest.approx(expected, abs=1e-6)
+    measured(FastOracle(task, "best", n_threads=1), round_, BATCH)
+
+
+@pytest.mark.parametrize(("room", "kind"), [(1 << 20, "prefix"), (24_200, "graph")])
+def test_prefixes_are_shared_by_a_loss_of_the_whole_if_there_is_room(room, kind, monkeypatch):
+    monkeypatch.setattr("fedworth.oracle.fast.routes.MOST_BYTES", room)
+    inputs = torch.randn(30, 1500, generator=torch.Generator().manual_seed(3))
+    module = nn.Sequential(nn.Linear(1500, 4), nn.Tanh(), nn.Linear(4, 1))
+    task = Task(module, inputs, torch.arange(30) % 2, loss="pairwise")
+    round_, oracle = round_of(module), FastOracle(task, "auc", n_threads=2)
+    assert oracle.utilities(round_, WANTED) == pytest.approx(Wide(task).utilities(round_, WANTED, "auc"), abs=1e-9)
+    assert oracle.describe().startswith(kind)
+
+
+class Two(nn.Module):
+    """Two inputs, by place or by name, and an answer as Hugging Face gives it."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 4), nn.Linear(2, 4)
+
+    def forward(self, left, right):
+        return {"logits": torch.relu(self.left(left)) + self.right(right), "more": None}
+
+
+def parts():
+    generator = torch.Generator().manual_seed(2)
+    left, right = torch.randn(30, 3, generator=generator), torch.randn(30, 2, generator=generator)
+    return left, right, torch.arange(30) % 4
+
+
+def test_several_inputs_by_place_by_name_and_from_a_loader_are_the_same():
+    left, right, labels = parts()
+    module = Two()
+    batches = [(left[i : i + 8], right[i : i + 8], labels[i : i + 8]) for i in range(0, 30, 8)]
+    by_name = [{"left": a, "right": b, "labels": c} for a, b, c in batches]
+    tasks = [
+        Task(module, (left, right), labels),
+        Task(module, {"right": right, "left": left}, labels),
+        task_from_loader(module, batches),
+        task_from_loader(module, by_name),
+        task_from_loader(module, [([a, b], c) for a, b, c in batches]),
+    ]
+    round_ = round_of(module)
+    expected = Wide(tasks[0]).utilities(round_, WANTED, "loss")
+    for task in tasks:
+        fast = FastOracle(task, n_threads=1)
+        assert fast.utilities(round_, WANTED) == pytest.approx(expected, abs=1e-6)
+        assert fast.describe() == "plain: its inputs are several tensors"
+    assert tasks[0].fingerprint == tasks[2].fingerprint == tasks[4].fingerprint != tasks[1].fingerprint
+
+
+@pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])
+@pytest.mark.parametrize(
+    ("loss", "ending", "found"),
+    [
+        ("cross-entropy", nn.Softmax(dim=1), "it ends in a softmax"),
+        ("cross-entropy", nn.Sigmoid(), "it ends in a sigmoid"),
+        ("multi-label", nn.Sigmoid(), "it ends in a sigmoid"),
+    ],
+)
+def test_probabilities_where_logits_are_expected_are_refused(oracle, loss, ending, found):
+    task = task_with(loss)
+    task = Task(nn.Sequential(task.module, ending), task.inputs, task.labels, loss=loss)
+    with pytest.raises(ModelError, match=f"outputs are probabilities: {found}, and loss '{loss}' takes logits"):
+        oracle(task).utilities(round_of(task.module), WANTED)
+
+
+def test_logits_that_happen_to_look_like_probabilities_are_not_taken_for_them():
+    task = task_with("cross-entropy")
+    module = nn.Linear(6, 3)
+    with torch.no_grad():
+        module.weight.zero_()
+        module.bias.fill_(1 / 3)
+    task = Task(module, task.inputs, task.labels)
+    assert LoopOracle(task).utilities(round_of(module), WANTED).any()
+
+
+def test_outputs_that_no_parameter_moves_are_not_taken_for_probabilities():
+    class Held(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.zeros(6, 1))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    task = task_with("binary")
+    task = Task(Held(), task.inputs, task.labels, loss="binary")
+    assert not LoopOracle(task).utilities(round_of(task.module, size=0.0), WANTED).any()
+
+
+def test_log_probabilities_are_logits():
+    task = task_with("cross-entropy")
+    ended = Task(nn.Sequential(task.module, nn.LogSoftmax(dim=1)), task.inputs, task.labels)
+    round_ = round_of(ended.module)
+    expected = Wide(ended).utilities(round_, WANTED, "loss")
+    assert LoopOracle(ended).utilities(round_, WANTED) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_module_that_gives_no_tensor_is_refused():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    task = Task(Pair(6, 3), torch.zeros(3, 6), torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ModelError, match="the module gives a tuple, expected a tensor"):
+        LoopOracle(task).utilities(round_of(task.module), WANTED)

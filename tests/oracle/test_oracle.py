@@ -1,0 +1,189 @@
+"""The plain oracle against losses and accuracies computed by hand in numpy."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedworth.coalitions import coalitions_of
+from fedworth.errors import ModelError, UsageError
+from fedworth.ledger.ledger import Model, Round, RoundEntry
+from fedworth.oracle import oracle as oracle_module
+from fedworth.oracle.oracle import LoopOracle, mix
+from fedworth.oracle.weighting import Mixtures, mixtures
+from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.task.task import Task
+
+ALL = coalitions_of(np.arange(3), 3)
+SPEC = ModelSpec("logistic", (5,), 4, dtype="float64")
+
+
+def random_model(seed: int, spec: ModelSpec = SPEC) -> Model:
+    return state_of(build_model(spec, seed=seed))
+
+
+def a_round(entry: RoundEntry, spec: ModelSpec = SPEC) -> Round:
+    return Round(entry, random_model(10, spec), {k: random_model(k, spec) for k in (0, 2)}, {1: random_model(1, spec)})
+
+
+@pytest.fixture
+def round_(tiny_ledger) -> Round:
+    """A round of three clients, the second of them absent."""
+    return a_round(tiny_ledger.entries[0])
+
+
+def a_task(n_samples: int = 30, spec: ModelSpec = SPEC) -> Task:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(n_samples, *spec.input_shape, generator=generator, dtype=torch.float64)
+    module = build_model(spec, seed=99)
+    return Task(module, inputs.to(next(module.parameters()).dtype), torch.arange(n_samples) % spec.n_classes)
+
+
+def by_hand(model: dict[str, np.ndarray], task: Task, measure: str) -> float:
+    logits = task.inputs.numpy() @ model["1.weight"].T + model["1.bias"]
+    labels = task.labels.numpy()
+    if measure == "accuracy":
+        return float(np.mean(logits.argmax(axis=1) == labels))
+    log_sums = np.log(np.exp(logits).sum(axis=1))
+    return -float(np.mean(log_sums - logits[np.arange(len(labels)), labels]))
+
+
+def uniform(coalitions: np.ndarray = ALL) -> Mixtures:
+    return mixtures(coalitions, np.ones(3), "uniform")
+
+
+@pytest.mark.parametrize("measure", ["loss", "accuracy"])
+def test_utilities_are_those_computed_by_hand(round_, measure):
+    task = a_task()
+    models = {**round_.client_models, **round_.apart_models}
+    plain = {k: {name: tensor.numpy() for name, tensor in model.items()} for k, model in models.items()}
+    start = {name: tensor.numpy() for name, tensor in round_.global_model.items()}
+    before = by_hand(start, task, measure)
+    expected = [0.0]
+    for coalition in ALL[1:]:
+        members = np.flatnonzero(coalition)
+        mean = {name: np.mean([plain[k][name] for k in members], axis=0) for name in start}
+        expected.append(by_hand(mean, task, measure) - before)
+    found = LoopOracle(task, measure).utilities(round_, uniform())
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    assert np.ptp(found) > 0
+
+
+def test_a_better_model_has_a_higher_utility(round_):
+    """A model that is nearly always right, against one that is nearly always wrong."""
+    task = a_task(4, ModelSpec("logistic", (4,), 4, dtype="float64"))
+    task = Task(task.module, torch.eye(4, dtype=torch.float64), torch.arange(4))
+    good = {"1.weight": 9 * torch.eye(4, dtype=torch.float64), "1.bias": torch.zeros(4, dtype=torch.float64)}
+    bad = {name: -tensor for name, tensor in good.items()}
+    same = {name: torch.zeros_like(tensor) for name, tensor in good.items()}
+    one_of_each = Round(round_.entry, same, {0: good, 1: bad}, {})
+    for measure in ("loss", "accuracy"):
+        up, down = LoopOracle(task, measure).utilities(
+            one_of_each, mixtures(np.eye(2, dtype=bool), np.ones(2), "uniform")
+        )
+        assert up > 0 >= down
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples", "fixed"])
+def test_the_empty_coalition_has_utility_zero_to_the_bit(round_, weighting):
+    found = LoopOracle(a_task()).utilities(round_, mixtures(ALL[:1], np.ones(3) / 3, weighting))
+    assert found.tolist() == [0.0]
+
+
+def test_utilities_do_not_depend_on_the_size_of_the_batches(round_, monkeypatch):
+    task = a_task(30)
+    whole = LoopOracle(task).utilities(round_, uniform())
+    monkeypatch.setattr(oracle_module, "BATCH", 7)
+    np.testing.assert_allclose(LoopOracle(task).utilities(round_, uniform()), whole, rtol=1e-12, atol=1e-15)
+
+
+def test_measuring_leaves_the_task_and_the_models_as_they_were(round_):
+    task = a_task()
+    before, model = state_of(task.module), {name: t.clone() for name, t in round_.global_model.items()}
+    LoopOracle(task).utilities(round_, uniform())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(task.module).items())
+    assert all(torch.equal(tensor, model[name]) for name, tensor in round_.global_model.items())
+
+
+def test_a_batch_norm_is_evaluated_by_its_own_statistics(round_):
+    """In training mode it would use the batch's, and a sample's loss would depend on its neighbours."""
+    spec = ModelSpec("vgg16-bn", (1, 32, 32), 4, width_divisor=64, dtype="float64")
+    task = a_task(6, spec)
+    task.module.train()
+    models = a_round(round_.entry, spec)
+    whole = LoopOracle(task).utilities(models, uniform(ALL[1:3]))
+    halves = [
+        LoopOracle(Task(task.module, task.inputs[half], task.labels[half])).utilities(models, uniform(ALL[1:3]))
+        for half in (slice(0, 3), slice(3, 6))
+    ]
+    np.testing.assert_allclose(np.mean(halves, axis=0), whole, rtol=1e-9, atol=1e-12)
+    assert not any(layer.training for layer in task.module.modules())
+
+
+def test_a_client_without_a_model_is_refused_by_its_number(round_):
+    alone = Round(round_.entry, round_.global_model, {0: round_.client_models[0]}, {})
+    with pytest.raises(ModelError, match=r"clients \[1, 2\] have no model in this round"):
+        LoopOracle(a_task()).utilities(alone, uniform(np.ones((1, 3), dtype=bool)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (ModelSpec("mlp", (5,), 4, (3,), dtype="float64"), "are missing or extra"),
+        (ModelSpec("logistic", (5,), 3, dtype="float64"), r"has shape \(4,.*expected \(3,"),
+    ],
+)
+def test_models_that_are_not_of_the_tasks_module_are_refused(round_, spec, message):
+    with pytest.raises(ModelError, match=message):
+        LoopOracle(a_task(spec=spec)).utilities(round_, uniform())
+
+
+def test_an_unknown_measure_is_refused_with_the_nearest_name():
+    with pytest.raises(UsageError, match=r"unknown measure 'acuracy': did you mean 'accuracy'\?"):
+        LoopOracle(a_task(), "acuracy")
+
+
+@given(st.lists(st.floats(-5, 5), min_size=3, max_size=3), st.floats(-5, 5))
+def test_a_mixture_is_the_weighted_sum(weights, of_global):
+    models = {k: {"w": torch.tensor([float(k + 1), -1.0], dtype=torch.float64)} for k in range(3)}
+    start = {"w": torch.tensor([0.5, 0.25], dtype=torch.float64)}
+    found = mix(start, models, np.array(weights), of_global)["w"].numpy()
+    expected = of_global * np.array([0.5, 0.25]) + sum(w * np.array([k + 1, -1.0]) for k, w in enumerate(weights))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_whole_numbers_are_mixed_to_the_nearest():
+    start = {"n": torch.tensor(0)}
+    models = {k: {"n": torch.tensor(3)} for k in range(10)}
+    assert mix(start, models, np.full(10, 0.1), 0.0)["n"].item() == 3
+
+
+class _LargestDouble(TorchDispatchMode):
+    """How many numbers the largest float64 tensor has that torch makes meanwhile."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dtype == torch.float64:
+            self.size = max(self.size, made.numel())
+        return made
+
+
+def test_a_large_tensor_is_mixed_in_pieces_to_the_same_bits(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    start, *others = ({"w": torch.randn(5, 13, generator=rng).t()} for _ in range(4))
+    models, weights = dict(enumerate(others)), np.array([0.3, 0.21, 0.37])
+    whole = mix(start, models, weights, 0.12)["w"]
+    monkeypatch.setattr(oracle_module, "PIECE", 7)
+    with _LargestDouble() as largest:
+        pieces = mix(start, models, weights, 0.12)["w"]
+    assert torch.equal(pieces, whole)
+    assert largest.size == 7
+
+
+def test_a_mixture_keeps_the_precision_of_the_models():
+    start = {"w": torch.zeros(2, dtype=torch.float32)}
+    assert mix(start, {0: {"w": torch.ones(2)}}, np.array([1.0]), 0.0)["w"].dtype == torch.float32

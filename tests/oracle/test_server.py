@@ -1,0 +1,178 @@
+"""Coalitions under the server's rule: as made by hand, refused where the server did something else, cached apart."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call
+
+from fedworth.cli.main import main
+from fedworth.errors import RuleError, UsageError
+from fedworth.games.matrix_file import load_utilities
+from fedworth.games.observe import observe, observe_and_count, participation
+from fedworth.games.planning.plan import plan_exact
+from fedworth.ledger.ledger import open_ledger
+from fedworth.oracle.cache import utility_cache
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.server import Server, server_of
+from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
+from fedworth.task.rules.private import Private
+from fedworth.task.rules.replay import replayed
+from fedworth.task.rules.robust import Krum, Median
+from fedworth.task.rules.rule import WeightedMean, arrays_of
+from fedworth.task.task import Task
+from tests.support.servers import federation
+
+RULES = [ServerMomentum(0.7, 0.9), Adaptive("yogi"), Median(), Krum(0, 2), Private(WeightedMean(), 0.8, 0.0)]
+TASK_FILE = """
+import torch
+from fedworth.task.task import Task
+
+def task():
+    rng = torch.Generator().manual_seed(2)
+    return Task(torch.nn.Linear(3, 4), torch.randn(30, 3, generator=rng), torch.randint(4, (30,), generator=rng))
+"""
+
+
+def task(**options):
+    rng = torch.Generator().manual_seed(2)
+    inputs, labels = torch.randn(30, 3, generator=rng), torch.randint(4, (30,), generator=rng)
+    return Task(torch.nn.Linear(3, 4), inputs, labels, **options)
+
+
+def loss(arrays):
+    model = {name: torch.as_tensor(np.array(array), dtype=torch.float32) for name, array in arrays.items()}
+    on = task()
+    logits = functional_call(on.module, model, (on.inputs,)).double()
+    return float(torch.nn.functional.cross_entropy(logits, on.labels))
+
+
+def observed(ledger, oracle=None, **options):
+    plan = plan_exact(participation(ledger))
+    return observe(ledger, oracle or LoopOracle(task()), plan, weighting=ledger.default_weighting, **options)
+
+
+def by_hand(ledger, rule):
+    """(round, coalition) → utility, by the rule itself in the state that the server had."""
+    found = {}
+    for round_, step in zip(ledger.rounds(), replayed(ledger, rule), strict=True):
+        counts = dict(zip(round_.entry.answered, round_.entry.sample_counts, strict=True))
+        before = arrays_of(round_.global_model)
+        for size in range(1, len(counts) + 1):
+            for members in itertools.combinations(round_.entry.participants, size):
+                models = [arrays_of(round_.client_models[k]) for k in members]
+                made, _ = rule.aggregate(before, models, [counts[k] for k in members], step.state)
+                found[round_.entry.round_index, frozenset(members)] = loss(before) - loss(made)
+    return found
+
+
+@pytest.mark.parametrize("kind", [LoopOracle, FastOracle])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_utilities_are_those_of_the_servers_own_rule(tmp_path, rule, kind):
+    ledger = federation(tmp_path / "l", rule, recorded=rule)
+    matrix = observed(ledger, kind(task()))
+    for (t, members), expected in by_hand(ledger, rule).items():
+        row = np.isin(np.arange(4), list(members))[None]
+        assert matrix.row(t, row)[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_private_servers_noise_belongs_to_every_coalition_of_its_round(tmp_path):
+    ledger = federation(tmp_path / "l", WeightedMean())
+    noisy = Private(WeightedMean(), None, 1e-9)
+    utilities = by_hand(ledger, noisy)
+    everyone = frozenset(ledger.entries[0].participants)
+    gained = loss(arrays_of(ledger.open_round(0).global_model)) - loss(arrays_of(ledger.open_round(1).global_model))
+    assert utilities[0, everyone] == pytest.approx(gained, abs=1e-6)
+
+
+def test_a_server_that_does_something_else_is_refused_unless_asked_for_as_an_average(tmp_path):
+    ledger = federation(tmp_path / "l", Median())
+    with pytest.raises(RuleError, match="not the weighted mean"):
+        observed(ledger)
+    matrix = observed(ledger, as_average=True)
+    assert "values are those of a server that does (--as-average)" in matrix.notes[0]
+    averaged = federation(tmp_path / "mean", WeightedMean())
+    assert observed(averaged, as_average=True).notes == observed(averaged).notes == ()
+
+
+def test_the_tasks_rule_is_stronger_than_the_headers(tmp_path):
+    ledger = federation(tmp_path / "l", Median(), recorded=Krum())
+    with pytest.raises(RuleError, match="not the krum"):
+        observed(ledger)
+    assert observed(ledger, LoopOracle(task(rule=Median()))).notes == ()
+
+
+def test_an_open_ledger_is_valued_and_says_what_could_not_be_checked(tmp_path):
+    ledger = federation(tmp_path / "l", WeightedMean(), is_closed=False)
+    assert "could not be checked: the ledger is not closed" in observed(ledger).notes[0]
+
+
+@pytest.mark.parametrize("rule", [Median(), Private(WeightedMean(), None, 0.05)], ids=str)
+def test_what_is_kept_beside_the_ledger_belongs_to_the_rule(tmp_path, rule):
+    ledger = federation(tmp_path / "l", WeightedMean(), n_rounds=1, is_closed=False)
+    plan = plan_exact(participation(ledger))
+
+    def measured(oracle):
+        cache = utility_cache(ledger, oracle)
+        return observe_and_count(ledger, oracle, plan, weighting="samples", cache=cache)
+
+    first, again = measured(LoopOracle(task())), measured(LoopOracle(task()))
+    other, same = measured(LoopOracle(task(rule=rule))), measured(LoopOracle(task(rule=rule)))
+    assert [first.n_evaluations, again.n_evaluations, other.n_evaluations, same.n_evaluations] == [15, 0, 15, 0]
+
+
+def test_noise_that_becomes_known_is_measured_anew(tmp_path):
+    rule = Private(WeightedMean(), None, 0.05)
+    shorter = federation(tmp_path / "a", WeightedMean(), n_rounds=1, is_closed=False)
+    longer = federation(tmp_path / "b", WeightedMean(), n_rounds=2)
+    names = [server_identity(ledger, rule) for ledger in (shorter, longer)]
+    assert names[0] != names[1]
+    assert server_identity(shorter, Median()) == server_identity(longer, Median())
+
+
+def server_identity(ledger, rule):
+    return Server(LoopOracle(task()), (), rule).identity(ledger, 0)
+
+
+def test_a_rule_of_ones_own_needs_weights_that_the_server_knows(tmp_path):
+    ledger = federation(tmp_path / "l", Median(), recorded=Median())
+    with pytest.raises(UsageError, match="weighting 'fixed' is for servers that average"):
+        server_of(ledger, LoopOracle(task()), "fixed")
+
+
+def test_a_second_look_does_not_read_again_what_was_settled(tmp_path, monkeypatch):
+    ledger = federation(tmp_path / "l", WeightedMean())
+    server_of(ledger, LoopOracle(task()), "samples")
+    monkeypatch.setattr(type(ledger), "open_round", lambda *_a, **_k: pytest.fail("read again"))
+    assert server_of(open_ledger(tmp_path / "l"), LoopOracle(task()), "samples").notes == ()
+
+
+def test_observe_refuses_on_the_command_line_and_says_the_approximation_by_its_name(tmp_path, capsys):
+    federation(tmp_path / "l", Median())
+    (tmp_path / "own.py").write_text(TASK_FILE)
+    command = [
+        "observe",
+        str(tmp_path / "l"),
+        "--task",
+        f"{tmp_path / 'own.py'}:task",
+        "--out",
+        str(tmp_path / "u.npz"),
+    ]
+    assert main(command) == RuleError.exit_code
+    assert "--as-average" in capsys.readouterr().err
+    assert main([*command, "--as-average"]) == 0
+    assert "--as-average" in load_utilities(tmp_path / "u.npz").notes[0]
+
+
+def test_watch_refuses_too_and_its_report_names_the_approximation(tmp_path, capsys):
+    federation(tmp_path / "l", Median())
+    (tmp_path / "own.py").write_text(TASK_FILE)
+    command = ["watch", str(tmp_path / "l"), "--task", f"{tmp_path / 'own.py'}:task", "--once", "--out"]
+    assert main([*command, str(tmp_path / "w")]) == RuleError.exit_code
+    capsys.readouterr()
+    assert main([*command, str(tmp_path / "average"), "--as-average", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "--as-average" in json.dumps(report)

@@ -1,0 +1,46 @@
+"""The example app for real: Flower's simulation, and processes of its own on loopback, one killed during a round."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from handwriting.task import task
+
+from fedworth.games.observe import observe, participation
+from fedworth.games.planning.plan import plan_exact
+from fedworth.ledger.ledger import open_ledger
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.valuation.value import value
+
+TOOL = Path(__file__).parents[4] / "tools" / "flower_live.py"
+
+
+def run(how: str, ledger: Path) -> list[dict[str, object]]:
+    command = [sys.executable, str(TOOL), how, "--ledger", str(ledger)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, done.stderr
+    rounds: list[dict[str, object]] = json.loads(done.stdout)["rounds"]
+    return rounds
+
+
+def values_of(folder: Path) -> list[float]:
+    ledger = open_ledger(folder)
+    matrix = observe(ledger, LoopOracle(task()), plan_exact(participation(ledger)), weighting="samples")
+    values: list[float] = value(matrix, "comfedsv").values.tolist()
+    return values
+
+
+def test_flower_run_leaves_a_ledger_that_can_be_valued(tmp_path):
+    rounds = run("simulation", tmp_path / "l")
+    assert [round_["asked"] for round_ in rounds] == [3, 2, 2, 2]
+    assert all(value == value for value in values_of(tmp_path / "l"))
+
+
+def test_a_client_killed_during_a_round_and_restarted_is_the_same_client(tmp_path):
+    rounds = run("loopback", tmp_path / "l")
+    everyone = {f"partition-{k}" for k in range(3)}
+    assert set(rounds[0]["answered"]) == everyone  # type: ignore[call-overload]
+    assert "partition-1" not in rounds[1]["answered"]  # type: ignore[operator]
+    assert set(open_ledger(tmp_path / "l").clients) == everyone
+    assert all(value == value for value in values_of(tmp_path / "l"))

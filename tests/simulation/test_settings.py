@@ -1,0 +1,97 @@
+"""The settings of a simulated federation are checked, and survive their document."""
+
+import json
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+from fedworth.errors import UsageError
+from fedworth.simulation.settings import SimulationSettings, settings_from
+
+
+def test_the_defaults_are_the_demonstration_without_its_copy():
+    demo = SimulationSettings()
+    assert (demo.dataset, demo.partition, demo.n_clients, demo.n_participants) == ("digits", "two-class", 10, 3)
+    assert demo.copies == ()
+    assert demo.everyone_heard
+    assert demo.with_truth
+
+
+def test_settings_survive_their_document_through_json():
+    shares = tuple(k % 9 / 10 for k in range(10))
+    before = SimulationSettings(noise_shares=shares, hidden=(4, 5), n_steps=None, n_epochs=2)
+    after = settings_from(json.loads(json.dumps(before.document())))
+    assert after == before
+    assert hash(after) == hash(before)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(FrozenInstanceError):
+        SimulationSettings().seed = 1  # type: ignore[misc]
+
+
+def test_settings_hand_on_the_schedule_and_the_local_training():
+    given = SimulationSettings(schedule="decay", rate=0.5, decay=1.0, n_steps=None, n_epochs=3, batch_size=4)
+    assert asdict(given.learning_rate())["decay"] == 1.0
+    assert given.learning_rate().at(1) == 0.25
+    assert asdict(given.local_training()) == {"n_steps": None, "n_epochs": 3, "batch_size": 4}
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name():
+    with pytest.raises(UsageError, match=r"unknown setting 'n_client': did you mean 'n_clients'\?"):
+        settings_from({"n_client": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition": "two-clas"}, r"unknown partition 'two-clas': did you mean 'two-class'\?"),
+        ({"aggregation": "sample"}, r"unknown aggregation 'sample': did you mean 'samples'\?"),
+        ({"n_participants": 0}, "0 participants of 10 clients"),
+        ({"n_participants": 11}, "11 participants of 10 clients: expected at least 1 and at most all"),
+        ({"n_rounds": 0}, "0 rounds: expected 1 or more"),
+        ({"copies": ((10, 0),)}, "client 10 as a copy of 0: expected two of 10 clients"),
+        ({"copies": ((9, -1),)}, "client 9 as a copy of -1"),
+        ({"copies": ((9, 9),)}, "client 9 as a copy of 9"),
+        ({"copies": ((9, 8), (8, 0))}, "client 8 as a copy of 0.*a source that is itself no copy"),
+        ({"copies": ((9, 0), (9, 1))}, "expected one source a copy"),
+        ({"noise_shares": (0.1,)}, r"noise shares \(0.1,\): expected 10 numbers from 0 to 1"),
+        ({"flip_shares": (1.5,) * 10}, "flip shares"),
+        (
+            {"copies": ((9, 0),), "noise_shares": tuple(k / 10 for k in range(10))},
+            "client 9 is a copy of 0, but they have noise shares 0.9 and 0.0",
+        ),
+        ({"rate": -1.0}, "needs a rate > 0"),
+        ({"schedule": "cosine"}, "unknown learning-rate schedule 'cosine'"),
+        ({"n_epochs": 2}, "expected one of the two"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        SimulationSettings(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_clients", "x"),
+        ("n_rounds", 2.5),
+        ("rate", float("inf")),
+        ("copies", [[0]]),
+        ("hidden", ["8"]),
+        ("seed", ""),
+    ],
+)
+def test_a_setting_of_another_kind_in_a_header_is_named(name, value):
+    document = {**SimulationSettings().document(), name: value}
+    with pytest.raises(UsageError, match=f"setting '{name}' is"):
+        settings_from(document)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"n_clients": 10**9, "copies": ()}, {"n_rounds": 10**9}, {"n_steps": 10**9}, {"seed": -1}, {"dtype": "x"}],
+)
+def test_a_size_that_nobody_means_is_refused(given):
+    with pytest.raises(UsageError):
+        SimulationSettings(**given)

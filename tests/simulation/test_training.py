@@ -1,0 +1,231 @@
+"""Local training: identical data gives identical models to the bit; side by side equals one after the other."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedworth.errors import ModelError, UsageError
+from fedworth.ledger.ledger import Model
+from fedworth.simulation import training
+from fedworth.simulation.data.dataset import Samples
+from fedworth.simulation.local import LocalTraining
+from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.simulation.training import ClientData, batches_of, client_data, train_clients
+
+LOCALS = {
+    "one full step": LocalTraining(),
+    "three full steps": LocalTraining(n_steps=3),
+    "five steps in batches": LocalTraining(n_steps=5, batch_size=8),
+    "two epochs in batches": LocalTraining(n_steps=None, n_epochs=2, batch_size=8),
+    "two epochs on everything": LocalTraining(n_steps=None, n_epochs=2),
+    "batches that some clients fill and others do not": LocalTraining(n_steps=None, n_epochs=2, batch_size=25),
+}
+KINDS = {
+    "logistic": ModelSpec("logistic", (1, 8, 8), 4, dtype="float64"),
+    "mlp": ModelSpec("mlp", (1, 8, 8), 4, (6,), dtype="float64"),
+    "cnn": ModelSpec("cnn", (1, 8, 8), 4, (2, 3, 4), dtype="float64"),
+}
+
+
+def client(seed: int, n_samples: int = 20, dtype: torch.dtype = torch.float64) -> ClientData:
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(n_samples, 1, 8, 8)).astype(np.float32)
+    return client_data(Samples(features, rng.integers(0, 4, n_samples)), dtype)
+
+
+def train(
+    kind: str,
+    clients: Sequence[ClientData],
+    local: LocalTraining,
+    *,
+    trained: dict[str, Model] | None = None,
+    seed: int = 0,
+    round_index: int = 0,
+    rate: float = 0.1,
+) -> list[Model]:
+    module = build_model(KINDS[kind], seed=1)
+    return train_clients(
+        module,
+        state_of(module),
+        clients,
+        local,
+        learning_rate=rate,
+        seed=seed,
+        round_index=round_index,
+        trained={} if trained is None else trained,
+    )
+
+
+def by_hand(kind: str, data: ClientData, local: LocalTraining, *, rate: float = 0.1) -> Model:
+    """The slow obvious reference: a module, its gradient, a step; nothing shared with the code under test but
+    the order of the batches."""
+    module = build_model(KINDS[kind], seed=1)
+    for step in batches_of(local, len(data), seed=0, round_index=0):
+        loss = F.cross_entropy(module(data.inputs[step]), data.labels[step])
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                parameter.sub_(rate * gradient)
+    return state_of(module)
+
+
+def same(a: Model, b: Model) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def assert_close(a: Model, b: Model) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
+@pytest.mark.parametrize("kind", KINDS)
+def test_identical_data_gives_identical_models_to_the_bit(kind, local):
+    models = train(kind, [client(0), client(1), client(2, 33), client(0)], local)
+    assert same(models[0], models[3])
+    assert not same(models[0], models[1])
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
+@pytest.mark.parametrize("kind", KINDS)
+def test_identical_data_gives_identical_models_when_one_of_the_two_is_absent(kind, local):
+    trained: dict[str, Model] = {}
+    taking_part = train(kind, [client(1), client(0)], local, trained=trained)
+    absent = train(kind, [client(2), client(0), client(3), client(4, 35)], local, trained=trained)
+    assert same(taking_part[1], absent[1])
+
+
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
+@pytest.mark.parametrize("kind", KINDS)
+def test_side_by_side_equals_one_after_the_other(kind, local):
+    """Of different sizes, so that samples and steps are padded; 90 is more than twice 20, so in a group of its own."""
+    clients = [client(0), client(1, 33), client(2, 40), client(3, 90), client(4, 1)]
+    for model, data in zip(train(kind, clients, local), clients, strict=True):
+        assert_close(model, by_hand(kind, data, local))
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.integers(1, 12),
+    st.one_of(st.none(), st.integers(1, 45)),
+    st.booleans(),
+)
+def test_side_by_side_equals_one_after_the_other_for_any_sizes_and_batches(sizes, amount, batch_size, in_epochs):
+    n_steps, n_epochs = (None, 1 + amount % 2) if in_epochs else (amount, None)
+    local = LocalTraining(n_steps, n_epochs, batch_size)
+    clients = [client(seed, size) for seed, size in enumerate(sizes)]
+    for model, data in zip(train("logistic", clients, local), clients, strict=True):
+        assert_close(model, by_hand("logistic", data, local))
+
+
+def test_groups_trained_together_are_of_like_size_and_lose_nobody():
+    clients = [client(seed, size) for seed, size in enumerate([50, 3, 100, 7, 6, 101, 5, 1])]
+    groups = list(training._of_like_size(clients))
+    assert [[len(member) for member in group] for group in groups] == [[1], [3, 5, 6], [7], [50, 100], [101]]
+
+
+def test_equal_data_is_trained_once(monkeypatch):
+    seen: list[int] = []
+    alone = training._train_side_by_side
+
+    def counting(module, start, group, orders, rate):
+        seen.append(len(group))
+        return alone(module, start, group, orders, rate)
+
+    monkeypatch.setattr(training, "_train_side_by_side", counting)
+    trained: dict[str, Model] = {}
+    train("logistic", [client(0), client(0), client(1)], LocalTraining(), trained=trained)
+    train("logistic", [client(1), client(0)], LocalTraining(), trained=trained)
+    assert seen == [2]
+
+
+def test_training_leaves_the_start_and_the_module_as_they_were():
+    for kind in KINDS:
+        module = build_model(KINDS[kind], seed=1)
+        start, before = state_of(module), state_of(module)
+        train_clients(module, start, [client(0)], LocalTraining(), learning_rate=1.0, seed=0, round_index=0, trained={})
+        assert same(start, before)
+        assert same(state_of(module), before)
+
+
+def test_nobody_to_train_gives_no_models():
+    assert train("logistic", [], LocalTraining()) == []
+
+
+def test_a_step_follows_the_gradient_of_the_mean_loss():
+    """One step of logistic regression from zero, by the closed form: ∂F/∂b = mean(softmax − onehot)."""
+    data = client(0)
+    module = build_model(KINDS["logistic"])
+    start = {name: torch.zeros_like(tensor) for name, tensor in state_of(module).items()}
+    (model,) = train_clients(
+        module, start, [data], LocalTraining(), learning_rate=0.5, seed=0, round_index=0, trained={}
+    )
+    error = 0.25 - F.one_hot(data.labels, 4).double()  # (n_samples, n_classes)
+    torch.testing.assert_close(model["1.bias"], -0.5 * error.mean(dim=0))
+    torch.testing.assert_close(model["1.weight"], -0.5 * error.T @ data.inputs.flatten(1) / len(data))
+
+
+def test_batches_depend_on_the_seed_and_the_round_alone():
+    local = LocalTraining(n_steps=4, batch_size=8)
+
+    def order(**changes):
+        return np.concatenate(batches_of(local, 20, **{"seed": 0, "round_index": 0, **changes})).tolist()
+
+    assert order() == order()
+    assert order() != order(seed=1)
+    assert order() != order(round_index=1)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 3))
+def test_an_epoch_shows_every_sample_once(n_samples, batch_size, n_epochs):
+    steps = batches_of(LocalTraining(None, n_epochs, batch_size), n_samples, seed=0, round_index=0)
+    assert len(steps) == n_epochs * -(-n_samples // batch_size)
+    assert all(1 <= len(step) <= batch_size for step in steps)
+    shown = np.concatenate(steps).reshape(n_epochs, n_samples)
+    assert (np.sort(shown, axis=1) == np.arange(n_samples)).all()
+
+
+def test_epochs_are_shuffled_anew():
+    first, second = np.split(np.concatenate(batches_of(LocalTraining(None, 2, 4), 20, seed=0, round_index=0)), 2)
+    assert first.tolist() != second.tolist()
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 50)))
+def test_as_many_steps_are_taken_as_were_asked_for(n_samples, n_steps, batch_size):
+    assert len(batches_of(LocalTraining(n_steps, None, batch_size), n_samples, seed=0, round_index=0)) == n_steps
+
+
+def test_equal_samples_have_equal_fingerprints_and_other_labels_another():
+    a, b = client(0), client(0)
+    assert a.fingerprint == b.fingerprint
+    features = np.ones((3, 2), dtype=np.float32)
+    one, other = (client_data(Samples(features, np.array([0, 1, k])), torch.float64) for k in (0, 1))
+    assert one.fingerprint != other.fingerprint
+    assert len(one) == 3
+
+
+def test_training_that_diverges_is_refused_with_the_learning_rate_and_the_round():
+    with pytest.raises(ModelError, match=r"round 7.*diverged: lower the learning rate, which was 1e\+308"):
+        train("mlp", [client(0)], LocalTraining(n_steps=6), round_index=7, rate=1e308)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "message"),
+    [
+        ({"n_steps": None}, "None steps, None epochs; expected one of the two"),
+        ({"n_epochs": 1}, "1 steps, 1 epochs; expected one of the two"),
+        ({"n_steps": 0}, "0 steps"),
+        ({"n_steps": None, "n_epochs": 0}, "0 epochs"),
+        ({"batch_size": 0}, "batch size 0, expected 1 or more"),
+    ],
+)
+def test_training_that_cannot_be_is_refused(amounts, message):
+    with pytest.raises(UsageError, match=message):
+        LocalTraining(**amounts)

@@ -1,0 +1,68 @@
+"""The task holds the server's test set, checked, and knows it by its fingerprint."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedworth.errors import DataError, ModelError
+from fedworth.task.task import Task
+
+INPUTS, LABELS = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])
+
+
+def task(inputs: torch.Tensor = INPUTS, labels: torch.Tensor = LABELS) -> Task:
+    return Task(nn.Linear(2, 2), inputs, labels)
+
+
+def test_equal_test_sets_have_equal_fingerprints_whatever_the_module_and_the_strides():
+    strided = INPUTS.t().contiguous().t()
+    assert not strided.is_contiguous()
+    assert task(strided.clone(memory_format=torch.preserve_format)).fingerprint == task().fingerprint
+
+
+def test_a_task_taken_to_a_device_is_the_same_task_with_a_module_of_its_own():
+    here = task()
+    there = here.to("cpu")
+    assert there.fingerprint == here.fingerprint
+    assert there.module is not here.module
+    assert all(torch.equal(a, b) for a, b in zip(there.module.parameters(), here.module.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels"),
+    [
+        (INPUTS + 1, LABELS),
+        (INPUTS, 1 - LABELS),
+        (INPUTS.double(), LABELS),
+        (INPUTS.reshape(3, 1, 2), LABELS),
+        (INPUTS[:2], LABELS[:2]),
+    ],
+)
+def test_another_test_set_has_another_fingerprint(inputs, labels):
+    assert task(inputs, labels).fingerprint != task().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        (INPUTS, LABELS[:2], "3 inputs and 2 labels"),
+        (INPUTS[:0], LABELS[:0], "0 inputs and 0 labels"),
+        (INPUTS, LABELS.int(), "labels are torch.int32"),
+        (INPUTS, LABELS.reshape(3, 1), r"int64 of shape \(3, 1\)"),
+        (INPUTS, LABELS - 100, "found label -100, expected 0 or more"),
+        (INPUTS / 0, LABELS, "NaN or infinite"),
+    ],
+)
+def test_a_test_set_that_cannot_be_judged_on_is_refused(inputs, labels, message):
+    with pytest.raises(DataError, match=message):
+        task(inputs, labels)
+
+
+def test_inputs_that_the_module_cannot_take_are_refused_with_what_was_found():
+    wide = Task(nn.Linear(3, 2), torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1]))
+    with pytest.raises(
+        ModelError, match=r"cannot take.*\(4, 3\) torch.float64 and a model of torch.float32.*\.float\(\)"
+    ):
+        wide.outputs(wide.state)
+    with pytest.raises(ModelError, match=r"cannot take the test set"):
+        Task(nn.Linear(5, 2), torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])).outputs(nn.Linear(5, 2).state_dict())
