@@ -34,10 +34,11 @@ from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.problem import Problem, problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty_of, solve
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells, needed_columns
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from fedworth.arrays import stream
 from fedworth.completion.models import PredictedLedger, cut_process, lone_process, predict_absent, predicted
 from fedworth.games import RoundGame, sampled_values
-from fedworth.games.observe import participation, round_weights
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.weighting import mixtures
+from fedworth.oracle.weighting import mixtures, participation, round_weights
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 

@@ -36,11 +36,12 @@ from memory import Watch
 
 from fedworth.completion.complete import complete
 from fedworth.completion.models import complete_by_models
-from fedworth.games.observe import observe_and_count, participation
+from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.weighting import participation
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.simulation.models import state_of

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from fedworth.coalitions import prefixes
 from fedworth.games import Estimate, RoundGame, sampled_values, strata_values
-from fedworth.games.observe import round_weights
 from fedworth.games.planning.design import draw_design
 from fedworth.games.squares import draw_permutations
 from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.weighting import round_weights
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.permutations import permutation_covariance, permutation_values

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Utilities
 from fedworth.coalitions import coalitions_of, prefixes
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.design import default_budget, draw_design
 from fedworth.games.planning.plan import plan_exact
 from fedworth.games.smooth import Kernel, smooth
@@ -33,6 +33,7 @@ from fedworth.games.squares import default_permutations, draw_permutations
 from fedworth.games.strata import strata_values
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.permutations import permutation_values

@@ -28,13 +28,14 @@ import numpy as np
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.complete import complete
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.games.observe import observe_and_count, participation
+from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.budget import arrivals, shortened
 from fedworth.games.planning.plan import Plan, plan_prefixes
 from fedworth.games.squares import default_permutations
 from fedworth.ledger.ledger import open_ledger
 from fedworth.names import ModelName
 from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.value import value

@@ -29,7 +29,6 @@ STAGES = (
 
 BACKWARDS = (
     ("fedworth.oracle.cache", "fedworth.games.cells"),
-    ("fedworth.oracle.client_noise", "fedworth.games.cells"),
     ("fedworth.task.task_file", "fedworth.simulation.simulate"),
 )
 """To be mended."""

@@ -31,7 +31,7 @@ def test_a_row_names_tests_that_there_are(row):
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", row.split("|")[-2])
     assert named
     for file, test in named:
-        path = ROOT / file if file.startswith("tests/") else ROOT / "tests" / "federation" / "live" / file
+        path = ROOT / file if file.startswith("tests/") else ROOT / "tests" / "recording" / file
         assert test in names_in(path), f"{file}::{test}"
 
 

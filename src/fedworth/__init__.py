@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from fedworth.games.matrix_file import save_utilities as save_utilities
     from fedworth.games.observe import observe as observe
     from fedworth.games.observe import observe_and_count as observe_and_count
-    from fedworth.games.observe import participation as participation
     from fedworth.games.planning.budget import Budget as Budget
     from fedworth.games.planning.choose import PlanSettings as PlanSettings
     from fedworth.games.planning.choose import choose_plan as choose_plan
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from fedworth.oracle.cache import utility_cache as utility_cache
     from fedworth.oracle.fast import FastOracle as FastOracle
     from fedworth.oracle.oracle import LoopOracle as LoopOracle
+    from fedworth.oracle.weighting import participation as participation
     from fedworth.pipeline.checking import check_values as check_values
     from fedworth.pipeline.compare import compare as compare
     from fedworth.pipeline.interactions import interactions_of as interactions_of
@@ -137,7 +137,7 @@ _HOMES = {
     "observe_and_count": "games.observe",
     "open_ledger": "ledger.ledger",
     "page_html": "report.page",
-    "participation": "games.observe",
+    "participation": "oracle.weighting",
     "plot_comparison": "report.plots",
     "plot_course": "report.plots",
     "plot_gains": "report.plots",

@@ -10,12 +10,12 @@ import torch
 
 from fedworth.errors import LedgerError, UsageError, UtilityError
 from fedworth.games.matrix_file import save_utilities
-from fedworth.games.observe import observe, participation, round_weights
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import Plan, plan_exact, plan_prefixes
 from fedworth.ledger.ledger import Ledger, Round, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle, Oracle
-from fedworth.oracle.weighting import Mixtures
+from fedworth.oracle.weighting import Mixtures, participation, round_weights
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.simulation.settings import SimulationSettings

@@ -13,11 +13,11 @@ from fedworth.errors import UsageError, UtilityError
 from fedworth.games import RoundGame, default_budget, sampled_values
 from fedworth.games import sampled as sampling
 from fedworth.games.draws import draw
-from fedworth.games.observe import round_weights
 from fedworth.games.round_game import RAYS
 from fedworth.games.surrogate import PLAIN, measure_surrogate
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import mix
+from fedworth.oracle.weighting import round_weights
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.shapley import shapley_values

@@ -14,12 +14,13 @@ from fedworth.errors import ValuationError
 from fedworth.games import strata
 from fedworth.games.matrix import matrix_from_cells
 from fedworth.games.matrix_file import load_utilities, save_utilities
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.design import default_budget, draw_design, least_budget
 from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.games.smooth import fit, similarities, slopes, smooth
 from fedworth.games.strata import strata_values
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.valuation.shapley import shapley_values
 from fedworth.valuation.value import value
 

@@ -17,13 +17,14 @@ from torch import nn
 from fedworth.errors import ArtefactError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.matrix_file import save_utilities
-from fedworth.games.observe import observe_and_count, participation
+from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.plan import Plan, plan_exact, plan_prefixes
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.cache import architecture, utility_cache
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.task.task import Task
 
 CHILD = """
@@ -34,7 +35,8 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.games import cells as measuring
 from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast.oracle import FastOracle
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
+from fedworth.oracle.weighting import participation
 from tests.oracle.test_cache import prefix_plan
 left, plain = int(sys.argv[2]), os.fsync
 def fsync(descriptor):

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_prefixes
 from fedworth.oracle.choices import engine_named, oracle_named
 from fedworth.oracle.engines import LocalEngine
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from tests.games.test_observe import CountingOracle
 
 

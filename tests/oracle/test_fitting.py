@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 from fedworth.errors import ModelError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.fitting import fitted
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.models import state_of
 from fedworth.task.task import Task

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from torch import nn
 
 from fedworth.games.matrix_file import save_utilities
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.ledger.ledger import Round
 from fedworth.names import CHOICES
@@ -15,7 +15,7 @@ from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast.averages import averages, groups
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.fast.trie import coalition_trie
-from fedworth.oracle.weighting import client_weights, mixtures
+from fedworth.oracle.weighting import client_weights, mixtures, participation
 from tests.support.zoo import GREY, ROWS, ZOO, exact_utilities, round_of, task_of
 
 N_CLIENTS = 7

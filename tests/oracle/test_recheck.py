@@ -9,7 +9,7 @@ from torch import nn
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UtilityError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, Round, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
@@ -18,7 +18,7 @@ from fedworth.oracle.batches import Batch
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.recheck import PlainRound, measured
-from fedworth.oracle.weighting import Mixtures
+from fedworth.oracle.weighting import Mixtures, participation
 from fedworth.task.task import Task
 from tests.support.zoo import ZOO, exact_utilities, round_of, task_of
 

@@ -11,13 +11,14 @@ from torch.func import functional_call
 from fedworth.cli.main import main
 from fedworth.errors import RuleError, UsageError
 from fedworth.games.matrix_file import load_utilities
-from fedworth.games.observe import observe, observe_and_count, participation
+from fedworth.games.observe import observe, observe_and_count
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.server import Server, server_of
+from fedworth.oracle.weighting import participation
 from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
 from fedworth.task.rules.private import Private
 from fedworth.task.rules.replay import replayed

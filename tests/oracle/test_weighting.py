@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UsageError, UtilityError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.names import CHOICES, Dtype, Weighting
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import client_weights, mixtures
+from fedworth.oracle.weighting import client_weights, mixtures, participation
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.task.task import Task
 

@@ -20,11 +20,12 @@ from fedworth.completion.complete import complete
 from fedworth.completion.completion_file import load_completion
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import ArtefactError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.fast import layered, routes
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.pipeline.folder import claim_for
 from fedworth.pipeline.report_on import oracle_of, report_on
 from fedworth.pipeline.stages import ValuingSettings

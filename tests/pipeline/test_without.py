@@ -55,7 +55,7 @@ def test_nobody_calls_a_client_that_was_left_out_unheard(tiny_ledger, tiny_task,
 
 
 def test_permutations_are_of_the_others(tiny_ledger, tiny_task):
-    from fedworth.games.observe import participation
+    from fedworth.oracle.weighting import participation
 
     ledger = tiny_ledger.without(["2"])
     matrix = observe(ledger, LoopOracle(tiny_task), choose_plan(participation(ledger), PlanSettings(4)))

@@ -5,9 +5,10 @@ import pytest
 
 from fedworth.completion.complete import complete
 from fedworth.errors import ArtefactError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.report.rounds import Rounds, rounds_from, rounds_of_report
 from fedworth.valuation.value import value
 

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 
 from fedworth.errors import ArtefactError, DataError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.simulation import training
 from fedworth.simulation.local import LocalTraining
 from fedworth.simulation.models import ModelSpec, build_model

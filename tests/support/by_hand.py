@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fedworth.games.observe import participation, round_weights
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
+from fedworth.oracle.weighting import participation, round_weights
 from fedworth.task.task import Task
 
 A, B, R = (0.5, 0.1, 0.1, 0.03), (0.1, 0.5, 0.3, 0.1), (0.1, 0.1, 0.03, 0.01)

@@ -19,15 +19,14 @@ import torch
 from torch import nn
 
 from fedworth.errors import FedworthError
-from fedworth.games.cells import round_weights
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, TaskOracle
 from fedworth.oracle.recheck import PlainRound, plain_round
-from fedworth.oracle.weighting import Mixtures, mixtures
+from fedworth.oracle.weighting import Mixtures, mixtures, participation, round_weights
 from fedworth.recording.recorder import record_into
 from fedworth.task.task import Task
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedworth.games.observe import Observed, observe_and_count, participation
+from fedworth.games.observe import Observed, observe_and_count
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
@@ -24,6 +24,7 @@ from fedworth.names import Measure, Weighting
 from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, TaskOracle
+from fedworth.oracle.weighting import participation
 from fedworth.task.task import Task
 
 Squash = Callable[[torch.Tensor], torch.Tensor]

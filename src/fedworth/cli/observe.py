@@ -76,13 +76,14 @@ def run(args: argparse.Namespace) -> None:
     _refuse_contradictions(args)
     from fedworth.arrays import stream
     from fedworth.games.matrix_file import save_utilities
-    from fedworth.games.observe import observe_and_count, participation
+    from fedworth.games.observe import observe_and_count
     from fedworth.games.planning.budget import Budget
     from fedworth.games.planning.choose import choose_plan
     from fedworth.games.subset import stratified_subset
     from fedworth.ledger.ledger import open_ledger
     from fedworth.oracle.cache import utility_cache
     from fedworth.oracle.choices import device_named, engine_named, oracle_named
+    from fedworth.oracle.weighting import participation
     from fedworth.storage import refuse_no_place
     from fedworth.task.task_file import task_for
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedworth.arrays import Indices
 from fedworth.errors import LedgerError, UsageError, UtilityError
 from fedworth.games import recorded_values
-from fedworth.games.cells import Pace, RoundCells, batches, participation, planned_cells, round_weights
+from fedworth.games.cells import Pace, RoundCells, batches, planned_cells
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.games.planning.budget import (
     Budget,
@@ -35,6 +35,7 @@ from fedworth.oracle.cache import UtilityCache
 from fedworth.oracle.engines import Engine, LocalEngine
 from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.server import Server, server_of
+from fedworth.oracle.weighting import participation, round_weights
 from fedworth.storage import Progress, silent
 from fedworth.task.task import Task
 from fedworth.trail import Trail

@@ -5,13 +5,13 @@ from functools import partial
 import numpy as np
 
 from fedworth.arrays import Indices
-from fedworth.games.cells import round_weights
 from fedworth.games.round_game import RoundGame
 from fedworth.games.round_values import RoundValues
 from fedworth.games.rounds import estimate_rounds
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.weighting import round_weights
 from fedworth.storage import Progress, silent
 
 

@@ -19,11 +19,10 @@ import numpy as np
 import torch
 
 from fedworth.arrays import Floats
-from fedworth.games.cells import round_weights
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import TaskOracle
-from fedworth.oracle.weighting import mixtures
+from fedworth.oracle.weighting import mixtures, round_weights
 
 MOST_ROUNDS, MOST_ANSWERS = 3, 5
 """Rounds, and answers of each, on which the noise is tried out."""

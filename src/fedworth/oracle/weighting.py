@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices, Memberships
 from fedworth.errors import UtilityError
+from fedworth.ledger.ledger import Ledger
 from fedworth.names import Aggregation, Weighting, checked_name
 
 
@@ -93,3 +94,32 @@ def client_weights(
     if weights.sum() == 0:
         raise UtilityError("the federation reports no samples at all, so no client has a fixed weight in it")
     return np.asarray(weights / weights.sum())
+
+
+def participation(ledger: Ledger) -> NDArray[np.bool_]:
+    """Who took part in which round.
+
+    Args:
+        ledger: The recorded federation.
+
+    Returns:
+        (n_rounds, n_clients): True where a client's model was aggregated; a client that is left out never was.
+
+    Example:
+        fedworth.participation(ledger).sum(axis=0)
+    """
+    rows = np.zeros((ledger.n_rounds, len(ledger.clients)), dtype=bool)
+    for round_index in range(ledger.n_rounds):
+        rows[round_index, list(ledger.participants(round_index))] = True
+    return rows
+
+
+def round_weights(ledger: Ledger, round_index: int, weighting: Weighting) -> NDArray[np.float64]:
+    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation.
+
+    The whole is all clients that some round has heard: who was only kept apart, for the truth, changes nothing.
+    """
+    heard = {client for t in range(ledger.n_rounds) for client in ledger.participants(t)}
+    reported = ledger.sample_counts(None if weighting == "fixed" else round_index)
+    counts = {client: n for client, n in reported.items() if client in heard}
+    return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)

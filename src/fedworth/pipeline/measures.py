@@ -17,12 +17,13 @@ from fedworth.completion.completion import Completion
 from fedworth.completion.models import complete_by_models, predicted_game
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import observe, observe_and_count, participation
+from fedworth.games.observe import observe, observe_and_count
 from fedworth.games.planning.choose import choose_plan
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import COMPARED, ConceptName, RivalName, ValuedBy, checked_name
 from fedworth.oracle.choices import oracle_named
 from fedworth.oracle.oracle import TaskOracle
+from fedworth.oracle.weighting import participation
 from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of
 from fedworth.storage import Place, Progress, silent
 from fedworth.task.task import Task

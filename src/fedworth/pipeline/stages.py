@@ -20,7 +20,7 @@ from fedworth.completion.kernels.layout import Factors
 from fedworth.completion.models import predict_absent
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import observe, participation, round_weights
+from fedworth.games.observe import observe
 from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.games.round_values import RoundValues
 from fedworth.ledger.ledger import Ledger
@@ -36,6 +36,7 @@ from fedworth.names import (
 )
 from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.oracle import TaskOracle
+from fedworth.oracle.weighting import participation, round_weights
 from fedworth.storage import Progress, silent
 from fedworth.task.task import Task
 from fedworth.valuation.valuation import Valuation

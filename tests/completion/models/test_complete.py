@@ -13,12 +13,13 @@ from fedworth.completion.models.complete import heard_alone
 from fedworth.completion.models.holdouts import held_points, hold_outs
 from fedworth.completion.models.predicted import predict_absent
 from fedworth.errors import CompletionError, UnseenError, UtilityError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.trail import fingerprint
 from fedworth.valuation.value import value

@@ -12,9 +12,10 @@ from fedworth.completion.models.holdouts import hold_outs
 from fedworth.completion.models.lone_process import LoneProcess, lone_utilities
 from fedworth.completion.models.predicted import predict_absent
 from fedworth.completion.models.update_process import Likeness
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.weighting import participation
 
 
 @pytest.fixture

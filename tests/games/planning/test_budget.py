@@ -12,10 +12,11 @@ from fedworth.errors import UsageError, ValuationError
 from fedworth.games import cells as measuring
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.matrix_file import load_utilities, save_utilities
-from fedworth.games.observe import observe_and_count, participation
+from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.budget import Budget, BudgetStatus, arrivals, costs, shortened
 from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.valuation.value import value
 from tests.games.planning.test_plan import participation as drawn_participation
 from tests.games.planning.test_plan import sets_of

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.fast.twins import beginnings, twins
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 
 
 @pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])

@@ -12,7 +12,7 @@ import pytest
 from fedworth.cli.main import main
 from fedworth.errors import ModelError, UsageError, UtilityError
 from fedworth.games.matrix_file import load_utilities
-from fedworth.games.observe import observe_and_count, participation
+from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.ledger.ledger import Round
 from fedworth.oracle import ray_engine
@@ -20,7 +20,7 @@ from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.ray_engine import LOOPBACK, Cluster, RayEngine
-from fedworth.oracle.weighting import Mixtures
+from fedworth.oracle.weighting import Mixtures, participation
 from fedworth.task.task import Task
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from fedworth.cli.main import main
 from fedworth.errors import TooManyError, UsageError
-from fedworth.games.observe import participation
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.oracle.weighting import participation
 from fedworth.pipeline.checking import CheckVerdict, check_values
 from fedworth.pipeline.checking.altered import in_reverse, with_clone, with_fewer_heard, with_idle
 from fedworth.pipeline.checking.check import TESTS, Check

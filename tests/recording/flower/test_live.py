@@ -7,10 +7,11 @@ from pathlib import Path
 
 from handwriting.task import task
 
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.valuation.value import value
 
 TOOL = Path(__file__).parents[4] / "tools" / "flower_live.py"

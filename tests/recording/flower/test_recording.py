@@ -14,11 +14,12 @@ from handwriting.task import build, task
 
 import fedworth.flower
 from fedworth.errors import UsageError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.model import check_alike
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from tests.recording.flower.in_process import InProcessGrid
 
 CONFIG = {"n-clients": 4, "learning-rate": 0.2}

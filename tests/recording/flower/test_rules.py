@@ -13,11 +13,12 @@ from torch.func import functional_call
 
 import fedworth.flower
 from fedworth.errors import RuleError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import verify_ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.recording.strategies import rule_seen, weights_seen
 from fedworth.task.rules.check import check_ledger
 from fedworth.task.rules.documents import rule_from, rule_of

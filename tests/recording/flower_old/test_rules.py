@@ -13,10 +13,11 @@ from torch.func import functional_call
 
 import fedworth.flower
 from fedworth.errors import RuleError
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import verify_ledger
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.weighting import participation
 from fedworth.task.rules.check import check_ledger
 from fedworth.task.rules.documents import rule_of
 from fedworth.task.rules.rule import WeightedMean

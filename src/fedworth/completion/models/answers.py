@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.shelf import Shelf
-from fedworth.games.observe import participation
 from fedworth.ledger.ledger import Ledger, Model, Round
+from fedworth.oracle.weighting import participation
 from fedworth.threads import in_order
 
 KEPT_BYTES = 1 << 30

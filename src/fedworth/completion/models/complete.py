@@ -27,7 +27,6 @@ from fedworth.completion.models.predicted import PredictedLedger, predict_absent
 from fedworth.errors import CompletionError
 from fedworth.games import RoundGame, estimate_rounds
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import participation, round_weights
 from fedworth.games.round_values import RoundValues
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
@@ -35,6 +34,7 @@ from fedworth.oracle.batches import Batch
 from fedworth.oracle.oracle import Oracle, TaskOracle, n_threads_of, threads_of
 from fedworth.oracle.recheck import measured
 from fedworth.oracle.server import server_of
+from fedworth.oracle.weighting import participation, round_weights
 from fedworth.storage import Progress, silent
 from fedworth.threads import one_blas_thread
 from fedworth.trail import fingerprint

@@ -19,11 +19,10 @@ from fedworth.coalitions import coalitions_of, distinct
 from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import round_weights
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
-from fedworth.oracle.weighting import mixtures
+from fedworth.oracle.weighting import mixtures, round_weights
 
 MOST_ENUMERATED = 6
 """With more participants some coalitions are drawn instead: a ladder of sizes, a few coalitions of each."""

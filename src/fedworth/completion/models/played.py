@@ -15,13 +15,13 @@ from fedworth.completion.models.holdouts import is_far_alone
 from fedworth.completion.models.lone_process import Lone
 from fedworth.completion.models.predicted import PredictedLedger, predict_absent
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import round_weights
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.oracle.batches import Batch
 from fedworth.oracle.oracle import Oracle, TaskOracle, n_threads_of
 from fedworth.oracle.recheck import measured
 from fedworth.oracle.server import server_of
+from fedworth.oracle.weighting import round_weights
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games import RoundGame, sampled_values
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import observe_and_count, participation, round_weights
+from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.weighting import participation, round_weights
 from fedworth.pipeline.stages import kernel_of
 from fedworth.simulation.simulate import task_of
 from fedworth.studies.trials.trial import Bench, Reading, Trial, utilities_of, with_ledger

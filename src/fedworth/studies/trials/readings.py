@@ -16,11 +16,12 @@ from fedworth.completion.completion import Completion
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.plan import Plan, plan_prefixes
 from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
+from fedworth.oracle.weighting import participation
 from fedworth.pipeline.stages import kernel_of
 from fedworth.simulation.simulate import task_of
 from fedworth.studies.conduct.reading import FINDERS

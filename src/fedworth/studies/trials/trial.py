@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from fedworth.arrays import stream
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.matrix_file import load_utilities, save_utilities
-from fedworth.games.observe import observe, participation
+from fedworth.games.observe import observe
 from fedworth.games.planning.choose import choose_plan
 from fedworth.games.planning.plan import Plan, plan_games
 from fedworth.games.squares import default_permutations
@@ -27,6 +27,7 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.choices import device_named
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.storage import Progress, json_bytes, make_folder, read_json, silent, write_json

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.errors import LedgerError
 from fedworth.games import RoundGame
-from fedworth.games.observe import participation, round_weights
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import TaskOracle
 from fedworth.oracle.server import server_of
-from fedworth.oracle.weighting import Mixtures
+from fedworth.oracle.weighting import Mixtures, participation, round_weights
 from fedworth.storage import Place
 from fedworth.valuation.rivals.counted import CountedGame
 
