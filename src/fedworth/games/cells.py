@@ -20,6 +20,7 @@ from fedworth.games.planning.plan import Plan
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.oracle.batches import Batch
+from fedworth.oracle.weighting import round_weights
 
 BATCH_NUMBERS = 1 << 24
 """Coefficients of the mixtures of one batch: 128 MB of them."""
