@@ -9,7 +9,7 @@ from pathlib import Path
 collect_ignore_glob = [] if importlib.util.find_spec("flwr") else ["test_*.py"]
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # read when flwr is imported
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "flower"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "flower"))
 
 if importlib.util.find_spec("flwr"):
     with warnings.catch_warnings(action="ignore"):  # what Flower's own dependencies warn of is not ours to mend

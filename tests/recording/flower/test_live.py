@@ -14,7 +14,7 @@ from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
 from fedworth.valuation.value import value
 
-TOOL = Path(__file__).parents[4] / "tools" / "flower_live.py"
+TOOL = Path(__file__).parents[3] / "tools" / "flower_live.py"
 
 
 def run(how: str, ledger: Path) -> list[dict[str, object]]:

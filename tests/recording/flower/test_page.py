@@ -13,7 +13,7 @@ from handwriting.task import build
 import fedworth.flower
 from tests.recording.flower.in_process import InProcessGrid
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 BLOCKS = dict(
     re.findall(
         r"^```python title=\"(\w+)\.py\"\n(.*?)^```$",

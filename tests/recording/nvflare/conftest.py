@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 collect_ignore_glob = [] if importlib.util.find_spec("nvflare") else ["test_*.py"]
-EXAMPLE = Path(__file__).parents[4] / "examples" / "nvflare"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "nvflare"
 sys.path.insert(0, str(EXAMPLE))
 
 if importlib.util.find_spec("nvflare"):

@@ -8,7 +8,7 @@ from nvflare.job_config.api import FedJob
 
 import fedworth.nvflare
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def recorders_of(job: FedJob) -> list[Any]:

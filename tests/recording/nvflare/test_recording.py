@@ -34,7 +34,7 @@ from fedworth.task.rules.robust import Median
 from fedworth.task.rules.rule import WeightedMean
 from fedworth.task.task import Task
 
-EXAMPLE = Path(__file__).parents[4] / "examples" / "nvflare"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "nvflare"
 JOBS = Path(__file__).parent / "jobs"
 START = {"w": np.arange(4.0, dtype=np.float32), "b": np.array([1.0], dtype=np.float32)}
 
