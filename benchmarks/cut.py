@@ -77,7 +77,7 @@ def heard_alone(ledger: Ledger, oracle: FastOracle) -> Floats:
     found = np.full(present.shape, np.nan)
     for t, row in enumerate(present):
         wanted = mixtures(np.eye(N, dtype=bool)[row], np.ones(N), "uniform")
-        found[t, row] = oracle.utilities(ledger.open_round(t), wanted)
+        found[t, row] = oracle.utilities(ledger.open_round(t), wanted).sum(axis=1)
     return found
 
 

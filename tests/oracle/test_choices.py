@@ -80,7 +80,7 @@ def test_the_plain_loop_takes_models_to_where_the_task_is(monkeypatch):
         LoopOracle(task).utilities(
             Round(cast(Any, None), model, {0: model}, {}),
             Mixtures(np.ones((1, 1), dtype=bool), np.ones(1), from_global=False),
-        )
+        ).sum(axis=1)
 
 
 @pytest.mark.parametrize(("options", "message"), [(["--threads", "2"], "--threads 2"), (["--device", "cuda"], "cuda")])

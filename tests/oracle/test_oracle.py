@@ -1,5 +1,7 @@
 """The plain oracle against losses and accuracies computed by hand in numpy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -66,7 +68,7 @@ def test_utilities_are_those_computed_by_hand(round_, measure):
         members = np.flatnonzero(coalition)
         mean = {name: np.mean([plain[k][name] for k in members], axis=0) for name in start}
         expected.append(by_hand(mean, task, measure) - before)
-    found = LoopOracle(task, measure).utilities(round_, uniform())
+    found = LoopOracle(task, measure).utilities(round_, uniform()).sum(axis=1)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
     assert np.ptp(found) > 0
 
@@ -80,29 +82,31 @@ def test_a_better_model_has_a_higher_utility(round_):
     same = {name: torch.zeros_like(tensor) for name, tensor in good.items()}
     one_of_each = Round(round_.entry, same, {0: good, 1: bad}, {})
     for measure in ("loss", "accuracy"):
-        up, down = LoopOracle(task, measure).utilities(
-            one_of_each, mixtures(np.eye(2, dtype=bool), np.ones(2), "uniform")
+        up, down = (
+            LoopOracle(task, measure)
+            .utilities(one_of_each, mixtures(np.eye(2, dtype=bool), np.ones(2), "uniform"))
+            .sum(axis=1)
         )
         assert up > 0 >= down
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples", "fixed"])
 def test_the_empty_coalition_has_utility_zero_to_the_bit(round_, weighting):
-    found = LoopOracle(a_task()).utilities(round_, mixtures(ALL[:1], np.ones(3) / 3, weighting))
+    found = LoopOracle(a_task()).utilities(round_, mixtures(ALL[:1], np.ones(3) / 3, weighting)).sum(axis=1)
     assert found.tolist() == [0.0]
 
 
 def test_utilities_do_not_depend_on_the_size_of_the_batches(round_, monkeypatch):
     task = a_task(30)
-    whole = LoopOracle(task).utilities(round_, uniform())
+    whole = LoopOracle(task).utilities(round_, uniform()).sum(axis=1)
     monkeypatch.setattr(oracle_module, "BATCH", 7)
-    np.testing.assert_allclose(LoopOracle(task).utilities(round_, uniform()), whole, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(LoopOracle(task).utilities(round_, uniform()).sum(axis=1), whole, rtol=1e-12, atol=1e-15)
 
 
 def test_measuring_leaves_the_task_and_the_models_as_they_were(round_):
     task = a_task()
     before, model = state_of(task.module), {name: t.clone() for name, t in round_.global_model.items()}
-    LoopOracle(task).utilities(round_, uniform())
+    LoopOracle(task).utilities(round_, uniform()).sum(axis=1)
     assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(task.module).items())
     assert all(torch.equal(tensor, model[name]) for name, tensor in round_.global_model.items())
 
@@ -113,9 +117,11 @@ def test_a_batch_norm_is_evaluated_by_its_own_statistics(round_):
     task = a_task(6, spec)
     task.module.train()
     models = a_round(round_.entry, spec)
-    whole = LoopOracle(task).utilities(models, uniform(ALL[1:3]))
+    whole = LoopOracle(task).utilities(models, uniform(ALL[1:3])).sum(axis=1)
     halves = [
-        LoopOracle(Task(task.module, task.inputs[half], task.labels[half])).utilities(models, uniform(ALL[1:3]))
+        LoopOracle(Task(task.module, task.inputs[half], task.labels[half]))
+        .utilities(models, uniform(ALL[1:3]))
+        .sum(axis=1)
         for half in (slice(0, 3), slice(3, 6))
     ]
     np.testing.assert_allclose(np.mean(halves, axis=0), whole, rtol=1e-9, atol=1e-12)
@@ -125,7 +131,7 @@ def test_a_batch_norm_is_evaluated_by_its_own_statistics(round_):
 def test_a_client_without_a_model_is_refused_by_its_number(round_):
     alone = Round(round_.entry, round_.global_model, {0: round_.client_models[0]}, {})
     with pytest.raises(ModelError, match=r"clients \[1, 2\] have no model in this round"):
-        LoopOracle(a_task()).utilities(alone, uniform(np.ones((1, 3), dtype=bool)))
+        LoopOracle(a_task()).utilities(alone, uniform(np.ones((1, 3), dtype=bool))).sum(axis=1)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +143,7 @@ def test_a_client_without_a_model_is_refused_by_its_number(round_):
 )
 def test_models_that_are_not_of_the_tasks_module_are_refused(round_, spec, message):
     with pytest.raises(ModelError, match=message):
-        LoopOracle(a_task(spec=spec)).utilities(round_, uniform())
+        LoopOracle(a_task(spec=spec)).utilities(round_, uniform()).sum(axis=1)
 
 
 def test_an_unknown_measure_is_refused_with_the_nearest_name():
@@ -187,3 +193,11 @@ def test_a_large_tensor_is_mixed_in_pieces_to_the_same_bits(monkeypatch):
 def test_a_mixture_keeps_the_precision_of_the_models():
     start = {"w": torch.zeros(2, dtype=torch.float32)}
     assert mix(start, {0: {"w": torch.ones(2)}}, np.array([1.0]), 0.0)["w"].dtype == torch.float32
+
+
+def test_blocks_sum_to_the_whole(round_):
+    task = a_task()
+    blocks = np.arange(len(task.labels)) % 3
+    found = LoopOracle(replace(task, blocks=blocks)).utilities(round_, uniform())
+    assert found.shape == (len(ALL), 3)
+    np.testing.assert_allclose(found.sum(axis=1), LoopOracle(task).utilities(round_, uniform())[:, 0], atol=1e-12)

@@ -33,6 +33,7 @@ class WrongOracle:
     row: int
     error: float
     measure: Measure = "loss"
+    n_blocks: int = 1
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> np.ndarray:
         found = LoopOracle(self.task, self.measure).utilities(round_, mixtures)
@@ -88,7 +89,7 @@ def test_nor_is_it_where_large_numbers_cancel():
     round_ = round_of(task.module)
     exact = exact_utilities(task, round_, mixtures)
     plain = PlainRound(task, "loss", round_)
-    row = int(np.abs(LoopOracle(task).utilities(round_, mixtures) - exact).argmax())
+    row = int(np.abs(LoopOracle(task).utilities(round_, mixtures).sum(axis=1) - exact).argmax())
     assert abs(plain.utility(mixtures, row) - exact[row]) > 1e-4
     assert plain.disagreement(mixtures, row, float(exact[row])) == ""
     assert plain.disagreement(mixtures, row, float(exact[row]) + 0.1)
@@ -194,7 +195,7 @@ def test_a_batch_whose_fast_numbers_are_not_finite_is_measured_by_the_plain_loop
     whole = Round(round_.entry, round_.global_model, {**round_.client_models, 2: huge}, {})
     batch = Batch(0, np.arange(1), np.ones((1, 3), dtype=bool), np.ones(3), "uniform", ("ada", "ben", "cyd"))
     found = measured(FastOracle(task), whole, batch).utilities
-    expected = LoopOracle(task).utilities(whole, batch.mixtures())
+    expected = LoopOracle(task).utilities(whole, batch.mixtures()).sum(axis=1)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 

@@ -65,7 +65,7 @@ class RoundGame:
         """The utilities of coalitions of the members, (n_coalitions, n); of the first that are asked for, some are
         measured again by the plain loop."""
         rows = self._rows(coalitions, len(self.weights))
-        found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+        found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting)).sum(axis=1)
         return found if self._checked else self._first(rows, found)
 
     def with_rays(self, coalitions: Memberships) -> tuple[Utilities, Utilities]:
@@ -77,7 +77,7 @@ class RoundGame:
         rays, rows = self._ray_rows, self._rows(coalitions, len(self.weights))
         both = np.concatenate([rays, self._rows(coalitions, rays.shape[1])])
         weights = own[0] * np.concatenate([np.ones(len(self.weights)), MEANS])
-        found = self.oracle.utilities(self._with_means, mixtures(both, weights, self.weighting))
+        found = self.oracle.utilities(self._with_means, mixtures(both, weights, self.weighting)).sum(axis=1)
         return self._first(rows, found[len(rays) :]), found[: len(rays)].reshape(len(RAYS), self.n)
 
     def _first(self, rows: Memberships, utilities: Utilities) -> Utilities:
@@ -131,8 +131,10 @@ class RoundGame:
         member has 1/2 of the average, with two 1/4, with three 1/8.
         """
         weights = np.concatenate([np.ones(len(self.weights)), MEANS])
-        found = self.oracle.utilities(self._with_means, Mixtures(self._ray_rows, weights, from_global=False))
-        return found.reshape(len(RAYS), self.n)
+        found = self.oracle.utilities(self._with_means, Mixtures(self._ray_rows, weights, from_global=False)).sum(
+            axis=1
+        )
+        return np.asarray(found.reshape(len(RAYS), self.n))
 
     @property
     def _ray_rows(self) -> Memberships:

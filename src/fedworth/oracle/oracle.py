@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedworth.arrays import Utilities
-from fedworth.errors import ModelError
+from fedworth.arrays import Floats, Indices, Utilities
+from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
 from fedworth.oracle.fitting import fitted
@@ -36,8 +36,12 @@ MOST_OUTPUTS = 1 << 23
 class Oracle(Protocol):
     """Measures the utilities of one round's coalitions, given as mixtures of the round's models."""
 
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of test samples."""
+
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """One utility a mixture, in the order given."""
+        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
 
 
 @runtime_checkable
@@ -85,8 +89,13 @@ class LoopOracle:
     def __post_init__(self) -> None:
         self.task.criterion(self.measure)  # refuses what the task does not know
 
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of test samples."""
+        return self.task.n_blocks
+
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """One utility a mixture, in the order given."""
+        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
         round_ = fitted(round_, self.task)
         refuse_unfit(self.task, round_.global_model)
         models = {**round_.client_models, **round_.apart_models}
@@ -97,15 +106,36 @@ class LoopOracle:
                 quality(self.task, criterion, mix(round_.global_model, models, of_clients, of_global))
                 for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
             ]
-        return np.array(after) - before
+        return np.array(after).reshape(-1, self.n_blocks) - before
 
 
-def quality(task: Task, criterion: Criterion, model: Model) -> float:
-    """What a criterion says of a model on the whole test set; higher is better."""
+def quality(task: Task, criterion: Criterion, model: Model) -> Floats:
+    """(n_blocks,): what a criterion says of a model on each block of test samples; higher is better."""
     pairs = predictions(task, model)
     if criterion.is_whole:
-        return criterion.total(*together(pairs))
-    return sum(criterion.total(outputs, labels) for outputs, labels in pairs) / criterion.n_counted(task.labels)
+        if task.n_blocks > 1:
+            raise UsageError(
+                f"{criterion.name} looks at the whole test set at once, so it has no utilities by block;"
+                " leave out the task's blocks, or choose a measure that is a mean over samples"
+            )
+        return np.array([criterion.total(*together(pairs))])
+    found, start = np.zeros(task.n_blocks), 0
+    for outputs, labels in pairs:
+        blocks = None if task.blocks is None else task.blocks[start : start + len(labels)]
+        found += block_totals(criterion, outputs, labels, blocks, task.n_blocks)
+        start += len(labels)
+    return found / criterion.n_counted(task.labels)
+
+
+def block_totals(
+    criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, blocks: Indices | None, n_blocks: int
+) -> Floats:
+    """(n_blocks,): the sum over the samples of each block, summed in float64; higher is better."""
+    if blocks is None:
+        return np.array([criterion.total(outputs, labels)])
+    scores = criterion.of(outputs, labels).double().cpu().numpy()  # (n_samples,)
+    totals = np.bincount(blocks, scores, minlength=n_blocks).astype(np.float64)
+    return totals if criterion.is_better_higher else -totals
 
 
 def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

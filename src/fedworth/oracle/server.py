@@ -97,11 +97,16 @@ class RuleOracle:
         found: Measure = getattr(self.inner, "measure", "loss")
         return found
 
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of test samples."""
+        return self.task.n_blocks
+
     def __reduce__(self) -> Any:
         raise UsageError(f"the rule {rule_name(self.rule)} is measured on this machine alone; leave --engine ray out")
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """One utility a coalition, in the order given."""
+        """(n_mixtures, n_blocks): the utility of each coalition on each block of test samples."""
         state = self._state(round_.entry.round_index)
         if isinstance(self.rule, LinearRule):
             return self.inner.utilities(self._contributions(round_, self.rule, state), mixtures)
@@ -114,7 +119,7 @@ class RuleOracle:
         return self._model(round_, mixtures, row, self._state(round_.entry.round_index))
 
     def _one_by_one(self, round_: Round, mixtures: Mixtures, state: State) -> Utilities:
-        found = np.zeros(len(mixtures))
+        found = np.zeros((len(mixtures), self.n_blocks))
         wanted = np.flatnonzero(~mixtures.is_empty)
         plain = LoopOracle(self.task, self.measure)
         for places in np.split(wanted, range(TOGETHER, len(wanted), TOGETHER)):

@@ -7,12 +7,13 @@ from the ledger's settings.
 
 import hashlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from fedworth.arrays import Indices
 from fedworth.errors import DataError, ModelError, unknown_name
 from fedworth.ledger.model import Model
 from fedworth.names import LossName, Measure
@@ -37,6 +38,7 @@ class Task:
         measure: A function of outputs and labels that can be asked for by its name; higher is better.
         exchanged: Which tensors the federation exchanges, if not all: a part of their names, or the names.
         client_noise: The standard deviation of the noise that clients add to their models, if they do.
+        blocks: The block number of each test sample, from 0 on; all samples are in block 0 if it is not given.
 
     Example:
         task = fedworth.Task(torch.nn.Linear(64, 10), torch.rand(50, 64), torch.arange(50) % 10)
@@ -50,6 +52,7 @@ class Task:
     measure: OwnFunction | None = None
     exchanged: str | Collection[str] | None = None
     client_noise: float | None = None  # the standard deviation of the noise that clients add to every number they send
+    blocks: Indices | None = field(default=None, compare=False)  # (n_samples,)
 
     def __post_init__(self) -> None:
         tensors = tensors_of(self.inputs)
@@ -62,6 +65,16 @@ class Task:
             raise DataError(f"test set: {complaint}, as loss {self.judged_by.criterion.name!r} needs")
         if any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in tensors):
             raise DataError("test set: some inputs are NaN or infinite")
+        if self.blocks is not None and (self.blocks.shape != (len(self.labels),) or self.blocks.min() < 0):
+            raise DataError(
+                f"test set: blocks of shape {self.blocks.shape} from {self.blocks.min()} on, "
+                f"expected one block number from 0 on for each of {len(self.labels)} samples"
+            )
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of test samples; utilities are measured on each."""
+        return 1 if self.blocks is None else int(self.blocks.max()) + 1
 
     @property
     def judged_by(self) -> Loss:

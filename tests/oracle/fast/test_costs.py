@@ -33,7 +33,7 @@ def measured(name):
     task = task_of(*ZOO[name][:2])
     round_ = round_of(task.module)
     oracle = FastOracle(task, n_threads=1)
-    return task, round_, oracle, oracle.utilities(round_, WANTED)
+    return task, round_, oracle, oracle.utilities(round_, WANTED).sum(axis=1)
 
 
 def only_route(oracle):
@@ -65,7 +65,7 @@ def test_fewer_coalitions_should_take_less():
 def test_a_route_says_what_it_should_have_taken_and_what_it_took():
     _, round_, oracle, _ = measured("mlp")
     assert f"; {len(WANTED)} coalitions: " in oracle.describe()
-    oracle.utilities(round_, WANTED)
+    oracle.utilities(round_, WANTED).sum(axis=1)
     said = re.search(r"; (\d+) coalitions: \S+ s and \d+ MB expected, \S+ s and \d+ MB taken", oracle.describe())
     assert said is not None
     assert int(said[1]) == 2 * len(WANTED)
@@ -95,7 +95,7 @@ def test_another_cost_makes_another_choice_and_the_same_utilities(monkeypatch, c
     monkeypatch.setattr(costs, constant, cost)
     task, round_, oracle, found = measured("mlp")
     assert oracle.describe().startswith(f"{kind}: ")
-    assert found == pytest.approx(LoopOracle(task).utilities(round_, WANTED), abs=1e-6)
+    assert found == pytest.approx(LoopOracle(task).utilities(round_, WANTED).sum(axis=1), abs=1e-6)
 
 
 def test_the_cheapest_route_is_taken_of_those_that_fit():
@@ -165,7 +165,9 @@ def test_losses_over_tokens_are_the_plain_loops_in_batches_of_any_size(monkeypat
     monkeypatch.setattr(costs, "LOOP_BYTES", room)
     task = task_with("next-token")
     round_, oracle = round_of(task.module), FastOracle(task, n_threads=1)
-    assert oracle.utilities(round_, WANTED) == pytest.approx(LoopOracle(task).utilities(round_, WANTED), abs=1e-6)
+    assert oracle.utilities(round_, WANTED).sum(axis=1) == pytest.approx(
+        LoopOracle(task).utilities(round_, WANTED).sum(axis=1), abs=1e-6
+    )
     (route,) = oracle._routes.taken()
     assert isinstance(route, LoopRoute)
     assert route.batch_size == (512 if room > 300 else 2)
@@ -187,7 +189,7 @@ def rows_evaluated(monkeypatch):
 
 def test_the_global_model_of_a_round_is_measured_once(rows_evaluated):
     _, round_, oracle, found = measured("cnn")
-    again = oracle.utilities(round_, WANTED)
+    again = oracle.utilities(round_, WANTED).sum(axis=1)
     assert rows_evaluated[-1] == rows_evaluated[0] - 1 == len(WANTED)
     assert again.tobytes() == found.tobytes()
 
@@ -196,9 +198,9 @@ def test_another_global_model_is_measured_anew(rows_evaluated):
     task, round_, oracle, _ = measured("cnn")
     moved = {name: tensor + 0.01 for name, tensor in round_.global_model.items()}
     other = replace(round_, global_model=moved)
-    found = oracle.utilities(other, WANTED)
+    found = oracle.utilities(other, WANTED).sum(axis=1)
     assert rows_evaluated == [len(WANTED) + 1] * 2
-    assert found.tobytes() == FastOracle(task, n_threads=1).utilities(other, WANTED).tobytes()
+    assert found.tobytes() == FastOracle(task, n_threads=1).utilities(other, WANTED).sum(axis=1).tobytes()
 
 
 def test_sections_without_a_prefix_have_none_to_give():

@@ -46,7 +46,7 @@ def test_utilities_are_the_plain_loops_for_every_kind_of_module(name):
         wanted = all_mixtures(weighting)
         expected = exact_utilities(task, round_, wanted)
         assert np.ptp(expected) > 1e-3
-        np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
     assert oracle.describe().startswith(f"{kind}: ")
 
 
@@ -108,7 +108,7 @@ def test_utilities_are_the_plain_loops_for_random_architectures(architecture, we
     every = all_mixtures(weighting)
     chosen = np.random.default_rng(seed).permutation(32)[:9]
     wanted = every.rows(chosen)
-    found = FastOracle(task, n_threads=n_threads).utilities(round_, wanted)
+    found = FastOracle(task, n_threads=n_threads).utilities(round_, wanted).sum(axis=1)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-10
     np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), rtol=0, atol=tolerance)
 
@@ -122,8 +122,8 @@ def test_accuracies_are_the_plain_loops(make):
     task = task_of(make, (300,))
     oracle, round_ = FastOracle(task, "accuracy", n_threads=1), round_of(task.module)
     wanted = all_mixtures("fixed")
-    expected = LoopOracle(task, "accuracy").utilities(round_, wanted)
-    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-12)
+    expected = LoopOracle(task, "accuracy").utilities(round_, wanted).sum(axis=1)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-12)
     assert oracle.describe().startswith("prefix: ")
 
 
@@ -131,7 +131,7 @@ def test_float64_models_stay_float64_in_sections():
     task = _tanh_task(torch.float64)
     oracle, round_ = FastOracle(task, n_threads=1), round_of(task.module)
     wanted = all_mixtures("samples")
-    found = oracle.utilities(round_, wanted)
+    found = oracle.utilities(round_, wanted).sum(axis=1)
     np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), rtol=0, atol=1e-12)
     assert oracle.describe().startswith("prefix: ")
 
@@ -142,11 +142,11 @@ def test_bytes_do_not_depend_on_threads_or_on_what_was_measured_before(name):
     task = task_of(make, shape) if name != "tanh" else _tanh_task()
     round_, wanted = round_of(task.module), all_mixtures("samples")
     oracle = FastOracle(task, n_threads=1)
-    first = oracle.utilities(round_, wanted).tobytes()
-    oracle.utilities(round_of(task.module, size=0.1), all_mixtures("fixed"))
-    assert oracle.utilities(round_, wanted).tobytes() == first
+    first = oracle.utilities(round_, wanted).sum(axis=1).tobytes()
+    oracle.utilities(round_of(task.module, size=0.1), all_mixtures("fixed")).sum(axis=1)
+    assert oracle.utilities(round_, wanted).sum(axis=1).tobytes() == first
     oracle.n_threads = 3
-    assert oracle.utilities(round_, wanted).tobytes() == first
+    assert oracle.utilities(round_, wanted).sum(axis=1).tobytes() == first
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "branching"])
@@ -156,7 +156,7 @@ def test_a_client_who_sends_back_the_global_model_is_a_null_player_under_fixed_w
     round_ = round_of(task.module)
     models = {**round_.client_models, 2: round_.global_model}
     round_ = Round(round_.entry, round_.global_model, models, {})
-    utilities = FastOracle(task, n_threads=2).utilities(round_, all_mixtures("fixed"))
+    utilities = FastOracle(task, n_threads=2).utilities(round_, all_mixtures("fixed")).sum(axis=1)
     has_it = (np.arange(32) >> 2 & 1).astype(bool)
     np.testing.assert_array_equal(utilities[has_it], utilities[~has_it])
     assert np.ptp(utilities) > 1e-3
@@ -172,7 +172,7 @@ def test_clients_who_sent_the_same_model_are_interchangeable_to_the_last_bit(nam
     coalitions = np.arange(32)
     swapped = coalitions & 0b10101 | (coalitions >> 1 & 1) << 3 | (coalitions >> 3 & 1) << 1
     for weighting in CHOICES["weighting"]:  # both report one sample
-        utilities = oracle.utilities(round_, all_mixtures(weighting))
+        utilities = oracle.utilities(round_, all_mixtures(weighting)).sum(axis=1)
         np.testing.assert_array_equal(utilities, utilities[swapped])
         expected = exact_utilities(task, round_, all_mixtures(weighting))
         np.testing.assert_allclose(utilities, expected, rtol=0, atol=1e-6)
@@ -181,7 +181,7 @@ def test_clients_who_sent_the_same_model_are_interchangeable_to_the_last_bit(nam
 def test_a_round_in_which_nobody_moved_needs_no_evaluation():
     task = task_of(*ZOO["mlp"][:2])
     oracle, round_ = FastOracle(task), round_of(task.module, size=0.0)
-    assert not oracle.utilities(round_, all_mixtures("uniform")).any()
+    assert not oracle.utilities(round_, all_mixtures("uniform")).sum(axis=1).any()
     assert oracle.describe() == "nothing measured yet"
 
 
@@ -199,7 +199,7 @@ def test_a_frozen_backbone_is_evaluated_once_for_all_rounds(monkeypatch):
     for size in (0.1, 0.2, 0.3):
         round_ = round_of(task.module, size=size, frozen=("0.",))
         expected = exact_utilities(task, round_, wanted)
-        np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
     assert n_passes == 1
     assert oracle.describe().startswith("kernel: 2 of 4 tensors vary")
 
@@ -211,14 +211,14 @@ def test_a_backbone_that_is_frozen_within_each_round_only_is_evaluated_in_each()
         module = task_of(*ZOO["cnn"][:2], seed=seed).module
         round_ = round_of(module, frozen=("0.",))
         expected = exact_utilities(task, round_, wanted)
-        np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
 
 
 def _agrees_with_the_loop(task, round_):
     """An oracle that measured what the plain loop does."""
     oracle, wanted = FastOracle(task, n_threads=1), all_mixtures("uniform")
-    expected = LoopOracle(task).utilities(round_, wanted)
-    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    expected = LoopOracle(task).utilities(round_, wanted).sum(axis=1)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
     return oracle
 
 
@@ -273,7 +273,7 @@ class Steep(nn.Module):
 def test_what_is_used_may_round_and_overflow_as_the_plain_loop_does(make):
     task = task_of(make, ROWS)
     oracle = FastOracle(task, n_threads=1)
-    oracle.utilities(round_of(task.module, size=1e-3), all_mixtures("uniform"))
+    oracle.utilities(round_of(task.module, size=1e-3), all_mixtures("uniform")).sum(axis=1)
     assert oracle.describe().startswith("graph: ")
 
 
@@ -286,7 +286,7 @@ def test_a_route_that_cannot_be_run_is_passed_over_and_named(monkeypatch):
     monkeypatch.setattr("fedworth.oracle.fast.routes.check_sections", broken)
     oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
     expected = exact_utilities(task, round_, wanted)
-    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
     assert oracle.describe().startswith("loop: ")
     assert "not graph, which fails (RuntimeError: no such stride)" in oracle.describe()
 
@@ -309,14 +309,18 @@ def test_where_only_sharing_a_prefix_can_be_run_the_plain_loop_measures_all(monk
     pairs_share = ("prefix", "graph", "loop", "plain")
     monkeypatch.setattr(routes.Routes, "kinds", lambda _, __, n, **___: pairs_share if n <= 2 else pairs_share[1:])
     oracle, round_, wanted = FastOracle(task, n_threads=1), round_of(task.module), all_mixtures("uniform")
-    np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
+    np.testing.assert_array_equal(
+        oracle.utilities(round_, wanted).sum(axis=1), LoopOracle(task).utilities(round_, wanted).sum(axis=1)
+    )
     assert "plain: no other way can be run" in oracle.describe()
 
 
 def test_half_precision_is_left_to_the_plain_loop():
     task = task_of(*ZOO["mlp"][:2], dtype=torch.bfloat16)
     oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
-    np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
+    np.testing.assert_array_equal(
+        oracle.utilities(round_, wanted).sum(axis=1), LoopOracle(task).utilities(round_, wanted).sum(axis=1)
+    )
     assert oracle.describe() == "plain: half precision rounds each model differently"
 
 
@@ -455,7 +459,7 @@ def test_what_the_plain_loop_refuses_is_refused_by_every_way(monkeypatch):
 
     monkeypatch.setattr(routes, "check_sections", refusing)
     with pytest.raises(ModelError, match="the module gives a list"):
-        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform"))
+        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform")).sum(axis=1)
 
 
 class Averaging(nn.Module):
@@ -478,7 +482,9 @@ class Averaging(nn.Module):
 def test_batch_statistics_are_seen_behind_a_head_of_zeros(single):
     task = task_of(lambda: Averaging(single), ROWS)
     oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
-    np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
+    np.testing.assert_array_equal(
+        oracle.utilities(round_, wanted).sum(axis=1), LoopOracle(task).utilities(round_, wanted).sum(axis=1)
+    )
     assert oracle.describe() == "plain: a sample's logits depend on the batch it is in"
 
 
@@ -491,9 +497,9 @@ def test_clients_without_samples_and_absent_clients_are_left_out_of_mixtures():
     inside = np.flatnonzero(~every.memberships[:, [1, 2]].any(axis=1))
     wanted = every.rows(inside)
     expected = exact_utilities(task, round_, wanted)
-    np.testing.assert_allclose(FastOracle(task).utilities(without, wanted), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(FastOracle(task).utilities(without, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
     with pytest.raises(ModelError, match=r"clients \[1, 2\] have no model in this round"):
-        FastOracle(task).utilities(without, every)
+        FastOracle(task).utilities(without, every).sum(axis=1)
 
 
 @pytest.mark.parametrize("name", ["logistic", "cnn"])
@@ -501,7 +507,7 @@ def test_labels_without_a_logit_are_refused(name):
     task = task_of(*ZOO[name][:2])
     task = Task(task.module, task.inputs, task.labels + 3)
     with pytest.raises(ModelError, match="labels up to 6; expected one row a sample and one logit a class"):
-        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform"))
+        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform")).sum(axis=1)
 
 
 def test_unknown_measures_and_no_threads_are_refused():
@@ -515,10 +521,10 @@ def test_unknown_measures_and_no_threads_are_refused():
 def test_an_oracle_travels_to_another_process_and_measures_the_same_there():
     task = task_of(*ZOO["logistic"][:2])
     oracle, round_, wanted = FastOracle(task, n_threads=2), round_of(task.module), all_mixtures("fixed")
-    here = oracle.utilities(round_, wanted)
+    here = oracle.utilities(round_, wanted).sum(axis=1)
     there: FastOracle = pickle.loads(pickle.dumps(oracle))
     assert there.n_threads == 2
-    assert there.utilities(round_, wanted).tobytes() == here.tobytes()
+    assert there.utilities(round_, wanted).sum(axis=1).tobytes() == here.tobytes()
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
@@ -536,7 +542,7 @@ def test_coalitions_of_hundreds_of_clients_keep_the_bar(n_clients, weighting):
     oracle, round_ = FastOracle(task, n_threads=1), round_of(module, n_clients)
     expected = exact_utilities(task, round_, wanted)
     assert np.ptp(expected) > 1e-3
-    np.testing.assert_allclose(oracle.utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
     assert oracle.describe().startswith("kernel: ")
 
 
@@ -551,7 +557,7 @@ def test_a_sample_count_of_any_size_gives_what_the_plain_loop_gives(name, count)
         weights = client_weights(counts, 5, weighting=weighting, aggregation="samples")
         wanted, round_ = mixtures(coalitions, weights, weighting), round_of(task.module)
         expected = exact_utilities(task, round_, wanted)
-        np.testing.assert_allclose(FastOracle(task).utilities(round_, wanted), expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(FastOracle(task).utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
 
 
 def test_torchs_own_threads_are_as_before():
@@ -559,7 +565,7 @@ def test_torchs_own_threads_are_as_before():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform"))
+        FastOracle(task).utilities(round_of(task.module), all_mixtures("uniform")).sum(axis=1)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -571,10 +577,13 @@ def test_models_that_differ_in_very_much_are_left_to_the_plain_loop(monkeypatch)
     monkeypatch.setattr(routes, "MOST_BYTES", 1 << 20)
     round_, wanted = round_of(task.module, 2), all_mixtures("uniform", 2)
     oracle = FastOracle(task)
-    assert oracle.utilities(round_, wanted).tobytes() == LoopOracle(task).utilities(round_, wanted).tobytes()
+    assert (
+        oracle.utilities(round_, wanted).sum(axis=1).tobytes()
+        == LoopOracle(task).utilities(round_, wanted).sum(axis=1).tobytes()
+    )
     assert oracle.describe() == "plain: models differ in 1 MB, more than mixing them otherwise would save"
     frozen = round_of(task.module, 2, frozen=("0.",))
-    oracle.utilities(frozen, wanted)
+    oracle.utilities(frozen, wanted).sum(axis=1)
     assert "kernel: 2 of 4 tensors vary" in oracle.describe()
 
 
@@ -587,5 +596,5 @@ def test_samples_that_fill_up_a_tile_lose_nothing_however_large_the_margins(n_sa
     round_ = round_of(task.module)
     models = {**round_.client_models, 2: {name: -1e6 * tensor for name, tensor in round_.client_models[2].items()}}
     hostile, wanted = replace(round_, client_models=models), all_mixtures("fixed")
-    expected = LoopOracle(task).utilities(hostile, wanted)
-    np.testing.assert_allclose(FastOracle(task).utilities(hostile, wanted), expected, rtol=1e-5, atol=1e-5)
+    expected = LoopOracle(task).utilities(hostile, wanted).sum(axis=1)
+    np.testing.assert_allclose(FastOracle(task).utilities(hostile, wanted).sum(axis=1), expected, rtol=1e-5, atol=1e-5)

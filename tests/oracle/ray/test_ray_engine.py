@@ -40,6 +40,7 @@ class DeadlyOracle:
     task: Task
     marks: str
     measure: str = "loss"
+    n_blocks: int = 1
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> np.ndarray:
         found = LoopOracle(self.task).utilities(round_, mixtures)

@@ -178,7 +178,7 @@ class _Trial:
         recorded = self._recorded
         round_ = Round(recorded.entry, recorded.global_model, {**recorded.client_models, **models}, {})
         both = np.concatenate([weights, weights[clients]])
-        found = oracle.utilities(round_, mixtures(wanted, both, weighting))
+        found = oracle.utilities(round_, mixtures(wanted, both, weighting)).sum(axis=1)
         truth[unknown] = found[: len(rows)][places]
         return truth, found[len(rows) :], len(wanted)
 

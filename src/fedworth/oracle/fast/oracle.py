@@ -75,13 +75,20 @@ class FastOracle:
         """What another process needs; it finds its routes for itself."""
         return FastOracle, (self.task, self.measure, self.n_threads)
 
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of test samples."""
+        return self.task.n_blocks
+
     def describe(self) -> str:
         """The routes taken so far and why, one a line, with what they should have taken and did take."""
         lines = dict.fromkeys(f"{r.kind}: {r.why}{self._spent.said(r)}" for r in self._routes.taken())
         return "\n".join(lines) or NOTHING_YET
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """One utility a mixture, in the order given."""
+        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
+        if self.n_blocks > 1:
+            return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
         round_ = fitted(round_, self.task)
         utilities = np.zeros(len(mixtures))  # a coalition that leaves w^t as it is has exactly 0
         for part in wanted_parts(round_, mixtures, self.task.device):
@@ -90,7 +97,7 @@ class FastOracle:
             if found is None:
                 return LoopOracle(self.task, self.measure).utilities(round_, mixtures)
             utilities[part.places] = found
-        return np.asarray(utilities / self._criterion.n_counted(self.task.labels))
+        return np.asarray(utilities / self._criterion.n_counted(self.task.labels))[:, None]
 
     def _of_part(self, part: Part) -> Utilities | None:
         """The utilities of a part, summed over samples; nothing if only the plain loop will do."""

@@ -33,7 +33,7 @@ STANDS_OUT = 10.0
 def measured(oracle: Oracle, round_: Round, batch: Batch) -> Measured:
     """The utilities of a batch, checked; an oracle that does not say what it measures on is believed."""
     with threads_of(oracle):
-        return _checked(oracle, round_, batch, oracle.utilities(round_, batch.mixtures()))
+        return _checked(oracle, round_, batch, oracle.utilities(round_, batch.mixtures()).sum(axis=1))
 
 
 def checked(oracle: Oracle, round_: Round, batch: Batch, utilities: Utilities) -> Measured:

@@ -85,7 +85,7 @@ class Recorded:
         """Each model stands for one client of a round that starts at the first global model."""
         first, made = self.ledger.open_round(0), dict(enumerate(models))
         alone = Mixtures(np.eye(len(made), dtype=bool), np.ones(len(made)), from_global=False)
-        return self.plain.utilities(Round(first.entry, first.global_model, made, {}), alone)
+        return np.asarray(self.plain.utilities(Round(first.entry, first.global_model, made, {}), alone).sum(axis=1))
 
     def rounds(self) -> Iterator[PlayedRound]:
         """The rounds in order, one in memory at a time; a round without participants is left out."""
