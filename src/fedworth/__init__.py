@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fedworth import nvflare as nvflare
 
     __version__: str
-    from fedworth.completion.by_kernel import complete_by_kernel as complete_by_kernel
     from fedworth.completion.complete import FactorSettings as FactorSettings
     from fedworth.completion.complete import complete as complete
     from fedworth.completion.completion import Completion as Completion
@@ -123,7 +122,6 @@ _HOMES = {
     "compare_reports": "report.comparison",
     "comparison_html": "report.page",
     "complete": "completion.complete",
-    "complete_by_kernel": "completion.by_kernel",
     "complete_by_models": "completion.models",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",

@@ -52,12 +52,11 @@ PenaltyKind = Literal["counts", "uniform"]
 Unseen = Literal["refuse", "zero"]
 """What becomes of a coalition that no round has shown."""
 
-CompletionKind = Literal["models", "factors", "kernel"]
-"""What ComFedSV rests on: predicted models, measured; factors of the utilities alone, as in the paper; or a Gaussian
-process of the utilities."""
+CompletionKind = Literal["models", "factors"]
+"""What ComFedSV rests on: predicted models, or factors of the utilities alone as in the paper."""
 
 DEFAULT_COMPLETION: CompletionKind = "models"
-"""Where the rounds' models and a task are at hand; utilities alone can be completed by factors or a kernel."""
+"""Where the rounds' models and a task are at hand; utilities alone are completed by factors."""
 
 MethodName = Literal["fedsv", "fedsv-later", "comfedsv", "comfedsv-factors", "truth", "heard-round", "leave-one-out"]
 

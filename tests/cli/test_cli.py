@@ -105,26 +105,6 @@ def test_value_prints_one_json_document_with_the_promised_keys(brought, tmp_path
         assert (document["completion"] is None) == (method != "comfedsv")
 
 
-def test_utilities_alone_are_completed_by_a_kernel(brought, run_folder, tmp_path, capsys):
-    path, made = save(tmp_path / "mine.npz", brought), tmp_path / "kernel.npz"
-    assert main(["value", path, "--completion", "kernel", "--json"]) == 0
-    at_once = json.loads(capsys.readouterr().out)
-    assert at_once["completion"]["compared_by"] == "utilities of the rounds that heard everyone"
-    assert at_once["uncertainty"]["sentence"]
-    assert main(["complete", path, "--completion", "kernel", "--out", str(made)]) == 0
-    assert main(["complete", path, "--completion", "kernel", "--held-out", "--out", str(tmp_path / "x")]) == 2
-    capsys.readouterr()
-    assert main(["value", path, "--completion", str(made), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["values"] == at_once["values"]
-    with_ledger = ["complete", str(run_folder / "utilities.npz"), "--ledger", str(run_folder / "ledger"), "--json"]
-    kernel = ["--completion", "kernel", "--out", str(tmp_path / "more.npz")]
-    assert main([*with_ledger, *kernel]) == 0
-    assert json.loads(capsys.readouterr().out)["compared_by"] == "test logits"
-    (tmp_path / "more.npz").unlink()
-    assert main([*with_ledger, *kernel, "--weighting", "fixed"]) == 7
-    assert "no mean of its members" in capsys.readouterr().err
-
-
 def test_the_completion_summary_has_its_evidence(brought, tmp_path, capsys):
     path = save(tmp_path / "mine.npz", brought)
     for options in (["--rank", "2", "--penalty", "0.01", "--penalty-kind", "uniform"], ["--relative-penalty", "0.001"]):

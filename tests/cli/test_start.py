@@ -74,7 +74,6 @@ def test_what_needs_no_numbers_loads_no_library(arguments, code):
         "simulate --batch-size 0 --out x",
         "simulate --flips 0.1,0.2 --out x",
         "observe ledger --no-fedsv --out x",
-        "complete utilities.npz --completion kernel --held-out --out x",
         "complete utilities.npz --rank auto --penalty 1 --out x",
         "watch ledger --sampler stratified",
         "report ledger --sampler stratified",

@@ -24,7 +24,6 @@ OPTIONS = {
     "another seed": ["--permutations", "6", "--seed", "3"],
     "fixed weights": ["--weighting", "fixed"],
     "accuracy": ["--measure", "accuracy"],
-    "a kernel": ["--completion", "kernel"],
 }
 METHODS = ("comfedsv", "comfedsv-factors", "fedsv")
 
@@ -44,7 +43,7 @@ def test_run_watch_and_the_commands_one_by_one_agree_to_the_bit(options, tmp_pat
     assert set(expected) == set(METHODS)
     assert values_in(told("watch", ledger, *options, "--once", "--out", tmp_path / "w", "--json")) == expected
     as_measured = options if {"--weighting", "--measure", "--completion"} & set(options) else []
-    told("observe", ledger, *([] if "kernel" in options else options), "--out", utilities, "--no-cache", "--json")
+    told("observe", ledger, *options, "--out", utilities, "--no-cache", "--json")
     told("complete", utilities, "--ledger", ledger, *as_measured, "--out", tmp_path / "c.npz", "--json")
     for method in METHODS:
         by = ["--completion", tmp_path / "c.npz"] if method == "comfedsv" else []

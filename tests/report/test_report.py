@@ -191,8 +191,8 @@ def test_an_interval_is_shown_with_as_many_digits_as_it_takes():
     shown = []
     for deviation in (0.5, 0.001):
         known = uncertainty(np.array([1.0, 2.0, 1.1]), deviation**2 * np.eye(3))
-        made = replace(valuation("comfedsv", 1.0, 2.0, 1.1), uncertainty=known, completion={"kind": "kernel"})
+        made = replace(valuation("comfedsv", 1.0, 2.0, 1.1), uncertainty=known, completion={"kind": "factors"})
         table = values_table(report(valuations=(made,)))
         shown.append(table.rows[0][2])
-        assert "ComFedSV: completed by a kernel" in table.words
+        assert "ComFedSV: completed by factors" in table.words
     assert shown == ["+0.18 to +1.82", "+0.9984 to +1.0016"]

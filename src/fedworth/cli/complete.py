@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedworth.completion.completion import Completion
     from fedworth.games.matrix import UtilityMatrix
 
-HOLDS_OUT = "--held-out is for factors; a completion by models or a kernel always holds something out"
+HOLDS_OUT = "--held-out is for factors; a completion by models always holds something out"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     kind = args.completion or ("factors" if args.ledger is None else DEFAULT_COMPLETION)
     if kind == "models" and args.ledger is None:
         raise UsageError(
-            f"--completion {kind}: expected --ledger beside it; from utilities alone factors or a kernel are made"
+            f"--completion {kind}: expected --ledger beside it; from utilities alone only factors can be made"
         )
     if args.held_out and kind != "factors":
         raise UsageError(HOLDS_OUT)
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
 
     refuse_no_place(args.out, "a completion")
     matrix = load_utilities(args.utilities)
-    made, summary, notes = {"factors": _by_factors, "models": _by_models, "kernel": _by_kernel}[kind](args, matrix)
+    made, summary, notes = {"factors": _by_factors, "models": _by_models}[kind](args, matrix)
     notes = (*notes, *map(str, made.doubts()))
     save_completion(made, args.out)
     seen = coverage(matrix)
@@ -113,23 +113,6 @@ def _by_factors(
     if args.held_out:
         summary["held_out_error"] = held_out_error(matrix, settings, rng=stream(args.seed, "cross-validation"))
     return made, summary, notes
-
-
-def _by_kernel(
-    args: argparse.Namespace, matrix: "UtilityMatrix"
-) -> "tuple[Completion, dict[str, Any], tuple[str, ...]]":
-    if args.ledger is None:
-        from fedworth.completion.by_kernel import complete_by_kernel
-
-        made = complete_by_kernel(matrix)
-        return made, made.summary(), ()
-    from fedworth.ledger.ledger import open_ledger
-    from fedworth.pipeline.stages import kernel_of
-    from fedworth.task.task_file import task_for
-
-    ledger = open_ledger(args.ledger).without(matrix.left_out)
-    made = kernel_of(ledger, task_for(ledger, args.task, data_folder=args.data), matrix, args.weighting)
-    return made, made.summary(), ()
 
 
 def _by_models(

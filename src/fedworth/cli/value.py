@@ -42,7 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--completion",
         default="factors",
         metavar="FILE",
-        help="what ComFedSV rests on: a completion from complete; or factors (default) or kernel, made now",
+        help="what ComFedSV rests on: a completion from complete, or factors (default), made now",
     )
     add_unseen_option(parser)
     parser.add_argument("--strict", action="store_true", help="refuse if a client was never heard")
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     notes: tuple[str, ...] = ()
     if set(methods) & set(COMPLETED):
         is_made_now = args.completion == "factors"
-        completion = None if is_made_now else _completion(args.completion, _seen(matrix))
+        completion = None if is_made_now else _completion(args.completion)
         settings, notes = chosen_settings(args, _seen(matrix)) if is_made_now else (settings, ())
     if len(methods) == 1 and args.out is None:
         how = {"completion": completion, "settings": settings, "unseen": args.unseen, "strict": args.strict}
@@ -117,12 +117,8 @@ def _document(made: "Valuation", notes: tuple[str, ...]) -> "dict[str, Any]":
     }
 
 
-def _completion(text: str, seen: "UtilityMatrix") -> "Completion":
+def _completion(text: str) -> "Completion":
     """The completion of this name, or in the file of this name; one by models needs the ledger."""
-    if text == "kernel":
-        from fedworth.completion.by_kernel import complete_by_kernel
-
-        return complete_by_kernel(seen)
     from fedworth.completion.completion_file import load_completion
 
     if text in CHOICES["completion"]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Memberships, Utilities
 from fedworth.coalitions import locate, names
 from fedworth.completion.als import Status
-from fedworth.completion.by_kernel import KernelCompletion, kernel_arrays, kernel_completion_from
 from fedworth.completion.doubt import Doubt
 from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import ArtefactError, UnseenError
@@ -25,10 +24,17 @@ from fedworth.storage import Place, write_npz
 from fedworth.trail import Trail, trail_array, trail_in
 
 TOO_NARROW = (
-    "the intervals of ComFedSV by factors are too narrow: of so many clients they say only how far other ranks and "
-    "penalties lie apart, and in simulated federations 90 % intervals of that kind held 30 to 70 % of the true values"
+    "the intervals of ComFedSV by factors are too narrow: they only say how far other ranks, penalties and held-out "
+    "cells move the values, and in simulated federations 90 % intervals of this kind contained 30 to 70 % of the true "
+    "values"
 )
-"""What is said of intervals that rest on alternatives."""
+"""The caveat of intervals that come from alternatives."""
+
+UNKNOWN = (
+    "the errors of ComFedSV by factors are unknown: there are too many seen cells to complete them several times, so "
+    "the values have no intervals"
+)
+"""The caveat of a completion without alternatives."""
 
 
 class Completion(Protocol):
@@ -116,7 +122,6 @@ class FactorCompletion:
     n_sweeps: int
     alternatives: Alternatives | None = None
     trail: Trail | None = None
-    reference: KernelCompletion | None = None  # what the errors are known from (`factor_errors`)
 
     def __post_init__(self) -> None:
         expected = (len(self.coalitions), self.rank)
@@ -155,26 +160,17 @@ class FactorCompletion:
         return np.asarray(self._factors(coalitions) @ self.round_factors.sum(axis=0))
 
     def variances(self, coalitions: Memberships) -> Utilities | None:
-        """(n_rounds, n_coalitions): how far off the reference says that the estimates are, or how far the alternatives
-        are from them; None without either."""
-        if self.reference is None and self.alternatives is None:
+        """(n_rounds, n_coalitions): how far the alternatives are from the estimates; None without them."""
+        if self.alternatives is None:
             return None
         made, total = self.estimates(coalitions), np.zeros((self.n_rounds, len(coalitions)))
-        if self.reference is not None:
-            apart = made - self.reference.estimates(coalitions)
-            return np.asarray(apart**2 + self.reference.variances(coalitions))
         for W, H, weight in self._others(coalitions):
             total += weight * (W @ H.T - made) ** 2
         return total
 
     def error_factors(self, coalitions: Memberships) -> Utilities | None:
-        """(n_coalitions, n_factors): how far the reference's totals are from ours, and its own errors; or how far each
-        alternative's totals are. None without either."""
+        """(n_coalitions, n_factors): how far each alternative's totals are from ours. None without them."""
         made = self.totals(coalitions)
-        if self.reference is not None:
-            errors = self.reference.error_factors(coalitions)
-            apart = (made - self.reference.totals(coalitions))[:, None]
-            return None if errors is None else np.concatenate([apart, errors], axis=1)
         if self.alternatives is None:
             return None
         columns = [np.sqrt(weight) * (H @ W.sum(axis=0) - made) for W, H, weight in self._others(coalitions)]
@@ -185,10 +181,8 @@ class FactorCompletion:
         return
 
     def doubts(self) -> tuple[Doubt, ...]:
-        """Those of the second estimate, which says how far off this one may be; what alternatives say is too little."""
-        if self.reference is not None:
-            return self.reference.doubts()
-        return () if self.alternatives is None else (Doubt(None, TOO_NARROW),)
+        """That the intervals are too narrow, or that there are none."""
+        return (Doubt(None, UNKNOWN if self.alternatives is None else TOO_NARROW),)
 
     def summary(self) -> dict[str, Any]:
         """How the factors were found and how well they fit the seen cells."""
@@ -230,7 +224,6 @@ def save_factors(completion: FactorCompletion, path: Place) -> None:
     """Write a completion, whole or not at all."""
     numbers = {name: np.array(value) for name, value in completion.summary().items()}
     others = {} if completion.alternatives is None else asdict(completion.alternatives)
-    second = {} if completion.reference is None else kernel_arrays(completion.reference)
     write_npz(
         path,
         {
@@ -240,7 +233,6 @@ def save_factors(completion: FactorCompletion, path: Place) -> None:
             "coalition_factors": completion.coalition_factors,
             **numbers,
             **{f"other_{name}": array for name, array in others.items()},
-            **{f"reference_{name}": array for name, array in second.items()},
             **trail_array(completion.trail),
         },
     )
@@ -265,14 +257,7 @@ def factors_from(arrays: dict[str, NDArray[Any]]) -> FactorCompletion:
         n_sweeps=int(arrays["n_sweeps"]),
         alternatives=_alternatives(arrays),
         trail=trail_in(arrays),
-        reference=_reference(arrays),
     )
-
-
-def _reference(arrays: dict[str, NDArray[Any]]) -> KernelCompletion | None:
-    start = "reference_"
-    found = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
-    return kernel_completion_from(found) if found else None
 
 
 def _alternatives(arrays: dict[str, NDArray[Any]]) -> Alternatives | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from fedworth.completion.by_kernel import KernelCompletion, kernel_completion_from, save_kernel_completion
 from fedworth.completion.completion import Completion, FactorCompletion, factors_from, save_factors
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.storage import Place, read_npz
@@ -16,12 +15,11 @@ from fedworth.storage import Place, read_npz
 if TYPE_CHECKING:
     from fedworth.completion.models import ModelCompletion
 
-Loaded: TypeAlias = "FactorCompletion | KernelCompletion | ModelCompletion"
+Loaded: TypeAlias = "FactorCompletion | ModelCompletion"
 
 
-READERS: dict[str, Callable[[dict[str, NDArray[Any]]], FactorCompletion | KernelCompletion]] = {
+READERS: dict[str, Callable[[dict[str, NDArray[Any]]], FactorCompletion]] = {
     "factors": factors_from,
-    "kernel": kernel_completion_from,
 }
 """By the kind that the file names; those that need no torch."""
 
@@ -38,9 +36,6 @@ def save_completion(completion: Completion, path: Place) -> None:
     """
     if isinstance(completion, FactorCompletion):
         save_factors(completion, path)
-        return
-    if isinstance(completion, KernelCompletion):
-        save_kernel_completion(completion, path)
         return
     from fedworth.completion.models import ModelCompletion, save_model_completion
 

@@ -24,7 +24,7 @@ from fedworth.names import COMPARED, ConceptName, RivalName, ValuedBy, checked_n
 from fedworth.oracle.choices import oracle_named
 from fedworth.oracle.oracle import TaskOracle
 from fedworth.oracle.weighting import participation
-from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of
+from fedworth.pipeline.stages import ValuingSettings, factors_of
 from fedworth.storage import Place, Progress, silent
 from fedworth.task.task import Task
 from fedworth.valuation.ranking import rank_correlation
@@ -156,8 +156,6 @@ class _Work:
         if name == "comfedsv-factors" or settings.completion == "factors":
             completion: Completion = factors_of(seen.matrix, settings)
             n_more = 0
-        elif settings.completion == "kernel":
-            completion, n_more = kernel_of(self.ledger, self.oracle.task, seen.matrix, settings.weighting), 0
         else:
             completion = complete_by_models(
                 self.ledger, self.oracle, seen.matrix, weighting=settings.weighting, as_average=settings.as_average

@@ -34,7 +34,7 @@ from fedworth.oracle.choices import oracle_named
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.folder import claim_for
-from fedworth.pipeline.stages import ValuingSettings, factors_of, kernel_of, measure, value_by
+from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, value_by
 from fedworth.report.report import Report
 from fedworth.report.rounds import rounds_of_report
 from fedworth.storage import Place, Progress, silent
@@ -91,8 +91,7 @@ def report_on(
     utilities, truth = work.measured(with_truth, n_checked)
     completed: dict[MethodName, Callable[[], Completion]] = {"comfedsv": partial(work.by_factors, utilities)}
     if settings.completion != "factors":
-        chosen = work.by_models if settings.completion == "models" else work.by_kernel
-        completed = {"comfedsv": partial(chosen, utilities), "comfedsv-factors": completed["comfedsv"]}
+        completed = {"comfedsv": partial(work.by_models, utilities), "comfedsv-factors": completed["comfedsv"]}
     beside = [method for method in BESIDE if method != "truth" or truth is not None]
     valuations, refusals = value_by([*completed, "fedsv", *beside], utilities, completed, settings, truth=truth)
     return Report(
@@ -198,16 +197,6 @@ class _Work:
             earlier=earlier,
             progress=self.progress,
         )
-        save_completion(made, path)
-        return made
-
-    def by_kernel(self, utilities: UtilityMatrix) -> Completion:
-        """The completion by a kernel; it takes a second or so, and is made anew for every round."""
-        path = self.folder / "completion.npz"
-        kept = load_completion(path) if path.is_file() else None
-        if kept is not None and kept.trail == _trail_of(utilities):
-            return kept
-        made = kernel_of(self.ledger, self.task, utilities, self.settings.weighting)
         save_completion(made, path)
         return made
 

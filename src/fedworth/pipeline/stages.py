@@ -8,16 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from fedworth.arrays import Floats, stream
-from fedworth.completion.by_kernel import KernelCompletion, complete_by_kernel
+from fedworth.arrays import stream
 from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion, FactorCompletion
 from fedworth.completion.crossvalidation import choose_factors
 from fedworth.completion.factor_errors import with_errors
 from fedworth.completion.kernels.layout import Factors
-from fedworth.completion.models import predict_absent
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.observe import observe
@@ -36,9 +32,8 @@ from fedworth.names import (
 )
 from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.oracle import TaskOracle
-from fedworth.oracle.weighting import participation, round_weights
+from fedworth.oracle.weighting import participation
 from fedworth.storage import Progress, silent
-from fedworth.task.task import Task
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 
@@ -56,7 +51,7 @@ class ValuingSettings:
         oracle: `fast`, or `loop`: plain and slow.
         as_average: Take the server for one that averages, although its models say otherwise.
         plan: Which coalitions are measured.
-        completion: What ComFedSV rests on: `models`, `kernel` or `factors`.
+        completion: What ComFedSV rests on: `models` or `factors`.
         factors: Rank and penalty of the factors.
         auto_rank: Choose both by cross-validation.
         unseen: Coalitions that no round has shown: `refuse`, or count as `zero`.
@@ -128,28 +123,6 @@ def factors_of(
         rng = stream(settings.seed, "cross-validation")
         factors = choose_factors(utilities, penalty_kind=factors.penalty_kind, rng=rng).settings
     return with_errors(utilities, complete(utilities, factors, start=start))
-
-
-def kernel_of(
-    ledger: Ledger, task: Task, utilities: UtilityMatrix, weighting: Weighting | None = None
-) -> KernelCompletion:
-    """The completion by a kernel, in which the ledger's models say how alike clients are."""
-    weighting = weighting or ledger.default_weighting
-    if weighting == "fixed":
-        raise CompletionError(
-            "completion by a kernel: with fixed weights a coalition's model is no mean of its members', which the "
-            "kernel rests on; complete by models or by factors"
-        )
-    likeness = predict_absent(ledger, task).likeness
-    weights = _usual_weights(ledger, weighting)
-    return complete_by_kernel(
-        utilities, likeness=likeness.of_clients, weights=weights, compared_by=likeness.compared_by
-    )
-
-
-def _usual_weights(ledger: Ledger, weighting: Weighting) -> Floats:
-    """(n_clients,): what each client counts in a mean, over all rounds."""
-    return np.asarray(np.mean([round_weights(ledger, t, weighting) for t in range(ledger.n_rounds)], axis=0))
 
 
 def value_by(

@@ -99,7 +99,7 @@ def _words_of(shown: Sequence[Valuation]) -> list[str]:
     ]
     drawn = any(v.standard_errors is not None for v in shown)
     return [
-        *(f"ComFedSV: completed by {'a kernel' if kind == 'kernel' else kind}" for kind in kinds),
+        *(f"ComFedSV: completed by {kind}" for kind in kinds),
         *(["±: the standard error of what was drawn, which an interval includes"] if drawn else []),
     ]
 

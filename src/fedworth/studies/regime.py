@@ -22,7 +22,7 @@ MEASURES = ("value_error", "rank_correlation", "matrix_error", "d", "gap")
 SHORT = 10
 """Federations of more rounds than these have fewer cells."""
 
-MAPPED = (*FOUR, "comfedsv-kernel")
+MAPPED = FOUR
 SHOWN = ("model, data, rounds", "steps × rate", "accuracy", "σ₂/σ₁", *(label(key) for key in MAPPED), "seeds")
 ALL_SHOWN = ("where", "method", "matrix error", "value error", "ρ with truth", "median d", "gap", "seeds")
 MOST_DRAWN = 3.0

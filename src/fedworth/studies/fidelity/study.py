@@ -16,7 +16,7 @@ from fedworth.studies.results.outcome import Cell, Outcome, Panel, Series
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.fidelity import LABELS
 
-OURS, RIVALS, COMPLETED = "models", ("fedsv", "factors"), ("factors", "kernel", "models")
+OURS, RIVALS, COMPLETED = "models", ("fedsv", "factors"), ("factors", "models")
 COLUMNS = (
     "setting", "method", "n_seeds", "error", "worst_error", "of_better", "correlation", "coverage", "predicted_error",
     "share_d_above_half", "gap", "jaccard", "truth_jaccard", "evaluations", "seconds", "truth_error",
@@ -127,14 +127,14 @@ ABOUT = (
     "*Error* is the distance of centred values from centred true ones over the length of the latter: 1 is as good as "
     "saying that all clients are worth the same. A cell under a method's name has its median error and its median "
     "rank correlation with the truth. *Of the better* is the error by models divided by the smaller of two errors, "
-    "FedSV's and that by factors. *Coverage* is the share of the 90 % intervals of ComFedSV by factors / by a "
-    "kernel / by models that hold the true value, and *r* the median error that the last predicts for itself. *Gap* is "
+    "FedSV's and that by factors. *Coverage* is the share of the 90 % intervals of ComFedSV by factors / by "
+    "models that hold the true value, and *r* the median error that the last predicts for itself. *Gap* is "
     "how far client 0 and its copy 9 are apart, over the spread of the true values: FedSV / by factors / by models. "
     "*d* is the same gap over the larger of the two values. *Jaccard* is that of the noisy clients and the equally "
     "many least valued: by the true values / FedSV / by factors / by models. Noisy clients are not always those that "
     "are worth least: values as right as the true ones name no more of them than the true ones do. Evaluations and "
-    "processor seconds are those of ComFedSV by models with all that it rests on. The kernel measures nothing beyond "
-    "what was seen, and is shown for ten clients. Factors and the heard round need a round that hears everyone.",
+    "processor seconds are those of ComFedSV by models with all that it rests on. Factors and the heard "
+    "round need a round that hears everyone.",
     "Everything that is fixed in the method (the numbers of its processes, how intervals are scaled) was chosen on "
     "seeds from 1000 on, which are reported nowhere. With ten clients the seeds below start at 100: seeds "
     "from 0 on had shown an earlier version, and what they showed was looked at. About half of the seeds below had "

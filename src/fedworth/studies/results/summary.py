@@ -122,19 +122,10 @@ def _models(records: Sequence[Record]) -> str:
     spans = [_span(found, key, "value_error") for found in (*two_class.values(), *alike.values())]
     return (
         "**Completing models instead of utilities** (*by models*, the package's default, not in the paper) is off by "
-        f"{spans[0]} at small steps and by {spans[1]} at large ones{_kernel(two_class)}. **On IID data** clients "
+        f"{spans[0]} at small steps and by {spans[1]} at large ones. **On IID data** clients "
         f"hardly differ, and errors are large beside so small a spread. Small steps: {_compared(alike[True], KEYS)}, "
         f"by models {spans[2]}; large ones: {_compared(alike[False], KEYS)}, by models {spans[3]}."
     )
-
-
-def _kernel(by_size: Mapping[bool, Sequence[Record]]) -> str:
-    """The same for the completion by a kernel, where it was run."""
-    key = "comfedsv-kernel"
-    if not all(any(record["method"] == key for record in found) for found in by_size.values()):
-        return ""
-    small, large = (_span(found, key, "value_error") for found in by_size.values())
-    return f"; *by a kernel*, which needs nothing beyond what was seen, by {small} and {large}"
 
 
 def _settings(accounts: Mapping[str, Account], tuned: Sequence[Calibrated]) -> str:

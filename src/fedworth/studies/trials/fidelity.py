@@ -25,7 +25,6 @@ from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.weighting import participation, round_weights
-from fedworth.pipeline.stages import kernel_of
 from fedworth.simulation.simulate import task_of
 from fedworth.studies.trials.trial import Bench, Reading, Trial, utilities_of, with_ledger
 from fedworth.valuation.valuation import Valuation
@@ -82,8 +81,7 @@ def _read(trial: Trial, ledger: Ledger, bench: Bench) -> Reading:
     scene = _Scene(ledger, oracle, observed.matrix, observed.n_evaluations, time.process_time() - start)
     names = ("values", "refused", "deviations", "intervals", "ratio", "evaluations", "seconds")
     scene.reading = {name: {} for name in names}
-    ways = {key: make for key, make in WAYS.items() if key != "kernel" or trial.federation.n_clients <= MOST_EXACT}
-    for key, make in ways.items():
+    for key, make in WAYS.items():
         scene.add(key, lambda make=make: make(scene))  # type: ignore[misc]
     scene.reading["values"]["truth"] = truth.tolist()
     return {**scene.reading, "truth_deviations": truth_deviations.tolist()}
@@ -115,15 +113,10 @@ def _by_factors(scene: _Scene) -> tuple[Valuation, int]:
     return value(scene.seen, "comfedsv-factors", completion=completion), 0
 
 
-def _by_kernel(scene: _Scene) -> tuple[Valuation, int]:
-    return value(scene.seen, "comfedsv", completion=kernel_of(scene.ledger, scene.oracle.task, scene.seen)), 0
-
-
 WAYS: Mapping[str, Callable[[_Scene], tuple[Valuation, int]]] = {
     "fedsv": lambda scene: (value(scene.seen, "fedsv"), 0),
     "factors": _by_factors,
     "heard-round": lambda scene: (value(scene.seen, "heard-round"), 0),
-    "kernel": _by_kernel,
     "models": _by_models,
 }
 """The methods, by the name that stands in rows and tables."""
@@ -132,7 +125,6 @@ LABELS: Mapping[str, str] = {
     "fedsv": "FedSV",
     "factors": "ComFedSV, factors",
     "heard-round": "heard round × T",
-    "kernel": "ComFedSV, kernel",
     "models": "ComFedSV, models",
 }
 

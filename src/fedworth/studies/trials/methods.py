@@ -17,7 +17,7 @@ UNIFORM = FactorSettings(penalty_kind="uniform")
 @dataclass(frozen=True, slots=True)
 class Method:
     """One way to value clients: `value`'s name for it, the completion it rests on if it rests on one (factors of these
-    settings, or by models or a kernel), and how it looks in pictures (colours of Okabe and Ito, safe for the
+    settings, or by models), and how it looks in pictures (colours of Okabe and Ito, safe for the
     colour-blind)."""
 
     label: str
@@ -31,7 +31,7 @@ class Method:
     @property
     def reads_models(self) -> bool:
         """Whether its completion looks at the clients' models, not at the seen utilities alone."""
-        return self.completed in ("models", "kernel")
+        return self.completed == "models"
 
     @property
     def needs_truth(self) -> bool:
@@ -57,7 +57,6 @@ METHODS: Mapping[str, Method] = {
     "comfedsv-uniform-1": _ranked(UNIFORM, 1, "#56B4E9", ">"),
     "heard-round": Method("heard round", "heard-round", "#009E73", ":", "P"),
     "comfedsv-models": Method("by models", "comfedsv", "#CC79A7", "-", "*", completed="models"),
-    "comfedsv-kernel": Method("by a kernel", "comfedsv", "#B8860B", "--", "p", completed="kernel"),
     "leave-one-out": Method("leave-one-out", "leave-one-out", "#999999", "-.", "X"),
 }
 

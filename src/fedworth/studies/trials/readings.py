@@ -22,7 +22,6 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.weighting import participation
-from fedworth.pipeline.stages import kernel_of
 from fedworth.simulation.simulate import task_of
 from fedworth.studies.conduct.reading import FINDERS
 from fedworth.studies.trials.fidelity import read_fidelity
@@ -92,8 +91,6 @@ def _completed(method: Method, ledger: Ledger, oracle: FastOracle, seen: Utility
     """The completion that a method rests on, if it rests on one."""
     if method.completed == "models":
         return complete_by_models(ledger, oracle, seen)
-    if method.completed == "kernel":
-        return kernel_of(ledger, oracle.task, seen)
     return None if method.factors is None else complete(seen, method.factors)
 
 
