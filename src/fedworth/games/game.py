@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.coalitions import distinct, names
@@ -135,6 +136,10 @@ class Memory:
         empty = (coalitions[:0], np.zeros(n_blocks))
         return np.array([self._known.get(key, empty)[1] for key in keys]).reshape(len(coalitions), n_blocks)
 
+    def knows(self, coalitions: Memberships) -> NDArray[np.bool_]:
+        """(n_coalitions,): whether each is known."""
+        return np.array([key in self._known for key in _keys(coalitions)], dtype=bool) | ~coalitions.any(axis=1)
+
     def add(self, coalitions: Memberships, utilities: Floats) -> None:
         """Remember utilities, (n_coalitions, n_blocks)."""
         for key, row, utility in zip(_keys(coalitions), coalitions, utilities, strict=True):
@@ -169,6 +174,10 @@ class RecordedGame(ModelGame):
     def n_measured(self) -> int:
         """How many coalitions are known, the empty one aside."""
         return len(self.memory)
+
+    def is_known(self, coalitions: Memberships) -> NDArray[np.bool_]:
+        """(n_coalitions,): which coalitions, (n_coalitions, n), need not be measured."""
+        return self.memory.knows(coalitions)
 
     def measured(self) -> tuple[Memberships, Floats]:
         """The known coalitions, (n_measured, n), and their utilities, (n_measured, n_blocks)."""

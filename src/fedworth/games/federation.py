@@ -1,0 +1,140 @@
+"""A recorded federation as games: each round opened once, each coalition measured once.
+
+In: a ledger and an oracle. Out: for every round the game of its participants, and where the ledger kept the models of
+absent clients, the game of everyone. All later stages get rounds, weights and utilities from here.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Floats, Indices, Memberships
+from fedworth.errors import LedgerError, UsageError
+from fedworth.games.game import RecordedGame
+from fedworth.ledger.ledger import Ledger, Round
+from fedworth.names import Weighting
+from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.weighting import participation, round_weights
+
+
+class UtilityStore(Protocol):
+    """Keeps measured utilities of a federation's rounds between runs."""
+
+    def load(self, round_index: int) -> tuple[Memberships, Floats]:
+        """The kept coalitions of a round, (n, n_clients), and their utilities, (n, n_blocks)."""
+
+    def save(self, round_index: int, coalitions: Memberships, utilities: Floats) -> None:
+        """Keep utilities that were measured."""
+
+
+@dataclass
+class RecordedFederation:
+    """The rounds of a ledger, their models, and what an oracle measures on them.
+
+    The oracle follows the server's own rule. Rounds stay open (memory-mapped), so every file is hashed once.
+    """
+
+    ledger: Ledger
+    oracle: Oracle
+    weighting: Weighting
+    notes: tuple[str, ...] = ()  # what a reader of any value must know
+    store: UtilityStore | None = None
+    _rounds: dict[tuple[int, bool], Round] = field(default_factory=dict, repr=False)
+    _games: dict[int, RecordedGame] = field(default_factory=dict, repr=False)
+    _n_kept: dict[int, int] = field(default_factory=dict, repr=False)  # utilities of each round that the store has
+
+    def __post_init__(self) -> None:
+        if self.ledger.n_rounds == 0:
+            missing = f" ({len(self.ledger.missing)} are missing; `fedworth verify` says why)"
+            raise LedgerError(
+                f"{self.ledger.folder}: no recorded rounds{missing if self.ledger.missing else ''}, so there is "
+                "nothing to value; record a round first"
+            )
+        if self.ledger.left_out and not self.participants.any():
+            raise UsageError("every client that took part in a round is left out, so nobody is left to be valued")
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.ledger.clients
+
+    @property
+    def n_rounds(self) -> int:
+        return self.ledger.n_rounds
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The rounds by the federation's own numbers."""
+        return tuple(entry.number for entry in self.ledger.entries)
+
+    @cached_property
+    def participants(self) -> NDArray[np.bool_]:
+        """(n_rounds, n_clients): whose models were aggregated."""
+        return participation(self.ledger)
+
+    @cached_property
+    def heard(self) -> Indices:
+        """The clients that took part in some round."""
+        return np.flatnonzero(self.participants.any(axis=0))
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether the ledger kept the models of all absent clients in every round."""
+        heard = set(self.heard.tolist())
+        return all(heard <= {*entry.answered, *entry.apart} for entry in self.ledger.entries)
+
+    def round(self, round_index: int, *, with_apart: bool = False) -> Round:
+        """The models of a round; its file is checked when it is first opened."""
+        key = round_index, with_apart
+        if key not in self._rounds:
+            self._rounds[key] = self.ledger.open_round(round_index, with_apart=with_apart)
+        return self._rounds[key]
+
+    def weights(self, round_index: int) -> Floats:
+        """(n_clients,): what each client counts in a coalition's model."""
+        return round_weights(self.ledger, round_index, self.weighting)
+
+    def game(self, round_index: int) -> RecordedGame:
+        """The game among a round's participants; what was measured is remembered."""
+        if round_index not in self._games:
+            members = np.flatnonzero(self.participants[round_index])
+            game = RecordedGame(
+                self.oracle,
+                self.round(round_index),
+                members,
+                self.weights(round_index),
+                self.weighting,
+                client_names=self.clients,
+            )
+            if self.store is not None:
+                coalitions, utilities = self.store.load(round_index)
+                game.preload(coalitions[:, members], utilities)
+                self._n_kept[round_index] = game.n_measured
+            self._games[round_index] = game
+        return self._games[round_index]
+
+    def keep(self, round_index: int) -> None:
+        """Store what was measured of a round since it was last stored."""
+        game, n_kept = self.game(round_index), self._n_kept.get(round_index, 0)
+        if self.store is None or game.n_measured == n_kept:
+            return
+        coalitions, utilities = game.measured()
+        rows = np.zeros((len(coalitions) - n_kept, len(self.clients)), dtype=bool)
+        rows[:, game.clients] = coalitions[n_kept:]
+        self.store.save(round_index, rows, utilities[n_kept:])
+        self._n_kept[round_index] = game.n_measured
+
+    def true_game(self, round_index: int) -> RecordedGame:
+        """The game among all clients, on the models that absent clients would have sent (simulations only)."""
+        entry = self.ledger.entries[round_index]
+        missing = set(self.heard.tolist()) - {*entry.answered, *entry.apart}
+        if missing:
+            raise LedgerError(
+                f"{self.ledger.folder}, round {round_index}: no model of clients {sorted(missing)}, so the truth cannot "
+                "be measured; only a federation simulated with the truth has them"
+            )
+        round_ = self.round(round_index, with_apart=True)
+        weights = self.weights(round_index)
+        return RecordedGame(self.oracle, round_, self.heard, weights, self.weighting, client_names=self.clients)
