@@ -28,6 +28,18 @@ def shapley_by_definition(utilities: Array) -> Array:
     return values
 
 
+class ArrayGame:
+    """A game given by the utilities of all 2^n coalitions, (2^n,) or (2^n, n_blocks), in the order of their integers."""
+
+    def __init__(self, utilities: Array, clients: NDArray[np.int64] | None = None) -> None:
+        self.all = utilities.reshape(len(utilities), -1)
+        self.clients = np.arange(len(utilities).bit_length() - 1) if clients is None else clients
+        self.n_blocks = self.all.shape[1]
+
+    def utilities(self, coalitions: NDArray[np.bool_]) -> Array:
+        return self.all[coalitions @ (1 << np.arange(len(self.clients)))]
+
+
 def game(n: int, utility) -> Array:
     """The utilities of all 2^n coalitions, in the order of their integers."""
     return np.array([utility({i for i in range(n) if c >> i & 1}) for c in range(2**n)], dtype=float)

@@ -13,7 +13,7 @@ A sharing rule (`SharingRule`) divides what everyone achieves together among the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.coalitions import distinct, names
 from fedworth.errors import UtilityError, ValuationError
-from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.weighting import mixtures
+
+if TYPE_CHECKING:
+    from fedworth.games.matrix import UtilityMatrix
 
 
 class Game(Protocol):
@@ -201,7 +203,7 @@ class RecordedGame(ModelGame):
 class MatrixGame:
     """One round's game in a utility matrix, among some clients; a coalition that was not seen is an error."""
 
-    matrix: UtilityMatrix
+    matrix: "UtilityMatrix"
     round_index: int
     clients: Indices  # (n,)
 

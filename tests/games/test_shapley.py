@@ -1,5 +1,8 @@
 """The Shapley value: its axioms, games whose values are known, and the definition itself."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedworth.coalitions import coalitions_of
-from fedworth.errors import ValuationError
-from fedworth.valuation.shapley import n_members, shapley_values
-from tests.support.games import game, shapley_by_definition
+from fedworth.errors import TooManyError, ValuationError
+from fedworth.games.shapley import MOST_ENUMERATED, interaction_values, interactions, shapley, shapley_values
+from tests.support.games import ArrayGame, game, shapley_by_definition
 
 MODEST = st.floats(-1e3, 1e3)
 SIZES = st.integers(1, 6)
@@ -125,6 +128,66 @@ def test_several_games_are_valued_as_one_by_one():
     assert shapley_values(games[:0]).shape == (0, 3)
 
 
-def test_several_games_are_not_one():
-    with pytest.raises(ValuationError, match="expected 2\\^n utilities"):
-        n_members(np.zeros((2, 2)))
+def test_the_values_of_a_game_are_exact_on_every_block():
+    utilities = np.random.default_rng(1).standard_normal((2**4, 3))
+    utilities[0] = 0
+    found = shapley(ArrayGame(utilities), np.random.default_rng(0))
+    assert found.values == close(np.stack([shapley_by_definition(column) for column in utilities.T], axis=1))
+    assert found.totals == close(shapley_by_definition(utilities.sum(axis=1)))
+    assert found.n_evaluations == 2**4 - 1
+    assert not found.sampling_covariance.any()
+
+
+def test_a_game_of_nobody_has_no_values():
+    found = shapley(ArrayGame(np.zeros((1, 2))), np.random.default_rng(0))
+    assert found.values.shape == (0, 2)
+    assert found.n_evaluations == 0
+
+
+def test_values_agree_with_shapiq():
+    shapiq = pytest.importorskip("shapiq")
+    utilities = np.append(0.0, np.random.default_rng(3).standard_normal(2**6 - 1))
+    theirs = shapiq.ExactComputer(n_players=6, game=lambda rows: utilities[np.atleast_2d(rows) @ (1 << np.arange(6))])
+    values = theirs("SV")
+    assert shapley_values(utilities) == close([values[(i,)] for i in range(6)])
+    pairs = theirs("SII", order=2)
+    found = interaction_values(utilities)
+    assert [found[i, j] for i, j in itertools.combinations(range(6), 2)] == close(
+        [pairs[pair] for pair in itertools.combinations(range(6), 2)]
+    )
+
+
+def interaction_by_definition(utilities, i, j):
+    n = len(utilities).bit_length() - 1
+    others, total = [k for k in range(n) if k not in (i, j)], 0.0
+    for size in range(n - 1):
+        weight = math.factorial(size) * math.factorial(n - size - 2) / math.factorial(n - 1)
+        for chosen in itertools.combinations(others, size):
+            s = sum(1 << k for k in chosen)
+            both = utilities[s | 1 << i | 1 << j] - utilities[s | 1 << i] - utilities[s | 1 << j] + utilities[s]
+            total += weight * both
+    return total
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_the_interaction_of_every_pair_is_its_definition(n):
+    utilities = np.append(0.0, np.random.default_rng(n).normal(size=2**n - 1))
+    found = interactions(ArrayGame(utilities))
+    for i, j in itertools.permutations(range(n), 2):
+        assert found[i, j] == pytest.approx(interaction_by_definition(utilities, i, j))
+    assert np.diag(found).tolist() == [0] * n
+
+
+def test_copies_are_redundant_and_complements_are_not():
+    """0 and 1 hold the same; 2 and 3 are worth something only together."""
+    found = interaction_values(game(4, lambda s: float(bool(s & {0, 1})) + float({2, 3} <= s)))
+    assert found[0, 1] == pytest.approx(-1)
+    assert found[2, 3] == pytest.approx(1)
+    assert found[0, 2] == pytest.approx(0)
+
+
+def test_interactions_of_one_client_or_of_too_many_are_refused():
+    with pytest.raises(ValuationError, match="n ≥ 2 clients"):
+        interactions(ArrayGame(np.zeros(2)))
+    with pytest.raises(TooManyError, match="at most 12 clients"):
+        interactions(ArrayGame(np.zeros(2 ** (MOST_ENUMERATED + 1))))
