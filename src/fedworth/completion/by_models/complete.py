@@ -1,0 +1,188 @@
+"""Completion by models: everyone's game in every round, on recorded and predicted models.
+
+    coalitions of participants      as measured
+    an absent client alone          by the process of single clients
+    any other coalition             measured on the recorded models and the predicted models of absent clients
+
+In a round that nobody answered every coalition has the utility 0.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedworth.arrays import Floats, Indices, Memberships
+from fedworth.completion.by_models.holdout import HeldOut, hold_out, uses_singletons, value_covariance
+from fedworth.completion.by_models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
+from fedworth.completion.caveat import Caveat, heard_once
+from fedworth.games.federation import RecordedFederation
+from fedworth.games.game import Game, ModelGame
+from fedworth.ledger.ledger import Round
+from fedworth.oracle.oracle import threads_of
+from fedworth.storage import Progress, silent
+from fedworth.threads import one_blas_thread
+
+FAR_OUTSIDE = 4.0
+"""Clients whose predictions have so many times the variance of the held-out ones get a caveat."""
+
+UNLIKE = "{client} is unlike the clients that predictions were checked on; its interval may be too narrow"
+
+
+def complete_by_models(federation: RecordedFederation, *, progress: Progress = silent) -> "ModelCompletion":
+    """Predict what absent clients would have answered, and how wrong the predictions are.
+
+    Args:
+        federation: The recorded rounds, and the oracle that measures them.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        A game among all heard clients for every round, and the covariance of the errors of their Shapley values.
+
+    Example:
+        completion = complete_by_models(RecordedFederation(ledger, oracle, "uniform"))
+        completion.game(0).utilities(np.ones((1, len(completion.heard)), dtype=bool))
+    """
+    with one_blas_thread(), threads_of(federation.oracle):
+        models = predict_models(federation)
+        alone = []
+        for t in range(federation.n_rounds):
+            game = federation.game(t)
+            alone.append(game.utilities(np.eye(len(game.clients), dtype=bool)))
+            progress("measuring single clients", t + 1, federation.n_rounds)
+        singletons = singleton_gp(models.similarity, federation.participants, np.concatenate(alone))
+        return ModelCompletion(models, singletons, hold_out(models, singletons))
+
+
+class ModelCompletion:
+    """Everyone's game in every round, from recorded and predicted models."""
+
+    def __init__(self, models: PredictedModels, singletons: Singletons, held: HeldOut) -> None:
+        self.models, self.singletons, self.held = models, singletons, held
+        self._opened: tuple[int, Round] | None = None
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.models.federation.clients
+
+    @property
+    def heard(self) -> Indices:
+        """The clients that took part in some round; the players of every game."""
+        return self.models.federation.heard
+
+    @property
+    def n_rounds(self) -> int:
+        return self.models.federation.n_rounds
+
+    def game(self, round_index: int) -> Game:
+        """The game among the heard clients in a round; models are predicted when a coalition first needs them."""
+        if not self.models.participants[round_index].any():
+            return UnansweredGame(self.heard, self.models.federation.oracle.n_blocks)
+        return PredictedGame(self, round_index)
+
+    def open_round(self, round_index: int) -> Round:
+        """A round with a model of every heard client; the last one is kept, since predicted models take memory."""
+        if self._opened is None or self._opened[0] != round_index:
+            with one_blas_thread(), threads_of(self.models.federation.oracle):
+                self._opened = round_index, self.models.open_round(round_index)
+        return self._opened[1]
+
+    def covariance(self) -> Floats:
+        """(n_heard, n_heard): of the errors that predictions cause in the Shapley values summed over rounds."""
+        return self._covariance
+
+    @cached_property
+    def _covariance(self) -> Floats:
+        with one_blas_thread():
+            return value_covariance(self.models, self.singletons, self.held)
+
+    @cached_property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Clients heard once, and those whose predictions are far less certain than the held-out ones."""
+        found = []
+        n_heard = self.models.participants.sum(axis=0)
+        for client in self.heard.tolist():
+            name = self.clients[client]
+            if n_heard[client] == 1 and self.n_rounds > 1:
+                found.append(heard_once(name))
+            elif self._relative_variances[client] > FAR_OUTSIDE:
+                found.append(Caveat(name, UNLIKE.format(client=name)))
+        return tuple(found)
+
+    @cached_property
+    def _relative_variances(self) -> Floats:
+        """(n_clients,): mean variance of each client's predicted updates, over the mean of the held-out ones."""
+        if len(self.held.points) == 0:
+            return np.zeros(len(self.clients))
+        with one_blas_thread():
+            variances = self.models.variances  # (n_rounds, n_clients)
+        return np.asarray(
+            variances.sum(axis=0) / np.maximum((variances > 0).sum(axis=0), 1) / self.held.variances.mean()
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """How the completion was made, as JSON."""
+        return {
+            "kind": "models",
+            "n_answers": len(self.models.points),
+            "n_held_out": len(self.held.points),
+            "n_evaluations": self.held.n_evaluations,
+            "lone_noise": self.singletons.noise,
+            "everyone_heard": bool(self.models.participants[:, self.heard].all(axis=1).any()),
+            "compared_by": self.models.similarity.compared_by,
+        }
+
+
+class PredictedGame(ModelGame):
+    """The game of one round among all heard clients, on recorded and predicted models."""
+
+    def __init__(self, completion: ModelCompletion, round_index: int) -> None:
+        federation = completion.models.federation
+        self._completion, self._round_index = completion, round_index
+        fields = {
+            "oracle": federation.oracle,
+            "clients": completion.heard,
+            "weights": federation.weights(round_index),
+            "weighting": federation.weighting,
+            "client_names": federation.clients,
+        }
+        for name, value in fields.items():  # the base class is frozen; its round is the property below
+            object.__setattr__(self, name, value)
+
+    @property
+    def round_(self) -> Round:
+        """The round with all predicted models, which are computed when a coalition first needs them."""
+        return self._completion.open_round(self._round_index)
+
+    def utilities(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n_heard)."""
+        models = self._completion.models
+        present = models.participants[self._round_index, self.clients]  # (n_heard,)
+        within = ~coalitions[:, ~present].any(axis=1)  # coalitions of participants
+        alone = ~within & (coalitions.sum(axis=1) == 1) & uses_singletons(self.weighting)
+        found = np.empty((len(coalitions), self.n_blocks))
+        found[within] = models.federation.game(self._round_index).utilities(coalitions[within][:, present])
+        found[alone] = self._alone[np.argmax(coalitions[alone], axis=1)]
+        others = ~within & ~alone
+        if others.any():
+            found[others] = self.model_utilities(coalitions[others])
+        return found
+
+    @cached_property
+    def _alone(self) -> Floats:
+        """(n_heard, n_blocks): predicted utilities of single clients."""
+        with one_blas_thread():
+            return self._completion.singletons.utilities(self.clients, self._round_index)
+
+
+@dataclass(frozen=True)
+class UnansweredGame:
+    """The game of a round that nobody answered: every coalition leaves the global model as it is."""
+
+    clients: Indices  # (n,)
+    n_blocks: int
+
+    def utilities(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_blocks): zeros."""
+        return np.zeros((len(coalitions), self.n_blocks))

@@ -1,0 +1,221 @@
+"""How wrong the predictions are: held-out participants, and the covariance of the values' errors that follows.
+
+Every answer of a round that somebody missed is predicted from all other answers, in closed form. Coalitions of that
+round's participants with the client are measured once more, with the predicted model in place of the recorded one; a
+client alone is predicted by the process of single clients, as an absent one would be. Only one answer is left out at a
+time: with more, the bias changes its sign.
+
+The error of a point at size k, ε_k, is the mean over its coalitions of size k of the measured minus the predicted
+utility, divided by the round's scale g_t. Beyond the K participants of a round no coalition can be measured; one
+member's error then fades with its share: ε_k = ε_K · K/k.
+
+An absent client makes two errors in the total of a coalition, each summed over the rounds:
+
+    alone                     e_i, of its predicted utility
+    with k − 1 others         κ_k f_i, of its predicted model; κ fades with k as the held-out errors do, Σ κ = 1
+
+    Cov e = s_e² Σ_ts g_ti g_sj Cov_singletons((i,t),(j,s))   s_e² = Σ_a g_a² ε_a² / Σ_a g_a² v_a   over held-out points
+    Cov f = s_f² Σ_ts g_ti g_sj Cov_updates((i,t),(j,s))      the same with the error of all sizes from 2 on
+                  + τ² s_f² v̄_f Σ_t g_ti Σ_s g_sj             for duplicates; τ²: excess correlation of left-out errors
+    Cov(e_i, f_j) = c s_e s_f √(v̄_e v̄_f) Σ_t g_ti g_tj        for duplicates; c: their correlation over the points
+
+Points weigh g², since rounds with large utilities decide the sums. Within a round the two errors are correlated (a
+lucky batch helps both). The errors of one client may persist longer than the process expects, above all with
+convolutional models; τ² is by how much. The scales are estimated from n points (as many as weigh equally), so the
+covariance is widened as Student's t with n − 1 degrees of freedom widens a 90 % interval; for clients that train on all
+of their samples, also by `Hyperparameters.error_factor`.
+
+With fixed weights a client alone is a small step from the global model, as in any coalition, and its predicted model is
+used: e is 0, and f counts from size 1 on.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from fedworth.arrays import Floats, Indices, Memberships, stream
+from fedworth.coalitions import coalitions_of, distinct
+from fedworth.completion.by_models.gaussian_process import thinned
+from fedworth.completion.by_models.prediction import PredictedModels, Singletons
+from fedworth.games.game import ModelGame
+from fedworth.ledger.ledger import Round
+from fedworth.names import Weighting
+
+MOST_ENUMERATED = 6
+"""With fewer other participants all coalitions are tested; otherwise a few coalitions of a few sizes."""
+
+N_SIZES, N_OF_A_SIZE = 6, 3
+MOST_POINTS = 600
+
+LEAST_VARIANCE = 0.1
+"""Errors are divided by √ρ, with ρ at least this: a nearly certain prediction says little about the others."""
+
+TAIL = 0.95
+"""The upper end of a 90 % interval."""
+
+FEWEST_DEGREES = 3.0
+"""Degrees of freedom are at least so many."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The errors of left-out answers, by size of the coalition."""
+
+    points: Indices  # (n_points,)
+    variances: Floats  # (n_points,): of the points' left-out updates
+    errors: Floats  # (n_points, n_heard): column k−1 is ε_k
+    has_singletons: bool  # whether utilities of single clients have their own process
+    n_evaluations: int
+
+    @property
+    def size_shares(self) -> Floats:
+        """(2, n_heard): how e and f are spread over coalitions of 1, 2, … clients; each row adds up to 1, or is 0."""
+        first, n = int(self.has_singletons), self.errors.shape[1]
+        shares = np.zeros((2, n))
+        shares[0, :first] = 1.0
+        shares[1, first:] = 1 / max(n - first, 1)
+        if len(self.points):
+            relative = np.maximum(self.variances / self.variances.mean(), LEAST_VARIANCE)  # ρ
+            by_size = np.sqrt((self.errors[:, first:] ** 2 / relative[:, None]).mean(axis=0))
+            shares[1, first:] = by_size / by_size.sum() if by_size.sum() > 0 else shares[1, first:]
+        return shares
+
+
+def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
+    """Predict what was heard, and compare."""
+    federation, process = models.federation, models.process
+    has_singletons = uses_singletons(federation.weighting)
+    points = _points(models)
+    errors, n_evaluations = np.zeros((len(points), len(federation.heard))), 0
+    if len(points) == 0:
+        return HeldOut(points, np.zeros(0), errors, has_singletons, 0)
+    weights, variances = process.leave_out(points)
+    alone = singletons.left_out(points)
+    for t in np.unique(process.rounds[points]).tolist():
+        rows = np.flatnonzero(process.rounds[points] == t)
+        clients = process.clients[points[rows]]
+        tested = [_coalitions(models, t, client) for client in clients.tolist()]
+        coalitions = np.concatenate(tested)  # (n, n_clients)
+        replaced = np.repeat(np.arange(len(rows)), [len(some) for some in tested])  # (n,): whose model is predicted
+        sizes, recorded = coalitions.sum(axis=1), federation.game(t)
+        measured = sizes > int(has_singletons)
+        guesses = alone[rows][replaced]
+        guesses[measured] = _with_predicted(models, t, clients, weights[rows], coalitions[measured], replaced[measured])
+        missed = recorded.utilities(coalitions[:, recorded.clients]).sum(axis=1) - guesses
+        for place, row in enumerate(rows.tolist()):
+            mine = replaced == place
+            errors[row] = _by_size(sizes[mine], missed[mine], errors.shape[1]) / singletons.scale[t]
+        n_evaluations += int(measured.sum())
+    return HeldOut(points, variances, errors, has_singletons, n_evaluations)
+
+
+def uses_singletons(weighting: Weighting) -> bool:
+    """Whether a client alone is predicted by the process of single clients, and not by its predicted model."""
+    return weighting != "fixed"
+
+
+def _points(models: PredictedModels) -> Indices:
+    """The points of rounds that somebody missed, evenly thinned if there are many."""
+    missed = np.asarray(~models.known[:, models.federation.heard].all(axis=1))
+    points = np.flatnonzero(missed[models.process.rounds])
+    return points[thinned(len(points), MOST_POINTS)] if len(points) else points
+
+
+def _coalitions(models: PredictedModels, round_index: int, client: int) -> Memberships:
+    """(n, n_clients): coalitions of a round's participants with this client, and without its duplicates."""
+    present = models.participants[round_index]
+    others = np.flatnonzero(present & ~models.similarity.duplicates[client])
+    if len(others) < MOST_ENUMERATED:
+        rows = coalitions_of(others, len(present))
+    else:
+        rows = _some_coalitions(others, len(present), stream(0, "hold-outs", round_index, client))
+    rows[:, client] = True
+    return rows
+
+
+def _some_coalitions(others: Indices, n_clients: int, rng: np.random.Generator) -> Memberships:
+    """None of these clients, all of them, and a few coalitions of sizes between, which are denser where small."""
+    sizes = np.unique(np.geomspace(1, len(others) + 1, N_SIZES).round().astype(np.int64)) - 1
+    rows = np.zeros((len(sizes), N_OF_A_SIZE, n_clients), dtype=bool)
+    for row, size in zip(rows, sizes.tolist(), strict=True):
+        for draw in row:
+            draw[rng.choice(others, size, replace=False)] = True
+    return distinct(rows.reshape(-1, n_clients))[0]
+
+
+def _with_predicted(
+    models: PredictedModels,
+    round_index: int,
+    clients: Indices,
+    weights: Floats,
+    coalitions: Memberships,
+    which: Indices,
+) -> Floats:
+    """(n,): utilities of coalitions, each with the predicted model of client `clients[which]` for the recorded one.
+
+    Predicted models join the round as clients of their own, after all others; `weights` are left-out ones.
+    """
+    federation = models.federation
+    recorded, own = federation.round(round_index), federation.weights(round_index)
+    n, order = len(own), np.arange(len(coalitions))
+    predicted = dict(enumerate(models.combine(round_index, weights), start=n))
+    round_ = Round(recorded.entry, recorded.global_model, {**recorded.client_models, **predicted}, {})
+    rows = np.zeros((len(coalitions), n + len(clients)), dtype=bool)
+    rows[:, :n] = coalitions
+    rows[order, clients[which]], rows[order, n + which] = False, True
+    both = np.concatenate([own, own[clients]])
+    game = ModelGame(federation.oracle, round_, np.arange(len(both)), both, federation.weighting)
+    return np.asarray(game.utilities(rows).sum(axis=1))
+
+
+def _by_size(sizes: Indices, errors: Floats, n_sizes: int) -> Floats:
+    """(n_sizes,): the mean error at each size; interpolated between measured sizes, fading beyond them."""
+    shown = np.unique(sizes)
+    means = [float(errors[sizes == size].mean()) for size in shown.tolist()]
+    every = np.arange(1, n_sizes + 1)
+    return np.asarray(np.interp(every, shown, means) * np.minimum(1.0, shown[-1] / every))
+
+
+def value_covariance(models: PredictedModels, singletons: Singletons, held: HeldOut) -> Floats:
+    """(n_heard, n_heard): the covariance of the errors of the Shapley values summed over rounds.
+
+    The game κ_|S| Σ_{i∈S} f_i has the Shapley value v_i = f_i/n + Σ_{j≠i} f_j (κ_n − 1/n)/(n − 1); that of e is the
+    same with all of κ at size 1.
+    """
+    n = len(models.federation.heard)
+    if len(held.points) == 0:
+        return np.zeros((n, n))
+    enters = np.empty((n, 2, n))
+    enters[:] = ((held.size_shares[:, -1] - 1 / n) / max(n - 1, 1))[:, None]
+    enters[np.arange(n), :, np.arange(n)] = 1 / n
+    variances, axes = np.linalg.eigh(member_covariance(models, singletons, held))
+    moved = enters.reshape(n, 2 * n) @ (axes * np.sqrt(np.maximum(variances, 0)))  # rounding may leave negative ones
+    return np.asarray(moved @ moved.T)
+
+
+def member_covariance(models: PredictedModels, singletons: Singletons, held: HeldOut) -> Floats:
+    """(2 n_heard, 2 n_heard): the covariance of e, then of f, of the heard clients."""
+    heard, points = models.federation.heard, held.points
+    pairs = np.ix_(heard, heard)
+    scale = np.where(models.known, 0.0, singletons.scale[:, None])  # g, (n_rounds, n_clients)
+    point_scale = singletons.scale[models.process.rounds[points]]
+    weights = point_scale**2 / (point_scale**2).sum()
+    first = int(held.has_singletons)
+    missed = np.stack([held.errors[:, :first].sum(axis=1), held.errors[:, first:].sum(axis=1)])  # ε, (2, n_points)
+    moments = (missed * weights) @ missed.T  # (2, 2)
+    means = np.array([weights @ singletons.process.leave_out(points)[1], weights @ held.variances])  # v̄
+    posteriors = [process.summed_covariance(scale)[pairs] for process in (singletons.process, models.process)]
+    alone, together = (posteriors[k] * moments[k, k] / means[k] for k in range(2))
+    duplicates, scale = models.similarity.duplicates[pairs], scale[:, heard]
+    sums = scale.sum(axis=0)
+    together = together + models.excess_correlation(points) * moments[1, 1] * np.outer(sums, sums) * duplicates
+    across = moments[0, 1] * (scale.T @ scale) * duplicates
+    wider = _widening(weights) * models.hyperparameters.error_factor
+    return np.block([[alone, across], [across, together]]) * wider**2
+
+
+def _widening(weights: Floats) -> float:
+    """How much wider a 90 % interval is if its scale is estimated from points with these weights, which add up to 1."""
+    degrees = max(1 / float((weights**2).sum()) - 1, FEWEST_DEGREES)
+    return float(stdtrit(degrees, TAIL) / ndtri(TAIL))
