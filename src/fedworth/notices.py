@@ -1,8 +1,6 @@
-"""What goes on unasked, told to whoever watches: a first call that compiles is not a program that hangs.
+"""Callbacks for work that nobody asked for, such as compiling, and for warnings that are not about a result."""
 
-What somebody should mend, although the numbers are right, is a warning; where nobody watches, it is logged.
-"""
-
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,14 +12,14 @@ _warned: list[Watcher] = []
 
 
 def tell(what: str) -> None:
-    """Tell all who watch that this goes on, once more."""
+    """Call everyone who listens for progress."""
     for watcher in list(_watchers):
         watcher(what)
 
 
 @contextmanager
 def told(watcher: Watcher) -> Iterator[None]:
-    """Let `watcher` be told, from any thread, as long as the context lasts."""
+    """Call `watcher` on progress, from any thread, while the context lasts."""
     _watchers.append(watcher)
     try:
         yield
@@ -30,14 +28,14 @@ def told(watcher: Watcher) -> Iterator[None]:
 
 
 def caution(what: str) -> None:
-    """Warn all who watch for warnings."""
+    """Call everyone who listens for warnings; log the warning if nobody does."""
     for watcher in list(_warned) or [_log]:
         watcher(what)
 
 
 @contextmanager
 def warned(watcher: Watcher) -> Iterator[None]:
-    """Let `watcher` be warned, from any thread, as long as the context lasts; of one thing once."""
+    """Call `watcher` on warnings, from any thread, while the context lasts; each text is passed on once."""
     once = cache(watcher)
     _warned.append(once)
     try:
@@ -48,6 +46,4 @@ def warned(watcher: Watcher) -> Iterator[None]:
 
 @cache
 def _log(what: str) -> None:
-    import logging
-
     logging.getLogger("fedworth").warning(what)

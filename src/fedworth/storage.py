@@ -1,11 +1,9 @@
-"""All of it on disk, or none of it: how every stage writes and reads its artefacts.
+"""Atomic files: how every stage writes and reads JSON, arrays and bytes.
 
-Bytes go to a partial file, are flushed to the device, and take their name in one step. A killed run leaves a
-`.partial` behind, never half an artefact. A partial file is always a new one: whatever lay at its place (the rest of
-a killed run, a link that somebody put there) is removed, never written through. Files are readable by their owner
-only: local models leak private data. No pickle is written or read. Equal content gives equal bytes.
-
-Only regular files are read: a pipe or a device is refused, not waited for.
+A file is written under a partial name, flushed to the device and then renamed, so a killed run leaves a `.partial`
+file but never half a file. An existing partial file (from a killed run, or a link that somebody put there) is removed
+and never written through. Only the owner can read the files, because client models reveal private data. No pickle is
+written or read. Equal content gives equal bytes. Only regular files are read: a pipe or a device is an error.
 """
 
 import errno
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 from fedworth.errors import ArtefactError
 
 PARTIAL = ".partial"
-MOST_JSON = 2**28  # bytes of a JSON document
+MAX_JSON_BYTES = 2**28
 
 NPY_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -36,15 +34,15 @@ Place = str | os.PathLike[str]
 """A path as users give it."""
 
 Progress = Callable[[str, int, int], None]
-"""Told (what, how many are done, how many in all) as long work goes on."""
+"""Progress callback: (what is being done, number done, number in total)."""
 
 
 def silent(what: str, n_done: int, n_all: int) -> None:
-    """The progress that nobody watches."""
+    """Progress callback that does nothing."""
 
 
 def make_folder(folder: Path) -> None:
-    """A folder that only its owner can enter; it and those made on the way to it survive a power cut."""
+    """Make a folder and its parents, for the owner only, and flush them to the device."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -53,14 +51,14 @@ def make_folder(folder: Path) -> None:
 
 
 def create_file(path: Path) -> int:
-    """The descriptor of a new, empty file that only its owner can read, whatever lay at `path` before."""
+    """Replace whatever is at `path` by a new, empty file for the owner only; returns its descriptor."""
     path.unlink(missing_ok=True)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    """All of `data` at `offset`; the kernel may take it in pieces."""
-    while data:
+    """Write all of `data` at `offset`."""
+    while data:  # the kernel may write less than it was given
         n_written = os.pwrite(descriptor, data, offset)
         if n_written == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -68,7 +66,7 @@ def write_at(descriptor: int, data: memoryview, offset: int) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, whole or not at all."""
+    """Write a file atomically: all of `data`, or the file stays as it was."""
     partial = path.with_name(path.name + PARTIAL)
     descriptor = create_file(partial)
     try:
@@ -85,7 +83,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make a rename or a new file in `folder` survive a power cut."""
+    """Flush a folder, so that renamed and new files in it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -102,25 +100,25 @@ def is_at(path: Path, descriptor: int) -> bool:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """A file opened for reading; what is none (a pipe, a device, a folder) is an OSError, and is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    """Open a regular file for reading; a pipe, a device or a folder is an OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without waiting for a writer of a pipe
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(descriptor, "rb")
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """All of a regular file of at most so many bytes."""
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file of at most `max_bytes`."""
     with open_regular(path) as file:
         n_bytes = os.fstat(file.fileno()).st_size
-        if n_bytes > most:
-            raise OSError(errno.EFBIG, f"{n_bytes:,} bytes long, expected at most {most:,}", str(path))
+        if n_bytes > max_bytes:
+            raise OSError(errno.EFBIG, f"{n_bytes:,} bytes long, expected at most {max_bytes:,}", str(path))
         return file.read()
 
 
 def refuse_existing(path: Path, what: str) -> None:
-    """Nothing is overwritten: whoever wants a new artefact names a new place."""
+    """Refuse to overwrite a file or folder."""
     try:
         found = path.exists() or path.is_symlink()
     except OSError as error:
@@ -130,30 +128,30 @@ def refuse_existing(path: Path, what: str) -> None:
 
 
 def refuse_no_place(path: Path, what: str) -> None:
-    """A new artefact can be written at `path`: said before anything is measured for it, not after."""
+    """Refuse a path where no new file can be written; called before long work, so that its result is not lost."""
     refuse_existing(path, what)
     folder = path.parent
     if not folder.is_dir():
-        raise ArtefactError(f"{path}: {what} cannot be written there, since {folder} is no folder; make it first")
+        raise ArtefactError(f"{path}: {what} cannot be written there, because {folder} is not a folder; make it first")
     if not path.name or not os.access(folder, os.W_OK | os.X_OK):
         raise ArtefactError(f"{path}: {what} cannot be written there; name a file in a folder that you can write")
 
 
 def json_bytes(document: Any) -> bytes:
-    """One way to write a document, so that equal documents are equal bytes."""
+    """A document as JSON; equal documents give equal bytes."""
     text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
-    return (text + "\n").encode(errors="surrogatepass")  # as JSON's reader takes them back
+    return (text + "\n").encode(errors="surrogatepass")  # json.loads reads these back
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON document, whole or not at all."""
+    """Write a JSON document atomically."""
     write_whole(path, json_bytes(document))
 
 
 def read_json(path: Place) -> Any:
-    """The document at `path`, or an error that names it."""
+    """The JSON document at `path`."""
     try:
-        return json.loads(read_bytes(Path(path), MOST_JSON))
+        return json.loads(read_bytes(Path(path), MAX_JSON_BYTES))
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -161,21 +159,21 @@ def read_json(path: Place) -> Any:
 
 
 def write_npz(path: Place, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write named arrays, whole or not at all."""
+    """Write named arrays atomically, without pickle."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_whole(Path(path), buffer.getvalue())
 
 
 def read_npz(path: Place) -> dict[str, NDArray[Any]]:
-    """All arrays of the file at `path`, or an error that names it; its sizes are checked before memory is taken."""
+    """All arrays of an .npz file; their sizes are checked before any memory is allocated."""
     try:
         with open_regular(Path(path)) as stream, zipfile.ZipFile(stream) as archive:
             _check_sizes(archive)
             return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file") from None
-    except Exception as error:  # zipfile and numpy raise a dozen kinds on a hostile archive
+    except Exception as error:  # zipfile and numpy raise many kinds of errors on a damaged file
         raise ArtefactError(f"{path}: not readable as .npz without pickle ({error})") from error
 
 
@@ -187,7 +185,7 @@ def _check_sizes(archive: zipfile.ZipFile) -> None:
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """One array, if its header asks for no more than the member holds."""
+    """One array of an archive; an error if its header announces another size than the archive holds."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         if version not in NPY_HEADERS:
@@ -198,5 +196,5 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         raise ValueError(f"{member.filename!r}: holds {found:,} bytes of numbers, and its header asks for {expected:,}")
     with archive.open(member) as stream:
         array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-        stream.read()  # to the end, where the checksum is compared
+        stream.read()  # zipfile compares the checksum at the end
     return array

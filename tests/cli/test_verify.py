@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedworth.cli.main import main
-from fedworth.ledger.heads import LedgerHead
+from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger

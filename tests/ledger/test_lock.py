@@ -1,4 +1,4 @@
-"""One ledger, one recorder: the second is told who the first is and changes nothing; the dead hold no lock."""
+"""A ledger has one recorder at a time: a second one learns who the first is, and a killed one holds no lock."""
 
 import gc
 import json
@@ -13,7 +13,6 @@ import sys
 import pytest
 
 from fedworth.errors import LedgerError
-from fedworth.ledger import lock as locking
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.lock import LOCK, take_lock
 from fedworth.ledger.writer import Answer, create_ledger, resume_ledger
@@ -121,7 +120,7 @@ def test_a_ledger_that_cannot_be_resumed_is_not_kept_locked(tmp_path):
     write_ledger(tmp_path / "l")
     (tmp_path / "l/manifest.jsonl").write_bytes(b"x\n")
     for _ in range(2):
-        with pytest.raises(LedgerError, match="not readable as JSON"):
+        with pytest.raises(LedgerError, match="its chain does not fit"):
             resume_ledger(tmp_path / "l")
     assert not (tmp_path / "l" / LOCK).exists()
 
@@ -222,7 +221,7 @@ def test_only_the_owner_can_read_who_records(tmp_path):
     lock = take_lock(tmp_path)
     assert stat.S_IMODE((tmp_path / LOCK).stat().st_mode) == 0o600
     lock.release()
-    assert lock not in [held for held in locking._held if held.is_held]
+    assert not lock.is_held
 
 
 def test_an_error_in_naming_a_committed_file_is_said_and_mended_in_the_next_round(tmp_path, monkeypatch, caplog):
@@ -234,7 +233,7 @@ def test_an_error_in_naming_a_committed_file_is_said_and_mended_in_the_next_roun
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", failing)
         one_round(writer)
-    assert "000000.safetensors: committed and whole, but still under its partial name (Input/output" in caplog.text
+    assert "000000.safetensors: committed and complete, but still has its partial name (Input/output" in caplog.text
     assert verify_ledger(tmp_path / "l").unsettled() == ("rounds/000000.safetensors",)
     one_round(writer)
     assert verify_ledger(tmp_path / "l").unsettled() == ()
@@ -250,7 +249,7 @@ def test_a_committed_file_that_vanished_is_an_error_at_once(tmp_path, monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", stolen)
-        with pytest.raises(LedgerError, match="was committed, and is gone"):
+        with pytest.raises(LedgerError, match="was committed and is gone"):
             one_round(writer)
 
 

@@ -1,13 +1,17 @@
-"""What may be averaged: numbers in the range of their dtype and shape, and in proportion to the other clients'."""
+"""Which models and weights can be averaged: tensors in range, in proportion to the others, plausible counts."""
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 
 from fedworth.errors import ModelError
-from fedworth.ledger.ledger import verify_ledger
-from fedworth.ledger.model import beyond_the_others, check_alike, check_finite
+from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.model import check_alike, check_finite, checked_count, out_of_proportion
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.recording.recorder import record_into, with_difference
+from tests.support.ledgers import model
 
 
 def filled(value, dtype, shape=(2, 3)):
@@ -32,13 +36,13 @@ OUT_OF_RANGE = [
 def test_values_out_of_range_for_their_dtype_and_shape_are_refused(value, dtype, shape):
     bad = filled(value, dtype, shape)
     for check in (lambda: check_finite(bad, "here"), lambda: check_alike(bad, filled(0, dtype, shape), "here")):
-        with pytest.raises(ModelError, match=r"here: tensor 'w' has values from .* so that averages are numbers"):
+        with pytest.raises(ModelError, match=r"here: tensor 'w' has values from .* so that averages stay finite"):
             check()
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(300.0, torch.int8), (-1.0, torch.uint8), (2.0**60, torch.int64)])
 def test_values_that_the_global_models_dtype_cannot_hold_are_refused(value, wanted):
-    with pytest.raises(ModelError, match="so that averages are numbers"):
+    with pytest.raises(ModelError, match="so that averages stay finite"):
         check_alike(filled(value, torch.float32), filled(0, wanted), "here")
 
 
@@ -51,11 +55,11 @@ def test_large_values_within_the_range_are_taken(value, dtype):
 
 
 def test_one_client_out_of_all_proportion_is_named_and_many_are_not():
-    assert list(beyond_the_others({"a": 1.0, "b": 1e12, "c": 2.0}, 1.0)) == ["b"]
-    assert list(beyond_the_others({"a": 1e12}, 1.0)) == ["a"]
-    assert beyond_the_others({"a": 1e12, "b": 2e12, "c": 3e12}, 1.0) == {}
-    assert beyond_the_others({"a": 1e12, "b": 1.0}, 1e9) == {}
-    assert beyond_the_others({"a": 1e6, "b": 0.0}, 0.0) == {}
+    assert list(out_of_proportion({"a": 1.0, "b": 1e12, "c": 2.0}, 1.0)) == ["b"]
+    assert list(out_of_proportion({"a": 1e12}, 1.0)) == ["a"]
+    assert out_of_proportion({"a": 1e12, "b": 2e12, "c": 3e12}, 1.0) == {}
+    assert out_of_proportion({"a": 1e12, "b": 1.0}, 1e9) == {}
+    assert out_of_proportion({"a": 1e6, "b": 0.0}, 0.0) == {}
 
 
 def test_a_model_out_of_proportion_is_quarantined_when_the_round_ends_and_the_others_are_kept(tmp_path):
@@ -67,7 +71,7 @@ def test_a_model_out_of_proportion_is_quarantined_when_the_round_ends_and_the_ot
     ledger = verify_ledger(tmp_path / "l")
     entry, round_ = ledger.entries[0], ledger.open_round(0)
     assert (entry.answered, entry.participants, entry.quarantined) == ((0, 2), (0, 2), (1,))
-    assert "no average has room for both" in entry.quarantine_reasons[0]
+    assert "an average would lose them" in entry.quarantine_reasons[0]
     assert {k: float(found["w"][0, 0]) for k, found in round_.client_models.items()} == {0: 1.0, 2: 2.0}
 
 
@@ -143,5 +147,51 @@ def test_a_difference_is_added_only_to_a_tensor_of_its_own_shape():
     "check", [lambda m: check_finite(m, "here"), lambda m: check_alike(m, {"0": torch.ones(2)}, "here")]
 )
 def test_trees_sent_as_bytes_are_refused_with_the_reason(check):
-    with pytest.raises(ModelError, match=r"here: holds bytes, not weights, .* the mean of two trees is no tree"):
+    with pytest.raises(ModelError, match=r"here: holds bytes, not weights, .* trees have no mean"):
         check({"0": torch.arange(200, dtype=torch.uint8)})
+
+
+@pytest.mark.parametrize("count", [1, 5, 10**12, 5.0, np.int64(5), np.uint8(5), np.float32(5), np.float64(5)])
+def test_whole_numbers_of_any_kind_are_counts(count):
+    found = checked_count(count, "samples", "here")
+    assert (found, type(found)) == (int(count), int)
+
+
+IMPLAUSIBLE = [0, -1, 0.5, 1e-18, 1e-300, 2.5, 10**12 + 1, 1e300, 10**400, float("nan"), float("inf"), True, "5", None]
+IMPLAUSIBLE += [np.float64("nan"), np.int64(-3), np.bool_(True), Fraction(1, 2), np.array([5])]
+
+
+@pytest.mark.parametrize("count", IMPLAUSIBLE)
+def test_what_is_no_count_is_refused_with_what_was_found(count):
+    with pytest.raises(ModelError, match=r"here: its number of samples is .*expected"):
+        checked_count(count, "samples", "here")
+
+
+def test_weights_may_be_any_number_in_float64s_reach():
+    assert checked_count(0.25, "weights", "here") == 0.25
+    for weight in (0, 1e-18, 1e18, float("nan")):
+        with pytest.raises(ModelError, match="its number of samples is"):
+            checked_count(weight, "weights", "here")
+    assert checked_count(0, "any", "here") == 0
+
+
+@pytest.mark.parametrize("count", [1e-18, 0.5, 2**60])
+def test_a_client_that_reports_no_count_is_quarantined_alone(tmp_path, count):
+    recorder = record_into(tmp_path / "l")
+    recorder.start_round(model(1), asked=["a", "b"])
+    recorder.client_model("a", model(2), np.int64(7))
+    recorder.client_model("b", model(3), count)
+    recorder.end_round()
+    entry = verify_ledger(tmp_path / "l").entries[0]
+    assert (entry.answered, entry.sample_counts, entry.quarantined) == ((0,), (7,), (1,))
+    assert "expected a whole number from 1 to 10^12" in entry.quarantine_reasons[0]
+
+
+def test_a_server_that_weighs_by_something_else_says_so_once(tmp_path):
+    for is_resumed in (False, True):
+        recorder = record_into(tmp_path / "l", real_weights=not is_resumed, resume=is_resumed)
+        recorder.start_round(model(1), asked=["a"])
+        recorder.client_model("a", model(2), 0.125)
+        recorder.end_round()
+        recorder.release()
+    assert [entry.sample_counts for entry in open_ledger(tmp_path / "l").entries] == [(0.125,), (0.125,)]

@@ -1,7 +1,8 @@
-"""Recording: whole rounds or none, hostile answers quarantined, nothing lost, nothing believed too early."""
+"""Writing a ledger: rounds are committed completely or not at all, and hostile answers are quarantined."""
 
 import errno
 import gc
+import logging
 import os
 import shutil
 import stat
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 
 from fedworth.errors import ArtefactError, LedgerError, ModelError, UsageError
 from fedworth.ledger.ledger import open_ledger, verify_ledger
-from fedworth.ledger.writer import Answer, create_ledger, resume_ledger
+from fedworth.ledger.writer import Answer, create_ledger, exposures, resume_ledger
 from fedworth.recording.recorder import record_into
 from tests.support.ledgers import CLIENTS, Killed, Reaper, content, model, record_rest, write_ledger
 
@@ -320,7 +321,7 @@ def test_strict_recording_refuses_what_a_live_one_quarantines(tmp_path):
         writer.record_round(model(1), {"a": Answer(model(2), 5)}, asked=["b"])
     with pytest.raises(LedgerError, match="not started"):
         writer.end_round()
-    with pytest.raises(LedgerError, match="not all among"):
+    with pytest.raises(LedgerError, match="only clients that answered"):
         writer.record_round(model(1), {"a": Answer(model(2), 5)}, asked=["a", "b"], participants=["b"])
     assert content(tmp_path / "l")["manifest.jsonl"] == b""
 
@@ -346,3 +347,34 @@ def test_a_round_of_models_of_100_MB_takes_little_memory(tmp_path):
     assert (tmp_path / "l/rounds/000000.safetensors").stat().st_size > 670_000_000
     assert n_megabytes < 100
     shutil.rmtree(tmp_path / "l")
+
+
+def test_a_folder_that_everybody_can_write_is_refused(tmp_path):
+    write_ledger(tmp_path / "l", is_closed=False)
+    (tmp_path / "l").chmod(0o777)
+    with pytest.raises(LedgerError, match="everybody can write into this folder; close it with chmod go-w"):
+        resume_ledger(tmp_path / "l")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new").chmod(0o777)
+    with pytest.raises(LedgerError, match="everybody can write"):
+        create_ledger(tmp_path / "new", aggregation="samples")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_group_that_can_write_and_an_open_parent_are_said(tmp_path, caplog):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    write_ledger(tmp_path / "open/l", is_closed=False)
+    assert len(exposures(tmp_path / "open/l")) == 1
+    (tmp_path / "open/l").chmod(0o770)
+    with caplog.at_level(logging.WARNING, logger="fedworth"):
+        resume_ledger(tmp_path / "open/l")
+    assert "others can write into the ledger (mode 770)" in caplog.text
+    assert "everybody can rename or replace the ledger" in caplog.text
+
+
+def test_a_parent_like_tmp_is_no_exposure(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    write_ledger(tmp_path / "open/l")
+    assert exposures(tmp_path / "open/l") == ()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedworth.errors import LedgerError
-from fedworth.ledger import lock, model_file, repair
+from fedworth.ledger import lock, model_file, writer
 from fedworth.oracle import cache
 from fedworth.oracle.batches import Witness
 from fedworth.oracle.fast import FastOracle
@@ -65,7 +65,7 @@ def test_a_power_cut_leaves_the_old_artefact_or_the_new_one(tmp_path):
     [
         (model_file, "flush_folder", lambda _: None),
         (model_file, "os", Unflushed()),
-        (repair, "os", Unflushed()),
+        (writer, "os", Unflushed()),
     ],
     ids=["a folder not flushed", "a round not flushed", "a line not flushed"],
 )

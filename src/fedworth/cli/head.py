@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from fedworth.errors import LedgerError, UsageError
 
 if TYPE_CHECKING:
-    from fedworth.ledger.heads import LedgerHead
     from fedworth.ledger.ledger import Ledger
+    from fedworth.ledger.manifest import LedgerHead
 
 
 def add_head_options(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +34,11 @@ def check_options(args: argparse.Namespace) -> None:
 
 def check_head(args: argparse.Namespace, ledger: "Ledger") -> list[str]:
     """Hold the ledger against the heads that were given, sign its own if asked; what was found, in sentences."""
-    from fedworth.ledger.heads import LedgerHead, head_of, passed_through
+    from fedworth.ledger.manifest import LedgerHead, find_head, parse_head
 
     said = []
     if args.head is not None:
-        said.append(_passed(passed_through(ledger.folder, head_of(args.head)), ledger, "the head given"))
+        said.append(_passed(find_head(ledger.folder, parse_head(args.head)), ledger, "the head given"))
     if args.sign is not None:
         from fedworth.ledger.signature import sign_head
 
@@ -48,7 +48,7 @@ def check_head(args: argparse.Namespace, ledger: "Ledger") -> list[str]:
         from fedworth.ledger.signature import signed_head
 
         head = signed_head(args.signature, args.public_key)
-        passed = passed_through(ledger.folder, head.chain)
+        passed = find_head(ledger.folder, head.chain)
         if passed.n_rounds != head.n_rounds:
             found = f"{args.signature}: signed as the head of {head.n_rounds} rounds"
             raise LedgerError(f"{found}, and it is that of {passed.n_rounds}; ask who signed it")

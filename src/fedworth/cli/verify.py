@@ -94,7 +94,7 @@ def _show(
 
 def _warnings(ledger: "Ledger", checked: "Checked") -> tuple[str, ...]:
     """What a keeper of the ledger must know: of its folder, its files, its rounds and its server."""
-    from fedworth.ledger.exposure import exposures
+    from fedworth.ledger.writer import exposures
 
     unsettled = [f"{file} is whole, but still has its partial name" for file in ledger.unsettled()]
     return (*exposures(ledger.folder), *unsettled, *ledger.warnings(), *checked.notes())

@@ -1,1 +1,1 @@
-"""What a federation leaves on disk: its rounds, whole, chained and checked."""
+"""The ledger: the record that a federation leaves on disk."""

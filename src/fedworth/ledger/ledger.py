@@ -1,22 +1,22 @@
-"""The ledger: what a federation leaves on disk, one folder, read back a round at a time.
+"""Reading a ledger: the folder that holds everything a federation trained.
 
     federation.json               clients, aggregation, how the model and the task are made
-    manifest.jsonl                one line a round, appended; each line's chain covers all before it
+    manifest.jsonl                one line a round; the chain in each line covers all lines before it
     rounds/000000.safetensors     global/<tensor>, client/<index>/<tensor>: what the server held
-    apart/000000.safetensors      apart/<index>/<tensor>: models of clients that did not take part, for the truth only
+    apart/000000.safetensors      apart/<index>/<tensor>: models of absent clients, for the ground truth only
     final.safetensors             global/<tensor>: the model after the last round
 
-A round's file is written under a partial name, its line commits it, and only then does it take its name. So a file
-with its name and no line means that the manifest was cut; a partial file with no line, that a recorder is writing, or
-was killed. The manifest holds the files' sha256, and a file is hashed before anything in it is believed.
-Tensors are memory-mapped: what is not looked at is not loaded.
+A round's file is written under a partial name, its line commits it, and then it gets its final name. So a final name
+without a line means that lines were cut off the manifest, and a partial name without a line means that a recorder is
+writing, or was killed. The manifest holds the sha256 of each file, and a file is hashed before it is used. Tensors are
+memory-mapped, so only what is used is loaded.
 """
 
-import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from fedworth.ledger.manifest import (
     HEADER,
     MANIFEST,
     ClosedLine,
-    Line,
     MissingRound,
     RoundEntry,
     check_names,
@@ -34,9 +33,7 @@ from fedworth.ledger.manifest import (
     read_lines,
 )
 from fedworth.ledger.model import Model, check_alike, check_finite
-from fedworth.ledger.model_file import read_models
-from fedworth.ledger.remarks import gaps, unanswered
-from fedworth.ledger.round import Round, read_file, read_round
+from fedworth.ledger.model_file import Owner, read_models
 from fedworth.names import Aggregation, Weighting
 from fedworth.storage import PARTIAL, Place
 
@@ -52,13 +49,26 @@ __all__ = [
     "check_alike",
     "check_finite",
     "open_ledger",
+    "read_round",
     "verify_ledger",
 ]
+
+MAX_LISTED_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Round:
+    """The models of one round, memory-mapped: the global model before it, and each client's model after it."""
+
+    entry: RoundEntry
+    global_model: Model
+    client_models: Mapping[int, Model]
+    apart_models: Mapping[int, Model]
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """A recorded federation, its manifest checked; rounds are opened one at a time.
+    """A recorded federation whose manifest has been checked; rounds are opened one at a time.
 
     Example:
         ledger = fedworth.open_ledger("my.ledger")
@@ -73,8 +83,8 @@ class Ledger:
     missing: tuple[MissingRound, ...]
     closing: ClosedLine | None
     chain: str
-    next_number: int = 0  # the federation's own for the round after the last
-    left_out: tuple[str, ...] = ()  # clients whose models count for nothing, as asked
+    next_number: int = 0  # the federation's own number of the next round
+    left_out: tuple[str, ...] = ()  # clients that the user excluded
 
     @property
     def n_rounds(self) -> int:
@@ -86,25 +96,28 @@ class Ledger:
 
     @property
     def default_weighting(self) -> Weighting:
-        """How coalitions are averaged unless asked otherwise: as in the paper if simulated, else as the server did."""
+        """How coalitions are averaged by default: as in the paper if simulated, otherwise as the server did."""
         return "uniform" if self.simulation is not None else self.aggregation
 
     @property
     def simulation(self) -> Mapping[str, Any] | None:
-        """The settings of a federation that was simulated, None of any other."""
+        """The settings of a simulated federation, None for any other."""
         if "simulation" in self.settings or "test_sha256" not in self.settings:
             return self.settings.get("simulation")
-        return {key: value for key, value in self.settings.items() if key != "test_sha256"}  # as first written
+        # Ledgers of the first format have the simulation's settings at the top.
+        return {key: value for key, value in self.settings.items() if key != "test_sha256"}
 
     @property
     def files(self) -> set[str]:
-        """Every file of models that the manifest lists."""
+        """Every model file that the manifest lists."""
         apart = {entry.apart_file for entry in self.entries if entry.apart_file is not None}
         return {entry.file for entry in self.entries} | apart | ({self.closing.file} if self.closing else set())
 
     def without(self, names: Iterable[str]) -> "Ledger":
-        """The same federation as if these clients had never answered; they have no value, and the others are valued
-        among themselves. Who is not known is an error, unless rounds are still to come."""
+        """The same federation as if these clients had never answered; the others are valued among themselves.
+
+        An unknown client is an error if the ledger is closed; otherwise it may still join.
+        """
         left_out = tuple(dict.fromkeys([*self.left_out, *names]))
         unknown = [name for name in left_out if name not in self.clients]
         if unknown and self.is_closed:
@@ -112,19 +125,21 @@ class Ledger:
         return replace(self, left_out=left_out)
 
     def participants(self, round_index: int) -> tuple[int, ...]:
-        """Whose models were aggregated in a round, but for the clients that are left out."""
+        """The clients whose models were averaged in a round, without those that are left out."""
         everyone = self.entries[round_index].participants
         return tuple(k for k in everyone if self.clients[k] not in self.left_out) if self.left_out else everyone
 
     def sample_counts(self, round_index: int | None = None) -> dict[int, float]:
-        """Each client's number of samples as last reported, or as reported in this round where it was heard."""
+        """Each client's number of samples as last reported, or as reported in this round if it was heard in it."""
         if round_index is None:
             return dict(self._last_counts)
-        return {**self._last_counts, **_counts(self.entries[round_index])}
+        entry = self.entries[round_index]
+        apart = dict(zip(entry.apart, entry.apart_sample_counts, strict=True))
+        return {**self._last_counts, **apart, **dict(zip(entry.answered, entry.sample_counts, strict=True))}
 
     @cached_property
     def _last_counts(self) -> dict[int, float]:
-        """What each client last reported; what was kept apart counts only for who never answered."""
+        """The last report of each client; counts of models kept apart are used only for clients never heard."""
         counts: dict[int, float] = {}
         for entry in self.entries:
             counts.update(zip(entry.apart, entry.apart_sample_counts, strict=True))
@@ -133,13 +148,13 @@ class Ledger:
         return counts
 
     def open_round(self, round_index: int, *, with_apart: bool = False) -> Round:
-        """The models of one round; every byte of its file is checked first."""
+        """The models of one round; its files are hashed first."""
         return read_round(self.folder, self.entries[round_index], self.clients, with_apart=with_apart)
 
     def check_round(self, round_index: int) -> None:
-        """Hash a round's file without opening it: for whoever knows already what is in it."""
+        """Hash a round's file, without checking the models in it."""
         entry = self.entries[round_index]
-        read_file(self.folder, entry.file, entry.sha256, round_index)
+        _read_file(self.folder, entry.file, entry.sha256, round_index)
 
     def rounds(self, *, with_apart: bool = False) -> Iterator[Round]:
         """The rounds in order, one in memory at a time."""
@@ -147,7 +162,7 @@ class Ledger:
             yield self.open_round(entry.round_index, with_apart=with_apart)
 
     def final_model(self) -> Model:
-        """The global model after the last round, of a ledger that was closed."""
+        """The global model after the last round of a closed ledger."""
         if self.closing is None:
             raise LedgerError(f"{self.folder}: the federation is not closed, so it has no final model yet")
         models = read_models(self.folder / FINAL, self.closing.sha256)
@@ -156,26 +171,44 @@ class Ledger:
         return models["global", -1]
 
     def unsettled(self) -> tuple[str, ...]:
-        """Committed files that still have their partial names; a recorder names them when it goes on."""
+        """Committed files that still have their partial names; a recorder renames them when it resumes."""
         return tuple(sorted(file for file in self.files if not (self.folder / file).exists()))
 
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of any value from this ledger must know: what is missing, quarantined or unidentified."""
-        told = [f"client {name!r} was left out, as asked: the others are valued without it" for name in self.left_out]
-        told += [
+        """What a reader of any value from this ledger must know: rounds and answers that do not count."""
+        texts = [f"client {name!r} was left out, as asked: the others are valued without it" for name in self.left_out]
+        texts += [
             f"round {gone.number} is missing ({gone.reason}); it adds nothing to any value" for gone in self.missing
         ]
-        numbers = [entry.number for entry in self.entries if not self.participants(entry.round_index)]
-        told += [*gaps(self.entries, self.missing), *unanswered(numbers, is_reduced=bool(self.left_out))]
+        texts += [*self._gaps(), *self._unanswered()]
         for entry in self.entries:
             for client, reason in zip(entry.quarantined, entry.quarantine_reasons, strict=True):
-                told.append(f"round {entry.number}: the answer of {self.clients[client]!r} was quarantined ({reason})")
-            told += [f"round {entry.number}: {note}" for note in entry.notes]
-        return tuple(told)
+                texts.append(f"round {entry.number}: the answer of {self.clients[client]!r} was quarantined ({reason})")
+            texts += [f"round {entry.number}: {note}" for note in entry.notes]
+        return tuple(texts)
+
+    def _gaps(self) -> Iterator[str]:
+        """Rounds that were neither recorded nor reported missing, as a killed recorder leaves them."""
+        seen = sorted({entry.number for entry in self.entries} | {gone.number for gone in self.missing})
+        for before, after in pairwise(seen):
+            if after - before > 1:
+                first, last = before + 1, after - 1
+                rounds = f"round {first} is" if first == last else f"rounds {first} to {last} are"
+                yield f"{rounds} missing (the recorder was stopped); nothing of it is in any value"
+
+    def _unanswered(self) -> Iterator[str]:
+        """Rounds without participants, in one sentence."""
+        numbers = [str(entry.number) for entry in self.entries if not self.participants(entry.round_index)]
+        nobody = "nobody else" if self.left_out else "nobody"
+        if len(numbers) == 1:
+            yield f"{nobody} answered in round {numbers[0]}; it adds nothing to any value"
+        elif numbers:
+            shown = ", ".join(numbers[:MAX_LISTED_ROUNDS] + (["…"] if len(numbers) > MAX_LISTED_ROUNDS else []))
+            yield f"{nobody} answered in {len(numbers)} rounds ({shown}); they add nothing to any value"
 
 
 def open_ledger(folder: Place) -> Ledger:
-    """Read a ledger, its manifest checked link by link.
+    """Read a ledger and check its manifest.
 
     Args:
         folder: The ledger's folder.
@@ -207,13 +240,44 @@ def verify_ledger(folder: Place) -> Ledger:
     return ledger
 
 
+def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str], *, with_apart: bool) -> Round:
+    """The checked models of one round, with those kept apart if asked for."""
+    where = f"round {entry.round_index}, {folder / entry.file}"
+    models = _read_file(folder, entry.file, entry.sha256, entry.round_index)
+    global_model = models.pop(("global", -1), None)
+    if global_model is None:
+        raise LedgerError(f"{where}: has no global model")
+    apart = {}
+    if with_apart and entry.apart_file is not None and entry.apart_sha256 is not None:
+        apart = _read_file(folder, entry.apart_file, entry.apart_sha256, entry.round_index)
+    expected = {("client", k) for k in entry.answered}
+    if set(models) != expected or (with_apart and set(apart) != {("apart", k) for k in entry.apart}):
+        raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted(expected)}")
+    check_finite(global_model, f"{where}, global model")
+    for (_, index), model in sorted({**models, **apart}.items()):
+        check_alike(model, global_model, f"{where}, client {clients[index]!r}")
+    return Round(
+        entry,
+        global_model,
+        {index: model for (_, index), model in sorted(models.items())},
+        {index: model for (_, index), model in sorted(apart.items())},
+    )
+
+
+def _read_file(folder: Path, file: str, sha256: str, round_index: int) -> dict[Owner, Model]:
+    try:
+        return read_models(folder / file, sha256)
+    except LedgerError as error:
+        raise LedgerError(f"round {round_index}: {error}") from None
+
+
 def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
-    files = _files(folder)  # listed before the manifest is read: what has its name by now has its line by then
+    # Files are listed before the manifest is read: a file that has its final name now has its line by then.
+    files = _list_files(folder)
     header, chain = read_header(folder)
-    manifest = str(folder / MANIFEST)
     clients, known = list(header["clients"]), set(header["clients"])
     entries, missing, closing, next_number = list[RoundEntry](), list[MissingRound](), None, 0
-    for line, following in _read_in_one_go(folder, chain):
+    for line, following in read_lines(folder, chain):
         chain = following
         if isinstance(line, ClosedLine):
             closing = line
@@ -222,49 +286,40 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
         if isinstance(line, MissingRound):
             missing.append(line)
             continue
-        _join(line, clients, known, manifest)
+        _add_joined(line, clients, known, f"{folder / MANIFEST}, round {line.round_index}")
         entries.append(line)
         if with_files:
             read_round(folder, line, clients, with_apart=True)
-    said = (header["aggregation"], header["settings"])
-    ledger = Ledger(folder, tuple(clients), *said, tuple(entries), tuple(missing), closing, chain, next_number)
+    ledger = Ledger(
+        folder=folder,
+        clients=tuple(clients),
+        aggregation=header["aggregation"],
+        settings=header["settings"],
+        entries=tuple(entries),
+        missing=tuple(missing),
+        closing=closing,
+        chain=chain,
+        next_number=next_number,
+    )
     _refuse_unlisted(ledger, files)
     return ledger
 
 
-def _read_in_one_go(folder: Path, chain: str) -> list[tuple[Line, str]]:
-    """All lines, read with the garbage collector off: its search for cycles took a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return list(read_lines(folder, chain))
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _join(entry: RoundEntry, clients: list[str], known: set[str], manifest: str) -> None:
-    """Take the new clients of a round into the list, and refuse positions beyond it."""
+def _add_joined(entry: RoundEntry, clients: list[str], known: set[str], where: str) -> None:
+    """Add a round's new clients to the list, and refuse positions beyond its end."""
     if entry.joined:
-        where = f"{manifest}, round {entry.round_index}"
         check_names([*entry.joined], where)
         if not known.isdisjoint(entry.joined):
             raise LedgerError(f"{where}: client names are not all different")
         clients += entry.joined
         known.update(entry.joined)
-    furthest = max(max(entry.asked, default=-1), max(entry.apart, default=-1))
-    if furthest >= len(clients):
-        found = f"speaks of client {furthest}, but there are only {len(clients)}"
-        raise LedgerError(f"{manifest}, round {entry.round_index}: {found}")
+    last = max(max(entry.asked, default=-1), max(entry.apart, default=-1))
+    if last >= len(clients):
+        raise LedgerError(f"{where}: names client {last}, but there are only {len(clients)}")
 
 
-def _counts(entry: RoundEntry) -> dict[int, float]:
-    apart = zip(entry.apart, entry.apart_sample_counts, strict=True)
-    return {**dict(apart), **dict(zip(entry.answered, entry.sample_counts, strict=True))}
-
-
-def _files(folder: Path) -> set[str]:
-    """All files where models are kept, by their place in the ledger."""
+def _list_files(folder: Path) -> set[str]:
+    """All files in the places of models, relative to the ledger."""
     found = {name for name in _names_in(folder) if name.startswith(FINAL)}
     return found.union(f"{place}/{name}" for place in ("rounds", "apart") for name in _names_in(folder / place))
 
@@ -279,12 +334,13 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _refuse_unlisted(ledger: Ledger, files: set[str]) -> None:
+    """Refuse model files without a line, except those that a recorder may be writing now."""
     stem = f"{ledger.n_rounds:06d}.safetensors"
-    coming = {f"rounds/{stem}{PARTIAL}", f"apart/{stem}{PARTIAL}", f"{FINAL}{PARTIAL}"}
+    being_written = {f"rounds/{stem}{PARTIAL}", f"apart/{stem}{PARTIAL}", f"{FINAL}{PARTIAL}"}
     listed = ledger.files
-    unlisted = sorted(file for file in files - listed - coming if file.removesuffix(PARTIAL) not in listed)
+    unlisted = sorted(file for file in files - listed - being_written if file.removesuffix(PARTIAL) not in listed)
     if unlisted:
         raise LedgerError(
-            f"{ledger.folder}: after {ledger.n_rounds} good rounds the manifest ends, yet there is {unlisted[0]}; "
+            f"{ledger.folder}: the manifest ends after {ledger.n_rounds} good rounds, but there is {unlisted[0]}; "
             "lines were cut off, or the file was put there; restore the ledger from a copy"
         )

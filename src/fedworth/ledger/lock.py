@@ -1,13 +1,13 @@
-"""One ledger, one recorder: an exclusive lock that a writer holds for its whole life.
+"""The lock of a ledger: only one recorder may write it at a time.
 
     recorder.lock     {"pid": 4711, "host": "server", "since": "2026-11-16T19:20:43+00:00"}
 
-The lock is the kernel's (`flock`) on that file, so it ends with the process that holds it, however that ends. The
-text in the file says who holds it, for the error of whoever comes second. A file whose lock is free belongs to a
-process that was killed: it is taken over, and the log says so. Letting go removes the file.
+The lock is the kernel's `flock` on this file, so it ends with the process that holds it. The text tells a second
+recorder who the first is. A file that is left without a lock belongs to a process that was killed: the next recorder
+takes it over and logs that. A forked child neither keeps its parent's lock nor can it write. Readers need no lock.
 
-A forked child does not keep its parent's lock, nor can it write. Readers need no lock. On a network file system the
-lock reaches as far as the mount's does: before each commit the writer looks whether the file is still its own.
+On a network file system the lock reaches as far as the mount supports it; before each commit the writer checks that
+the file is still its own.
 """
 
 import contextlib
@@ -28,70 +28,83 @@ from fedworth.errors import LedgerError
 from fedworth.storage import is_at
 
 LOCK = "recorder.lock"
-MOST_TEXT = 4096
+MAX_TEXT_BYTES = 4096
 
 log = logging.getLogger("fedworth")
 
 
 @dataclass(eq=False)
 class LedgerLock:
-    """The right to write one ledger; it ends with `release`, with the object, or with the process."""
+    """The right to write one ledger; it ends with `release`, with the object or with the process."""
 
     path: Path
     descriptor: int
-    pid: int = field(default_factory=os.getpid)
-    _ending: "weakref.finalize[Any, Any]" = field(init=False)
+    _finalizer: "weakref.finalize[Any, Any]" = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ending = weakref.finalize(self, _let_go, self.path, self.descriptor)
-        _held.add(self)
+        self._finalizer = weakref.finalize(self, _unlock, self.path, self.descriptor)
+        _locks.add(self)
 
     @property
     def is_held(self) -> bool:
-        """Whether this process may still write: it has not let go, and nobody has put another lock in the place."""
-        return self._ending.alive and is_at(self.path, self.descriptor)
+        """Whether this process may still write: the lock was not released, and nobody replaced the file."""
+        return self._finalizer.alive and is_at(self.path, self.descriptor)
 
     def release(self) -> None:
-        """Let go, and remove the file; a second time does nothing."""
-        self._ending()
+        """Unlock and remove the file; a second call does nothing."""
+        self._finalizer()
 
     def forget(self) -> None:
-        """In a forked child: close the copy of the descriptor, so that the lock ends with the parent."""
-        self._ending.detach()
-        os.close(self.descriptor)
+        """Close a forked child's copy of the descriptor, so that the lock ends with the parent."""
+        if self._finalizer.detach() is not None:
+            os.close(self.descriptor)
 
 
-_held: "weakref.WeakSet[LedgerLock]" = weakref.WeakSet()
+_locks: "weakref.WeakSet[LedgerLock]" = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    for lock in list(_held):
-        if lock._ending.alive:
-            lock.forget()
+    for lock in list(_locks):
+        lock.forget()
 
 
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def take_lock(folder: Path) -> LedgerLock:
-    """The lock of the ledger at `folder`, or an error that names who has it; then nothing was changed."""
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[LedgerLock]:
+    """Lock a ledger; the lock stays after the context unless an error ends it."""
+    lock = take_lock(folder)
     try:
-        descriptor = _open_locked(folder / LOCK)
-        lock = LedgerLock(folder / LOCK, descriptor)
-        _say_who(folder, descriptor)
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
+
+
+def take_lock(folder: Path) -> LedgerLock:
+    """Lock the ledger at `folder`; if another recorder has it, the error names that one and nothing is changed."""
+    path = folder / LOCK
+    try:
+        descriptor = _open_locked(path)
+        lock = LedgerLock(path, descriptor)
+        before = os.pread(descriptor, MAX_TEXT_BYTES, 0)
+        if before:
+            log.warning("fedworth: %s: taken over from %s, which ended without closing it", folder, _describe(before))
+        since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n"
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
     except BlockingIOError:
-        raise LedgerError(f"{folder}: {_holder(folder / LOCK)}") from None
+        raise LedgerError(f"{folder}: {_holder(path)}") from None
     except OSError as error:
-        found = f"{folder / LOCK}: the ledger cannot be locked ({error.strerror or error})"
+        found = f"{path}: the ledger cannot be locked ({error.strerror or error})"
         raise LedgerError(f"{found}; record where you can write, on a file system that has locks") from error
     return lock
 
 
 def recorder_gone(folder: Path) -> str | None:
-    """Why nobody is writing this ledger any more, in words; None while its recorder lives.
-
-    The lock is looked at only where its holder is not known to live: a recorder that starts must find it free.
-    """
+    """Why nobody is writing this ledger any more; None while its recorder lives."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -99,14 +112,15 @@ def recorder_gone(folder: Path) -> str | None:
     except OSError:
         return None
     try:
-        text = os.pread(descriptor, MOST_TEXT, 0)
-        found = _document(text)
-        if found.get("host") == socket.gethostname() and _is_alive(found.get("pid")):
+        text = os.pread(descriptor, MAX_TEXT_BYTES, 0)
+        holder = _parse(text)
+        # The lock is tried only if the process is not known to live: a recorder that starts must find it free.
+        if holder.get("host") == socket.gethostname() and _is_alive(holder.get("pid")):
             return None
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return f"its recorder, {_described(text)}, has ended"
+        return f"its recorder, {_describe(text)}, has ended"
     except OSError:
-        return None  # somebody holds it
+        return None  # somebody holds the lock
     finally:
         os.close(descriptor)
 
@@ -117,23 +131,12 @@ def _is_alive(pid: Any) -> bool:
     except (ProcessLookupError, TypeError, ValueError, OverflowError):
         return False
     except OSError:
-        return True  # it is somebody else's
+        return True  # another user's process
     return True
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[LedgerLock]:
-    """The ledger's lock, to be kept by the writer that is made meanwhile; if none is made, it is let go."""
-    lock = take_lock(folder)
-    try:
-        yield lock
-    except BaseException:
-        lock.release()
-        raise
-
-
 def _open_locked(path: Path) -> int:
-    """The descriptor of the lock file, locked; opened anew if its last holder has just removed it."""
+    """The descriptor of the locked file; it is opened again if its last holder has just removed it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
@@ -148,37 +151,26 @@ def _open_locked(path: Path) -> int:
         os.close(descriptor)
 
 
-def _say_who(folder: Path, descriptor: int) -> None:
-    """Write into the file who holds the lock now; what stands there already was left by a process that is gone."""
-    before = os.pread(descriptor, MOST_TEXT, 0)
-    if before:
-        log.warning("fedworth: %s: taken over from %s, which ended without closing it", folder, _described(before))
-    since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n"
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(), 0)
-
-
 def _holder(path: Path) -> str:
-    """Who holds the lock, and what to do, in words."""
+    """Who holds the lock, and what to do."""
     text = b""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        text = file.read(MOST_TEXT)
-    remedy = "stop that one first, or name another folder"
-    if _document(text).get("pid") == os.getpid():
-        remedy = "that is this very process: call release() on the recorder it has, or go on with that one"
-    return f"is being recorded by {_described(text)}; one ledger, one recorder: {remedy}"
+        text = file.read(MAX_TEXT_BYTES)
+    remedy = "stop that one first, or choose another folder"
+    if _parse(text).get("pid") == os.getpid():
+        remedy = "that is this very process: call release() on its recorder, or go on with that one"
+    return f"is being recorded by {_describe(text)}; a ledger has one recorder at a time: {remedy}"
 
 
-def _described(text: bytes) -> str:
-    found = _document(text)
-    if not found:
+def _describe(text: bytes) -> str:
+    holder = _parse(text)
+    if not holder:
         return "another process"
-    words = f"process {found.get('pid')} on {found.get('host')} since {found.get('since')}"
+    words = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
     return "".join(character for character in words if character.isprintable())[:200]
 
 
-def _document(text: bytes) -> dict[str, Any]:
+def _parse(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -186,8 +178,8 @@ def _document(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _let_go(path: Path, descriptor: int) -> None:
-    """Remove the file while it is still locked, so that nobody takes a file that is about to go."""
+def _unlock(path: Path, descriptor: int) -> None:
+    """Remove the file while it is still locked, so that nobody locks a file that is about to go."""
     try:
         with contextlib.suppress(OSError):
             if is_at(path, descriptor):

@@ -1,82 +1,109 @@
-"""What a model must be before it is recorded or averaged: the right tensors, and numbers that stay numbers.
+"""Checks of a model before it is recorded or averaged: its tensors, its values and its weight.
 
-In: a model as a client sent it, and the global model it started from. Out: the largest value in it, or an error.
+A coalition's model is a weighted mean of its members' models, summed in float64 and cast to the dtypes of the global
+model. So every value must be finite and within the range of its own dtype and of the global tensor's dtype:
 
-A coalition's model is a mean of its members' models, summed in float64 and cast to the global model's dtypes. So every
-value must be finite, and in the range of its own dtype and of the global tensor's:
+    floats      at most sqrt(largest float32 / n_in), where n_in values are summed to one output, so that their
+                products and sums stay finite; and at most a quarter of the dtype's largest number
+    integers    at most 2^53, up to which float64 holds every integer
 
-    floats      at most √(largest float32 / n_in), n_in numbers being summed to one output: their products, summed, are
-                still numbers; and at most a quarter of the largest number of the dtype
-    integers    at most 2^53 in size, up to which float64 has every integer
+Honest training stays far below both. A client's values are also compared with the other clients': values 2^24 times
+larger leave nothing of the others in an average of float32. Dtypes may differ from the global model's (servers turn
+integer buffers into floats when they average), as long as they are real numbers.
 
-and no honest training comes near either. One client is also held against the others: values more than 2^24 times as
-large as the global model's and as the middle client's leave nothing of the others in an average of float32.
-Dtypes may differ from the global model's (servers turn integer buffers into floats when they average), as long as they
-are real numbers.
+The weight of a client in an average is one of
+
+    samples     a whole number from 1 to 10^12, as the clients of a live federation report it
+    weights     a number from 2^-53 to 2^53, if the server weights by something else (`real_weights=True`)
+    any         a number from 0 to 2^53, for simulations and for programs that handle their own errors
 """
 
 import math
+import numbers
 import statistics
 from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 
 from fedworth.errors import ModelError
 
 Model = dict[str, torch.Tensor]
+WeightKind = Literal["samples", "weights", "any"]
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
-UNSHARED = 16_384
+LARGEST_FLOAT32 = torch.finfo(torch.float32).max
+LARGEST_EXACT_INTEGER = 2.0**53
+DYNAMIC_RANGE = 2.0**24  # of float32's mantissa
 
-LARGEST = torch.finfo(torch.float32).max
-WHOLE = 2.0**53
-BEYOND = 2.0**24
+WEIGHT_RANGES: dict[WeightKind, tuple[float, float]] = {
+    "samples": (1, 10**12),
+    "weights": (2.0**-53, 2.0**53),
+    "any": (0, 2.0**53),
+}
+
+SINGLE_THREAD_SIZE = 16_384  # torch works on tensors up to this size without its thread pool
 
 
 def check_alike(model: Model, like: Model, where: str) -> float:
-    """Refuse a model whose tensors are not those of `like`, or whose values cannot be averaged with it; return its
-    largest value."""
+    """Refuse a model that cannot be averaged with the global model `like`; returns its largest absolute value."""
     _refuse_bytes(model, where)
     if set(model) != set(like):
         odd = sorted(set(model) ^ set(like), key=str)
         shown = ", ".join(repr(name)[:80] for name in odd[:5]) + (", …" if len(odd) > 5 else "")
         raise ModelError(f"{where}: {len(odd)} tensors are missing or extra ({shown}); expected the global model's")
-    return max(_check_one(tensor, like[name], f"{where}: tensor {name!r}") for name, tensor in model.items())
+    return max(_check_tensor(tensor, like[name], f"{where}: tensor {name!r}") for name, tensor in model.items())
 
 
 def check_finite(model: Model, where: str) -> float:
-    """Refuse a model that is empty, not of real numbers, or with a NaN, an infinity or an absurd number in it; return
-    its largest value."""
+    """Refuse a model that is empty or has values that cannot be averaged; returns its largest absolute value."""
     if not model:
-        raise ModelError(f"{where}: no tensors in it")
+        raise ModelError(f"{where}: has no tensors")
     _refuse_bytes(model, where)
-    return max(_check_one(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())
+    return max(_check_tensor(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())
 
 
-def _refuse_bytes(model: Model, where: str) -> None:
-    """Refuse what is no numbers but a file: XGBoost's strategies send a booster as one row of bytes."""
-    if model and all(tensor.dtype == torch.uint8 and tensor.ndim == 1 for tensor in model.values()):
-        raise ModelError(
-            f"{where}: holds bytes, not weights, as federations of trees (XGBoost) send; a coalition's model is the "
-            "mean of its members' models, and the mean of two trees is no tree, so they cannot be valued"
-        )
-
-
-def beyond_the_others(largest: Mapping[str, float], of_global: float) -> dict[str, str]:
-    """Which models have values out of all proportion to the global model's and the other clients', and why."""
+def out_of_proportion(largest: Mapping[str, float], largest_global: float) -> dict[str, str]:
+    """The clients whose values would drown the global model and the other clients in an average, and why."""
     found = {}
     for name, size in largest.items():
-        if size > BEYOND * max(1.0, of_global):
-            others = statistics.median_low([of for other, of in largest.items() if other != name] or [of_global])
-            if size > BEYOND * others:
-                known = f"up to {of_global:.3g} in the global model and {others:.3g} in the middle one of the others"
-                found[name] = f"has values up to {size:.3g} in size, and they are {known}: no average has room for both"
+        if size > DYNAMIC_RANGE * max(1.0, largest_global):
+            others = statistics.median_low([other for key, other in largest.items() if key != name] or [largest_global])
+            if size > DYNAMIC_RANGE * others:
+                known = f"{largest_global:.3g} in the global model, and the median of the other clients is {others:.3g}"
+                found[name] = f"has values up to {size:.3g}; the largest is {known}, so an average would lose them"
     return found
 
 
-def _check_one(tensor: torch.Tensor, like: torch.Tensor, where: str) -> float:
-    """The largest value of a tensor that is fit to be averaged; 0 of integers, which are never out of proportion."""
+def checked_count(found: Any, kind: WeightKind, where: str) -> float:
+    """A client's weight as an int or float of Python; one that is out of range would decide every average."""
+    if isinstance(found, bool) or not isinstance(found, numbers.Real):
+        raise ModelError(f"{where}: its number of samples is a {type(found).__name__}, expected a number")
+    n_samples: Any = found
+    least, most = WEIGHT_RANGES[kind]
+    is_whole = isinstance(n_samples, numbers.Integral) or float(n_samples).is_integer()
+    if not least <= n_samples <= most or (kind == "samples" and not is_whole):
+        expected = "a whole number from 1 to 10^12" if kind == "samples" else f"from {least:.3g} to {most:.3g}"
+        try:
+            shown = f"{float(n_samples):.6g}"
+        except OverflowError:
+            shown = f"a number of {math.log10(abs(int(n_samples))):.0f} digits"
+        raise ModelError(f"{where}: its number of samples is {shown}, expected {expected}")
+    return int(n_samples) if is_whole else float(n_samples)
+
+
+def _refuse_bytes(model: Model, where: str) -> None:
+    """Refuse a serialized booster, which XGBoost's strategies send as one row of bytes."""
+    if model and all(tensor.dtype == torch.uint8 and tensor.ndim == 1 for tensor in model.values()):
+        raise ModelError(
+            f"{where}: holds bytes, not weights, as federations of trees (XGBoost) send; trees cannot be valued, "
+            "because a coalition's model is the mean of its members' models, and trees have no mean"
+        )
+
+
+def _check_tensor(tensor: torch.Tensor, like: torch.Tensor, where: str) -> float:
+    """Refuse a tensor that cannot be averaged; returns its largest absolute value, 0 for integers."""
     if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in FLOATS + INTEGERS:
         kind = "nested" if tensor.is_nested else "without values" if tensor.is_meta else tensor.layout
         raise ModelError(f"{where} is {tensor.dtype}, {kind}; expected dense real numbers")
@@ -91,16 +118,16 @@ def _check_one(tensor: torch.Tensor, like: torch.Tensor, where: str) -> float:
     least, most = _range(tensor, like.dtype)
     if low < least or high > most:
         found = f"values from {low:.3g} to {high:.3g}"
-        raise ModelError(f"{where} has {found}, expected from {least:.3g} to {most:.3g}, so that averages are numbers")
+        raise ModelError(f"{where} has {found}, expected {least:.3g} to {most:.3g}, so that averages stay finite")
     return max(-low, high) if tensor.is_floating_point() else 0.0
 
 
 def _range(tensor: torch.Tensor, wanted: torch.dtype) -> tuple[float, float]:
-    """The least and the most that a value may be, in the tensor's dtype and in the one that averages are cast to."""
+    """The smallest and largest value allowed, in the tensor's dtype and in the dtype that averages are cast to."""
     n_in = tensor.numel() / len(tensor) if tensor.ndim > 1 else 1
-    least, most = -WHOLE, WHOLE
+    least, most = -LARGEST_EXACT_INTEGER, LARGEST_EXACT_INTEGER
     if tensor.is_floating_point() and wanted in FLOATS:
-        most = min(math.sqrt(LARGEST / n_in), torch.finfo(tensor.dtype).max / 4, torch.finfo(wanted).max / 4)
+        most = min(math.sqrt(LARGEST_FLOAT32 / n_in), torch.finfo(tensor.dtype).max / 4, torch.finfo(wanted).max / 4)
         least = -most
     elif wanted not in FLOATS and wanted != torch.bool:
         least, most = max(least, torch.iinfo(wanted).min), min(most, torch.iinfo(wanted).max)
@@ -108,8 +135,8 @@ def _range(tensor: torch.Tensor, wanted: torch.dtype) -> tuple[float, float]:
 
 
 def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
-    """The least and the greatest value, NaN if there is one; without a copy, and in pieces that torch does not share
-    among threads: beside a busy training its pool took fifty times as long."""
-    bounds = [torch.aminmax(piece) for piece in torch.split(tensor.reshape(-1), UNSHARED)]
+    """The smallest and largest value, NaN if there is one."""
+    # In pieces too small for torch's thread pool, which took fifty times as long beside a busy training.
+    bounds = [torch.aminmax(piece) for piece in torch.split(tensor.reshape(-1), SINGLE_THREAD_SIZE)]
     lows, highs = torch.stack([bound.min for bound in bounds]), torch.stack([bound.max for bound in bounds])
     return float(lows.min()), float(highs.max())

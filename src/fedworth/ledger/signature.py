@@ -1,8 +1,8 @@
-"""A signed head: who runs the federation vouches for the rounds recorded so far, with an Ed25519 key.
+"""Signatures of a ledger's head with an Ed25519 key, by which a coordinator vouches for the rounds so far.
 
     {"head": "…64 hexadecimal digits…", "n_rounds": 40, "signature": "…base64…"}
 
-What is signed is the text of `message`. Keys are PEM files as OpenSSL writes them, and not encrypted:
+The signed text is that of `message`. Keys are unencrypted PEM files, as OpenSSL writes them:
 
     openssl genpkey -algorithm ed25519 -out coordinator.key
     openssl pkey -in coordinator.key -pubout -out coordinator.pub
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import LedgerError, UsageError
-from fedworth.ledger.heads import LedgerHead, head_of
+from fedworth.ledger.manifest import LedgerHead, parse_head
 from fedworth.storage import read_bytes, read_json, refuse_no_place, write_json
 
 try:
@@ -26,11 +26,11 @@ try:
 except ImportError as error:
     raise UsageError("signing a head needs the package cryptography: pip install 'fedworth[sign]'") from error
 
-MOST_KEY = 2**16  # bytes
+MAX_KEY_BYTES = 2**16
 
 
 def message(head: LedgerHead) -> bytes:
-    """What is signed."""
+    """The text that is signed."""
     return f"fedworth ledger head 1\n{head.chain}\n{head.n_rounds}\n".encode()
 
 
@@ -43,7 +43,7 @@ def sign_head(head: LedgerHead, key: Path, out: Path) -> None:
 
 
 def signed_head(path: Path, public_key: Path) -> LedgerHead:
-    """The head in a signature file, if the owner of the public key has signed it."""
+    """The head in a signature file; an error unless the owner of the public key has signed it."""
     public = _key(public_key, "public", Ed25519PublicKey)
     head, signature = _read(path)
     try:
@@ -58,7 +58,7 @@ def signed_head(path: Path, public_key: Path) -> LedgerHead:
 def _read(path: Path) -> tuple[LedgerHead, bytes]:
     document = read_json(path)
     try:
-        head = LedgerHead(head_of(document["head"]), document["n_rounds"])
+        head = LedgerHead(parse_head(document["head"]), document["n_rounds"])
         if type(head.n_rounds) is not int:
             raise TypeError(f"n_rounds is {str(head.n_rounds)[:40]!r}, expected a whole number")
         return head, base64.b64decode(document["signature"], validate=True)
@@ -69,7 +69,7 @@ def _read(path: Path) -> tuple[LedgerHead, bytes]:
 def _key(path: Path, kind: str, type_: Any) -> Any:
     expected = f"expected a {kind} Ed25519 key in PEM, not encrypted"
     try:
-        data = read_bytes(path, MOST_KEY)
+        data = read_bytes(path, MAX_KEY_BYTES)
         found = load_pem_private_key(data, password=None) if kind == "private" else load_pem_public_key(data)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); {expected}") from None

@@ -1,23 +1,25 @@
-"""Writing a ledger: one round after the other, each whole or not at all.
+"""Writing a ledger: round after round, each completely or not at all.
 
-A round's file is written and flushed under a partial name, then its line is appended to the manifest: the line commits
-the round; then the file takes its name. After a kill, `resume_ledger` drops what no line speaks of. An answer that
-cannot be averaged is an error; with `quarantine=True` it is quarantined and the round goes on without it.
+A round's models go to disk as they arrive, into a file with a partial name. When the round ends, the file is flushed,
+its line is appended to the manifest, which commits the round, and the file gets its final name. After a kill,
+`resume_ledger` removes what no line commits. An answer that cannot be averaged is an error; with `quarantine=True` it
+is quarantined, and the round goes on without it.
 
-A writer holds the ledger's lock from `create_ledger` or `resume_ledger` until `close` or `release`: a second one gets
-an error that names the first, and changes nothing.
+A writer holds the ledger's lock from `create_ledger` or `resume_ledger` until `close` or `release`. A second writer
+gets an error that names the first, and changes nothing.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedworth.errors import LedgerError, ModelError
-from fedworth.ledger.counts import Counting
-from fedworth.ledger.exposure import refuse_exposed
-from fedworth.ledger.ledger import open_ledger
+from fedworth.errors import FedworthError, LedgerError, ModelError
+from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.lock import LedgerLock, locked
 from fedworth.ledger.manifest import (
     FINAL,
@@ -27,21 +29,194 @@ from fedworth.ledger.manifest import (
     ClosedLine,
     Line,
     MissingRound,
+    RoundEntry,
     check_names,
     line_bytes,
     read_header,
+    read_manifest,
 )
-from fedworth.ledger.model import Model, check_finite
-from fedworth.ledger.model_file import file_sha256, start_model_file
-from fedworth.ledger.repair import append_line, clear_away, cut_unfinished_line, is_settled
-from fedworth.ledger.round_writer import Answer, OpenRound, open_round, shown
+from fedworth.ledger.model import Model, WeightKind, check_alike, check_finite, checked_count, out_of_proportion
+from fedworth.ledger.model_file import ModelFileWriter, file_sha256, give_final_name, partial_path, start_model_file
 from fedworth.names import Aggregation, checked_name
 from fedworth.storage import Place, json_bytes, make_folder, refuse_existing, write_whole
 
 __all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
 
 REAL_WEIGHTS = "real_weights"
-"""The setting of a ledger whose server weighs clients by something that is no number of samples."""
+"""The setting of a ledger whose server weights clients by something else than numbers of samples."""
+
+MAX_REASON_LENGTH = 300
+
+log = logging.getLogger("fedworth")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one client sent back: its model and how many samples it was trained on.
+
+    Args:
+        model: Its tensors by name.
+        n_samples: On how many samples it was trained.
+
+    Example:
+        answer = fedworth.Answer({"weight": torch.zeros(2)}, 120)
+    """
+
+    model: Model
+    n_samples: float
+
+
+@dataclass
+class OpenRound:
+    """One round between its start and its commit."""
+
+    folder: Path
+    round_index: int
+    number: int
+    global_model: Model
+    clients: list[str]  # known before this round
+    announced: list[str]  # who may be asked
+    file: ModelFileWriter
+    largest_global: float  # absolute value in the global model
+    asked: list[str] = field(init=False)  # everyone announced, unless `end_round` corrects it
+    apart_file: ModelFileWriter | None = None
+    answered: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    quarantined: dict[str, str] = field(default_factory=dict)
+    apart: dict[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)  # from which node a client answered
+    contested: Sequence[str] = ()  # whose name a second node claimed
+    largest: dict[str, float] = field(default_factory=dict)  # absolute value in each answer
+
+    def __post_init__(self) -> None:
+        self.asked = self.announced
+
+    @classmethod
+    def start(
+        cls, folder: Path, round_index: int, number: int, model: Model, clients: list[str], asked: Sequence[str]
+    ) -> "OpenRound":
+        """Begin a round and write its global model."""
+        where = f"{folder}, round {round_index}"
+        largest = check_finite(model, f"{where}, global model")
+        names = list(dict.fromkeys(asked))
+        check_names(names, where)
+        file = start_model_file(folder / f"rounds/{round_index:06d}.safetensors", model, 1 + len(names))
+        try:
+            file.add("global", model)
+        except BaseException:
+            file.remove()
+            raise
+        return cls(folder, round_index, number, model, clients, names, file, largest)
+
+    @property
+    def where(self) -> str:
+        return f"{self.folder}, round {self.round_index}"
+
+    @property
+    def joined(self) -> list[str]:
+        """New clients, in the order in which they were announced."""
+        known = set(self.clients)
+        return [name for name in dict.fromkeys([*self.announced, *self.apart]) if name not in known]
+
+    @property
+    def files(self) -> list[ModelFileWriter]:
+        return [file for file in (self.file, self.apart_file) if file is not None]
+
+    def expects(self, name: str) -> bool:
+        """Whether this client was asked and has not been reported yet."""
+        return name in self.asked and not (name in self.answered or name in self.failed or name in self.quarantined)
+
+    def check_expected(self, name: str) -> None:
+        """Refuse a report about a client that was not asked, or was reported already."""
+        if name not in self.asked:
+            raise LedgerError(f"{self.where}: client {name!r} was not asked; name it in start_round(asked=…)")
+        if not self.expects(name):
+            raise LedgerError(f"{self.where}: client {name!r} is reported twice")
+
+    def answer(self, name: str, answer: Answer, kind: WeightKind) -> None:
+        """Write one client's model, if it can be averaged."""
+        self.check_expected(name)
+        n_samples = checked_count(answer.n_samples, kind, f"{self.where}, client {name!r}")
+        self.largest[name] = self._write(self.file, f"client/{self._position(name)}", name, answer.model)
+        self.answered[name] = n_samples
+
+    def quarantine(self, name: str, reason: str) -> None:
+        """Exclude one client's answer."""
+        self.check_expected(name)
+        self.quarantined[name] = one_line(reason.removeprefix(f"{self.where}, client {name!r}: "))
+
+    def keep_apart(self, answers: Mapping[str, Answer]) -> None:
+        """Write the models of absent clients into a file of their own."""
+        check_names([*answers], self.where)
+        if not answers:
+            return
+        path = self.folder / f"apart/{self.round_index:06d}.safetensors"
+        self.apart_file = start_model_file(path, self.global_model, len(answers))
+        for name, answer in answers.items():
+            self.apart[name] = checked_count(answer.n_samples, "any", f"{self.where}, client {name!r}")
+            self._write(self.apart_file, f"apart/{self._position(name)}", name, answer.model)
+
+    def compare_clients(self, *, quarantine: bool) -> None:
+        """Quarantine models that would drown the others in an average; their bytes stay in the file, unread."""
+        for name, reason in out_of_proportion(self.largest, self.largest_global).items():
+            if not quarantine:
+                raise ModelError(f"{self.where}, client {name!r}: {reason}")
+            position = self._position(name)
+            self.file.rename(f"client/{position}/", f"quarantined/{position}/")
+            del self.answered[name]
+            self.quarantined[name] = one_line(reason)
+
+    def finish(self, participants: Sequence[str] | None, notes: Sequence[str]) -> RoundEntry:
+        """Flush the files and make the round's line."""
+        averaged = [*self.answered] if participants is None else participants
+        stem = f"{self.round_index:06d}.safetensors"
+        return RoundEntry(
+            round_index=self.round_index,
+            number=self.number,
+            file=f"rounds/{stem}",
+            sha256=self.file.finish(),
+            apart_file=f"apart/{stem}" if self.apart_file else None,
+            apart_sha256=self.apart_file.finish() if self.apart_file else None,
+            joined=tuple(self.joined),
+            asked=self._positions(self.asked),
+            answered=self._positions(self.answered),
+            participants=self._positions(name for name in averaged if name not in self.quarantined),
+            sample_counts=self._by_position(self.answered),
+            failed=self._positions(self.failed),
+            failure_reasons=self._by_position(self.failed),
+            quarantined=self._positions(self.quarantined),
+            quarantine_reasons=self._by_position(self.quarantined),
+            apart=self._positions(self.apart),
+            apart_sample_counts=self._by_position(self.apart),
+            notes=tuple(one_line(note) for note in notes),
+            nodes=self._by_position({name: self.nodes.get(name, "") for name in self.answered}) if self.nodes else (),
+            contested=self._positions({*self.contested} & {*self.asked}),
+        )
+
+    def _write(self, file: ModelFileWriter, owner: str, name: str, model: Model) -> float:
+        """Check and write a model; any error about its content is a ModelError, which costs only this client."""
+        where = f"{self.where}, client {name!r}"
+        try:
+            largest = check_alike(model, self.global_model, where)
+            file.add(owner, model)
+        except (FedworthError, OSError):
+            raise
+        except Exception as error:  # torch has many kinds of tensors, each with errors of its own
+            raise ModelError(f"{where}: not readable as numbers ({type(error).__name__}: {error})") from error
+        return largest
+
+    def _position(self, name: str) -> int:
+        try:
+            return [*self.clients, *self.joined].index(name)
+        except ValueError:
+            raise LedgerError(f"{self.where}: client {name!r} was not asked") from None
+
+    def _positions(self, names: Iterable[str]) -> tuple[int, ...]:
+        return tuple(sorted(self._position(name) for name in names))
+
+    def _by_position(self, values: Mapping[str, T]) -> tuple[T, ...]:
+        return tuple(values[name] for name in sorted(values, key=self._position))
 
 
 @dataclass
@@ -51,7 +226,7 @@ class LedgerWriter:
     Example:
         writer = fedworth.create_ledger("new.ledger", aggregation="samples")
         writer.start_round(model, asked=["north"])
-        writer.client_model("north", answer, n_samples=120)      # as each arrives: it goes to disk and is not kept
+        writer.client_model("north", answer, n_samples=120)      # goes to disk as it arrives
         writer.end_round()
         writer.close(model)
     """
@@ -60,48 +235,53 @@ class LedgerWriter:
     aggregation: Aggregation
     clients: list[str]
     chain: str
-    n_rounds: int
-    next_number: int
-    manifest_size: int
     lock: LedgerLock
+    n_rounds: int = 0
+    next_number: int = 0
+    manifest_size: int = 0  # bytes
     is_closed: bool = False
     quarantine: bool = False
     real_weights: bool = False
     current: OpenRound | None = None
-    unsettled: list[Path] = field(default_factory=list)  # committed, but still under their partial names
+    unsettled: list[Path] = field(default_factory=list)  # committed files that still have their partial names
 
     @property
-    def counting(self) -> Counting:
-        """What a client may report as its number of samples: see `counts`."""
+    def weight_kind(self) -> WeightKind:
+        """What a client may report as its number of samples."""
         return "any" if not self.quarantine else "weights" if self.real_weights else "samples"
 
     def start_round(self, global_model: Model, *, asked: Sequence[str], number: int | None = None) -> None:
-        """Begin a round: the model that was sent, and to whom. `number` is the federation's own for the round."""
+        """Begin a round with the model that was sent and the clients that were asked.
+
+        `number` is the federation's own number of the round.
+        """
         self.abort_round()
         self._check_writable()
         self._settle([])
         own = self.next_number if number is None else number
-        with self._told("its models"):
-            self.current = open_round(self.folder, self.n_rounds, own, global_model, self.clients, asked)
+        with self._device_errors("its models"):
+            self.current = OpenRound.start(self.folder, self.n_rounds, own, global_model, self.clients, asked)
 
     def client_model(self, name: str, model: Model, n_samples: float) -> None:
-        """Put the answer of one client on disk; with `quarantine`, what cannot be averaged is quarantined."""
-        round_ = self._open()
+        """Write the answer of one client; with `quarantine`, an answer that cannot be averaged is quarantined."""
+        round_ = self._open_round()
         try:
-            with self._told(f"the model of {name!r}"):
-                round_.answer(name, Answer(model, n_samples), self.counting)
+            with self._device_errors(f"the model of {name!r}"):
+                round_.answer(name, Answer(model, n_samples), self.weight_kind)
         except ModelError as error:
             if not self.quarantine:
                 raise
             round_.quarantine(name, str(error))
 
     def client_failed(self, name: str, reason: str) -> None:
-        """One client said that it could not do its part."""
-        self._open().fail(name, reason)
+        """Report that a client failed."""
+        round_ = self._open_round()
+        round_.check_expected(name)
+        round_.failed[name] = one_line(reason)
 
     def client_quarantined(self, name: str, reason: str) -> None:
-        """One client's answer is not to be used, and why."""
-        self._open().quarantine(name, reason)
+        """Report that a client's answer must not be used."""
+        self._open_round().quarantine(name, reason)
 
     def end_round(
         self,
@@ -113,41 +293,50 @@ class LedgerWriter:
         nodes: Mapping[str, str] | None = None,
         contested: Sequence[str] = (),
     ) -> None:
-        """Commit the round: who was asked after all (default: all announced), whose models were averaged (default: all
-        that answered), and, kept apart, models of absent clients for the ground truth. `nodes`: from which node each
-        client answered, if that is known; `contested`: whose name a second node claimed."""
-        round_ = self._open()
+        """Commit the round.
+
+        Args:
+            asked: Who was asked in the end; default: everyone announced.
+            participants: Whose models were averaged; default: everyone who answered.
+            apart: Models of absent clients, kept for the ground truth.
+            notes: Remarks about the round.
+            nodes: From which node each client answered.
+            contested: Clients whose name a second node claimed.
+        """
+        round_ = self._open_round()
         round_.nodes, round_.contested = nodes or {}, contested
         round_.asked = round_.asked if asked is None else list(asked)
         try:
-            with self._told("its models"):
-                round_.hold_against_each_other(quarantine=self.quarantine)
+            with self._device_errors("its models"):
+                round_.compare_clients(quarantine=self.quarantine)
                 round_.keep_apart(apart or {})
                 self._append(round_.finish(participants, notes))
         except Exception:
             self.abort_round()
             raise
-        except BaseException:  # interrupted: the line may be on disk or not, so only `resume_ledger` can tell
+        except BaseException:  # interrupted: whether the line is on disk, only `resume_ledger` can tell
             self.current = None
-            round_.leave()
+            for file in round_.files:
+                file.close()
             self.lock.release()
             raise
         self.clients += round_.joined
         self.n_rounds, self.next_number, self.current = self.n_rounds + 1, round_.number + 1, None
-        self._settle(round_.files)
+        self._settle([file.path for file in round_.files])
 
     def abort_round(self) -> None:
-        """Forget a round that was started; nothing of it stays."""
+        """Drop a round that was started, and its files."""
         if self.current is not None:
-            self.current.abandon()
+            for file in self.current.files:
+                file.remove()
             self.current = None
 
     def missing_round(self, number: int, reason: str) -> None:
-        """Say in the ledger that a round of the federation is not in it."""
+        """Commit that a round of the federation is not in the ledger."""
         self.abort_round()
         self._check_writable()
-        with self._told("that it is missing"):
-            self._append(MissingRound(number, shown(reason)))
+        with self._device_errors("that it is missing"):
+            self._append(MissingRound(number, one_line(reason)))
         self.next_number = number + 1
 
     def record_round(
@@ -159,7 +348,7 @@ class LedgerWriter:
         participants: Sequence[str] | None = None,
         apart: Mapping[str, Answer] | None = None,
     ) -> None:
-        """Commit a round of which everything is at hand: who was asked (default: who answered), who answered."""
+        """Commit a whole round at once; by default the clients that answered are those that were asked."""
         try:
             self.start_round(global_model, asked=list(answers if asked is None else asked))
             for name, answer in answers.items():
@@ -169,20 +358,20 @@ class LedgerWriter:
             self.abort_round()
 
     def close(self, final_model: Model) -> None:
-        """Commit the model after the last round; nothing can be recorded after that."""
+        """Commit the model after the last round; after that nothing can be recorded."""
         self.abort_round()
         self._check_writable()
         check_finite(final_model, f"{self.folder}, final model")
-        with self._told("the final model"):
+        with self._device_errors("the final model"):
             file = start_model_file(self.folder / FINAL, final_model, 1)
             try:
                 file.add("global", final_model)
                 self._append(ClosedLine(FINAL, file.finish()))
             except Exception:
-                file.abandon()
+                file.remove()
                 raise
-            except BaseException:
-                file.leave()
+            except BaseException:  # interrupted, as in `end_round`
+                file.close()
                 self.lock.release()
                 raise
         self.is_closed = True
@@ -190,13 +379,13 @@ class LedgerWriter:
         self.release()
 
     def release(self) -> None:
-        """Stop writing and let another recorder go on with the ledger; an open round is forgotten."""
+        """Stop writing, drop an open round, and let another recorder go on with the ledger."""
         self.abort_round()
         if self.lock.is_held:
             self._settle([])
         self.lock.release()
 
-    def _open(self) -> OpenRound:
+    def _open_round(self) -> OpenRound:
         if self.current is None:
             raise LedgerError(f"{self.folder}, round {self.n_rounds}: not started; call start_round first")
         return self.current
@@ -205,23 +394,46 @@ class LedgerWriter:
         if self.is_closed:
             raise LedgerError(f"{self.folder}: the ledger is closed; record into a new one")
         if not self.lock.is_held:
-            found = "this recorder has let go of it, or another process has taken its lock"
+            found = "this recorder has released it, or another process has taken its lock"
             raise LedgerError(f"{self.folder}: {found}; go on with resume_ledger; nothing was written")
 
     def _append(self, line: Line) -> None:
-        """Commit a line: all of it goes to the device, or nothing of it stays."""
+        """Commit a line: all of it is on the device, or the manifest is as it was."""
         self._check_writable()
         data, chain = line_bytes(line, self.chain)
-        append_line(self.folder / MANIFEST, data, self.manifest_size)
-        self.chain, self.manifest_size = chain, self.manifest_size + len(data)
+        path, size = self.folder / MANIFEST, self.manifest_size
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_size != size:
+                raise LedgerError(f"{path}: was written by someone else; a ledger has one recorder at a time")
+            try:
+                if os.pwrite(descriptor, data, size) != len(data):
+                    raise OSError("the device is full")
+                os.fsync(descriptor)
+            except BaseException:  # an interrupt as well
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            with contextlib.suppress(OSError):  # the line was flushed, so an error in closing changes nothing
+                os.close(descriptor)
+        self.chain, self.manifest_size = chain, size + len(data)
 
     def _settle(self, files: Sequence[Path]) -> None:
-        """Give committed files their names; what cannot have it yet is said, and tried again before the next round."""
-        self.unsettled = [path for path in [*self.unsettled, *files] if not is_settled(path)]
+        """Give committed files their final names; one that cannot be renamed is tried again before the next round."""
+        pending, self.unsettled = [*self.unsettled, *files], []
+        for path in pending:
+            try:
+                give_final_name(path)
+            except OSError as error:
+                if not partial_path(path).exists():
+                    raise LedgerError(f"{path}: was committed and is gone; somebody removed it: restore it") from error
+                reason = error.strerror or error
+                log.error("fedworth: %s: committed and complete, but still has its partial name (%s)", path, reason)
+                self.unsettled.append(path)
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """What the device refuses, said in words; the round is given up, those before it are as they were."""
+    def _device_errors(self, what: str) -> Iterator[None]:
+        """Turn an error of the device into a LedgerError, and drop the round."""
         try:
             yield
         except OSError as error:
@@ -239,62 +451,113 @@ def create_ledger(
     settings: Mapping[str, Any] | None = None,
     quarantine: bool = False,
 ) -> LedgerWriter:
-    """A new ledger at `folder` for these `clients` (more may join); `aggregation` is how the server averages.
-    `settings` are kept in its header; with `quarantine` an unusable answer is set aside instead of being an error.
+    """Create a ledger.
+
+    Args:
+        folder: Where to create it.
+        clients: The expected clients; more may join.
+        aggregation: How the server averages: by `samples`, or `uniform`.
+        settings: What else to keep in the header.
+        quarantine: Exclude answers that cannot be averaged, instead of raising an error.
 
     Example:
         writer = fedworth.create_ledger("new.ledger", ["north", "south"], aggregation="samples")
     """
     checked_name("aggregation", aggregation)
-    folder = Path(folder)
+    folder, kept = Path(folder), dict(settings or {})
     check_names(list(clients), str(folder))
     refuse_existing(folder / HEADER, "a ledger")
-    header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": dict(settings or {})}
+    header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": kept}
     try:
         make_folder(folder)
+        _refuse_exposed(folder)
+        with locked(folder) as lock:
+            refuse_existing(folder / HEADER, "a ledger")  # made by another process meanwhile
+            if (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_size:
+                raise LedgerError(f"{folder}: has rounds but no {HEADER}; restore it, or choose another folder")
+            write_whole(folder / MANIFEST, b"")
+            write_whole(folder / HEADER, json_bytes(header))
+            chain, is_real = file_sha256(folder / HEADER), bool(kept.get(REAL_WEIGHTS))
+            return LedgerWriter(
+                folder, aggregation, list(clients), chain, lock, quarantine=quarantine, real_weights=is_real
+            )
     except OSError as error:
         raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
-    refuse_exposed(folder)
-    with locked(folder) as lock:
-        _begin(folder, header)
-        chain = file_sha256(folder / HEADER)
-        writer = LedgerWriter(folder, aggregation, list(clients), chain, 0, 0, 0, lock, quarantine=quarantine)
-        writer.real_weights = bool((settings or {}).get(REAL_WEIGHTS))
-        return writer
 
 
 def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
-    """The ledger at `folder`, ready for its next round, what was never committed cleared away; `quarantine` as above.
+    """Open a ledger for its next round, after removing what was never committed.
+
+    Args:
+        folder: The ledger's folder.
+        quarantine: Exclude answers that cannot be averaged, instead of raising an error.
 
     Example:
         writer = fedworth.resume_ledger("my.ledger")
     """
     folder = Path(folder)
-    read_header(folder)  # what is no ledger is not locked either
-    refuse_exposed(folder)
+    read_header(folder)  # a folder without a ledger is not locked
+    _refuse_exposed(folder)
     with locked(folder) as lock:
         ledger = open_ledger(folder)
         try:
-            size = cut_unfinished_line(folder)
-            clear_away(ledger)
+            size = _repair(ledger)
         except OSError as error:
             raise LedgerError(f"{folder}: cannot be resumed ({error.strerror or error})") from error
-        clients, following = list(ledger.clients), ledger.next_number
-        writer = LedgerWriter(folder, ledger.aggregation, clients, ledger.chain, ledger.n_rounds, following, size, lock)
-        writer.is_closed, writer.quarantine = ledger.is_closed, quarantine
-        writer.real_weights = bool(ledger.settings.get(REAL_WEIGHTS))
-        if writer.is_closed:
-            lock.release()  # there is nothing left to write
-        return writer
+        if ledger.is_closed:
+            lock.release()  # nothing can be written any more
+        return LedgerWriter(
+            folder=folder,
+            aggregation=ledger.aggregation,
+            clients=list(ledger.clients),
+            chain=ledger.chain,
+            lock=lock,
+            n_rounds=ledger.n_rounds,
+            next_number=ledger.next_number,
+            manifest_size=size,
+            is_closed=ledger.is_closed,
+            quarantine=quarantine,
+            real_weights=bool(ledger.settings.get(REAL_WEIGHTS)),
+        )
 
 
-def _begin(folder: Path, header: Mapping[str, Any]) -> None:
-    """The header of a new ledger, and an empty manifest."""
-    refuse_existing(folder / HEADER, "a ledger")
-    try:
-        if (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_size:
-            raise LedgerError(f"{folder}: rounds without a {HEADER}; restore it, or name another folder")
-        write_whole(folder / MANIFEST, b"")
-        write_whole(folder / HEADER, json_bytes(header))
-    except OSError as error:
-        raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
+def _repair(ledger: Ledger) -> int:
+    """Cut an unfinished line, rename committed files, remove all others; returns the manifest's size."""
+    folder, size = ledger.folder, len(read_manifest(ledger.folder))
+    if size < (folder / MANIFEST).stat().st_size:
+        os.truncate(folder / MANIFEST, size)
+    for file in ledger.files:
+        if not (folder / file).exists() and partial_path(folder / file).exists():
+            give_final_name(folder / file)
+    for path in [*folder.glob("rounds/*"), *folder.glob("apart/*"), partial_path(folder / FINAL)]:
+        if str(path.relative_to(folder)) not in ledger.files:
+            path.unlink(missing_ok=True)
+    return size
+
+
+def exposures(folder: Path) -> tuple[str, ...]:
+    """Who besides the owner could change this ledger."""
+    own, parent = folder.stat(), folder.resolve().parent.stat()
+    found = []
+    if own.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+        found.append(f"{folder}: others can write into the ledger (mode {stat.S_IMODE(own.st_mode):o}); chmod go-w")
+    if own.st_uid not in (os.geteuid(), 0):
+        found.append(f"{folder}: the ledger's folder belongs to another user, number {own.st_uid}")
+    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
+        found.append(f"{folder}: everybody can rename or replace the ledger, because its parent folder is open to all")
+    return tuple(found)
+
+
+def _refuse_exposed(folder: Path) -> None:
+    """Refuse to record into a folder that everybody can write, and log what else is open."""
+    if folder.stat().st_mode & stat.S_IWOTH:
+        raise LedgerError(f"{folder}: everybody can write into this folder; close it with chmod go-w, then record")
+    for text in exposures(folder):
+        log.warning("fedworth: %s", text)
+
+
+def one_line(reason: str) -> str:
+    """A reason as one printable line of bounded length; it may come from a client."""
+    line = " ".join(str(reason).split())
+    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return printable if len(printable) <= MAX_REASON_LENGTH else printable[: MAX_REASON_LENGTH - 1] + "…"

@@ -25,8 +25,8 @@ from fedworth.completion.completion_file import Loaded, load_completion
 from fedworth.errors import ArtefactError, FedworthError, LedgerError, UnseenError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.matrix_file import load_utilities
-from fedworth.ledger.heads import passed_through
 from fedworth.ledger.ledger import Ledger, verify_ledger
+from fedworth.ledger.manifest import find_head
 from fedworth.names import MethodName, checked_name
 from fedworth.pipeline.retold import ROUGHLY, difference, of_ledger, of_utilities
 from fedworth.report.files import REWARDS, read_rewards, write_report
@@ -94,7 +94,7 @@ def _artefacts(folder: Path) -> Artefacts:
 
 def _ledger_step(ledger: Ledger, trail: Trail) -> Step:
     try:
-        head = passed_through(ledger.folder, trail.head)
+        head = find_head(ledger.folder, trail.head)
     except LedgerError as error:
         raise _broken("ledger", str(error)) from None
     if head.n_rounds != trail.n_rounds:

@@ -27,8 +27,8 @@ from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.findings import OF_ANSWERS, findings
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.matrix_file import load_utilities, save_utilities
-from fedworth.ledger.heads import heads
 from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.manifest import heads
 from fedworth.names import Measure, MethodName, OracleName
 from fedworth.oracle.choices import oracle_named
 from fedworth.oracle.fast import FastOracle

@@ -34,8 +34,8 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedworth.errors import FedworthError, ModelError
-from fedworth.ledger.counts import checked_count
 from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.model import checked_count
 from fedworth.names import Aggregation
 from fedworth.recording.claims import Node, Owners, label_of, owners_of, settle
 from fedworth.recording.lookalikes import skeleton

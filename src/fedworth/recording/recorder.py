@@ -22,11 +22,9 @@ import numpy as np
 import torch
 
 from fedworth.errors import LedgerError, ModelError
-from fedworth.ledger.counts import checked_count
 from fedworth.ledger.manifest import check_names, is_ledger
-from fedworth.ledger.model import Model
-from fedworth.ledger.round_writer import OpenRound
-from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, create_ledger, resume_ledger
+from fedworth.ledger.model import Model, checked_count
+from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, OpenRound, create_ledger, resume_ledger
 from fedworth.names import Aggregation
 from fedworth.recording.claims import Settled
 from fedworth.recording.guard import attempt
@@ -131,7 +129,7 @@ class LiveRecorder:
         given: dict[str, Any] = attempt(lambda: {**weights}) or {}
         for name, weight in given.items():
             try:
-                self.weights[name] = checked_count(weight, self.writer.counting, f"weight of client {name!r}")
+                self.weights[name] = checked_count(weight, self.writer.weight_kind, f"weight of client {name!r}")
             except Exception as error:  # a server may give anything
                 log.error("fedworth: %s; for weights that are not whole: record(…, real_weights=True)", error)
 
