@@ -29,7 +29,7 @@ def shapley_by_definition(utilities: Array) -> Array:
 
 
 class ArrayGame:
-    """A game given by the utilities of all 2^n coalitions, (2^n,) or (2^n, n_blocks), in the order of their integers."""
+    """A game given by the utilities of all 2^n coalitions, (2^n,) or (2^n, n_blocks)."""
 
     def __init__(self, utilities: Array, clients: NDArray[np.int64] | None = None) -> None:
         self.all = utilities.reshape(len(utilities), -1)

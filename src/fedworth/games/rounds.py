@@ -13,10 +13,10 @@ import numpy as np
 
 from fedworth.arrays import Utilities, stream
 from fedworth.games.estimate import Estimate
+from fedworth.games.old_sampled import default_budget, sampled_values, with_lone
 from fedworth.games.planning.design import draw_design, least_budget
 from fedworth.games.round_game import RoundGame
 from fedworth.games.round_values import RoundValues
-from fedworth.games.sampled import default_budget, sampled_values, with_lone
 from fedworth.games.strata import strata_values
 from fedworth.oracle.oracle import threads_of
 from fedworth.storage import Progress, silent

@@ -1,96 +1,169 @@
-"""The Shapley value of one round's game: the surrogate's in closed form, plus draws of what it misses.
+"""The Shapley value of a game of many clients from few evaluations: a surrogate's, corrected by sampled coalitions.
 
-    v = φ(g) + Σ_S z(S),    z_i(S) = ω_S c_i(S) (U − g)(S) / n,    c_i(S) = ([i ∈ S] − s/n) / (s/n (1 − s/n))
+The Shapley value of any game is a sum over the sizes of coalitions,
 
-with ω_S the weight of a draw (`draws`). The mean of c U over a size is that over coalitions with i minus that over the
-others, so for any fixed g the expectation of v is the value of U. The coefficients of g are fitted on the draws; hence
-there are two: g for the draws of one fold is fitted on those of the other, which are independent of them, and φ(g) is
-the mean of both. Sizes 1 and n are exact, and so are those taken whole.
+    v_i = (U(all) + Σ_{s<n} A_{s,i}(U)) / n
 
-    covariance = Σ_S z(S) z(S)ᵀ     over what was drawn
+with A_{s,i} the mean of U over coalitions of size s with i minus that over those without. With the contrasts
+c_i(S) = ([i ∈ S] − s/n) / (s/n (1 − s/n)), A_{s,i} is the mean of c_i(S) U(S) over the coalitions of size s. Sizes 1
+and n are measured. For the others a surrogate g, whose A_{s,i} have closed form, is near U, and draws correct it:
+
+    v_i = (U(all) + A_{1,i}(U) + Σ_{1<s<n} A_{s,i}(g)) / n + Σ_S z_i(S),     z_i(S) = ω_S c_i(S) (U − g)(S) / n
+
+where ω_S is the weight of a drawn coalition. For any g that does not depend on the draws the expectation is the value
+of U. The coefficients of g are fitted on the draws, so there are two fits: the surrogate for the draws of one fold is
+fitted on the draws of the other fold, and A(g) is the mean of both.
+
+    covariance = Σ_S z(S) z(S)ᵀ     over the draws, of the sums over blocks
+
+`games.surrogates` makes g.
 """
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
-from fedworth.arrays import Floats, Utilities
-from fedworth.coalitions import distinct
-from fedworth.errors import UsageError
-from fedworth.games.draws import Draws, draw
-from fedworth.games.estimate import Estimate
-from fedworth.games.round_game import RoundGame
-from fedworth.games.surrogate import PLAIN, Described, Surrogate, flat_surrogate, measure_surrogate
+from fedworth.arrays import Floats, Indices, Memberships
+from fedworth.coalitions import distinct, of_size
+from fedworth.games.game import Game, Shares
+from fedworth.games.surrogates import (
+    N_POINTS,
+    Surrogate,
+    can_interpolate,
+    contrasts_of_clients,
+    interpolate,
+    lone_surrogate,
+)
 
-PER_MEMBER = 10
-"""Evaluations a member: the default budget of a round."""
+PER_CLIENT_INTERPOLATED = 10
+"""Evaluations a client, with those of interpolation points. Below 7, draws are worse than the surrogate alone."""
 
-LEAST_PER_MEMBER = 7
-"""Below so many, draws are worse than the surrogate alone."""
-
-N_FIXED = 4
-"""Evaluations a member that the surrogate takes: alone, and at three points of its ray."""
+PER_CLIENT = 20
+"""Evaluations a client where only lone clients' utilities make the surrogate."""
 
 FEWEST_FITTED = 20
 """Draws of a fold below which coefficients are not fitted."""
 
+RIDGE = 1e-3
+"""How firmly fitted coefficients are held to the assumed ones, relative to what the draws say of each."""
 
-def default_budget(n_members: int) -> int:
-    """What a round of n members takes: 10 n evaluations, or all coalitions if these are no more."""
-    return PER_MEMBER * n_members if n_members > 5 else 2**n_members - 1
+FEWEST_OF_SIZE = 0.2
+"""The least expected number of draws of a size: with fewer, the rare draw counts so much that it is worse than none."""
 
 
-def sampled_values(
-    game: RoundGame, *, budget: int | None = None, lone: Utilities | None = None, rng: np.random.Generator
-) -> Estimate:
-    """The values of a round's members with about `budget` evaluations (default: 10 a member).
+@dataclass(frozen=True)
+class Draws:
+    """Coalitions of sizes 2 … n−1, what each counts in its size's mean, its fold, and whether its size is complete."""
 
-    If that is enough for all coalitions, the values are exact. `lone` are the lone clients' utilities where something
-    better is known of them than the game's own.
-    """
-    n = game.n
-    budget = default_budget(n) if budget is None else budget
-    is_exact = 2**n - 1 <= budget
-    n_fixed = n + int(n > 1) if is_exact else N_FIXED * n + 1
-    _refuse_too_few(n, budget, is_exact)
-    draws = draw(n, budget - n_fixed, rng=rng)
+    coalitions: Memberships  # (n_draws, n)
+    weights: Floats  # (n_draws,)
+    folds: Indices  # (n_draws,), 0 or 1
+    complete: NDArray[np.bool_]  # (n_draws,)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+
+def sampled_shapley(game: Game, rng: np.random.Generator) -> Shares:
+    """The Shapley values of a game of three clients or more, estimated from sampled coalitions."""
+    n = len(game.clients)
+    sizes = np.arange(2.0, n)
+    if can_interpolate(game):  # what this surrogate misses fades with the size
+        n_points, needs = N_POINTS * n, (n - sizes) / sizes**1.5
+        n_draws = PER_CLIENT_INTERPOLATED * n - n_points - n - 1
+    else:  # what the other misses hardly does; the contrasts are largest for the smallest and the largest coalitions
+        n_points, needs = 0, 1 / (sizes * np.sqrt(n - sizes))
+        n_draws = PER_CLIENT * n - n - 1
+    draws = draw(needs, n_draws, rng=rng)
     rows, places = distinct(np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), dtype=bool), draws.coalitions]))
-    found_rows, rays = (game(rows), None) if is_exact else game.with_rays(rows)  # in one go: coalitions share work
-    measured = found_rows[places]
-    alone, everyone = measured[:n], float(measured[n])
-    surrogate = flat_surrogate(everyone, alone) if is_exact else measure_surrogate(game, everyone, alone, rays)
-    n_evaluations = len(rows) + (0 if is_exact else n_fixed - n - 1)
-    found = sampled(surrogate, draws, measured[n + 1 :], n_evaluations=n_evaluations)
-    return found if lone is None else with_lone(found, lone - alone)
+    measured = game.utilities(rows)[places]  # in one call: an oracle shares work among coalitions
+    lone, everyone = measured[:n], measured[n]
+    surrogate = interpolate(game, everyone) if can_interpolate(game) else lone_surrogate(lone)
+    values, covariance = estimate(surrogate, everyone, lone, draws, measured[n + 1 :])
+    return Shares(values, covariance, len(rows) + n_points)
 
 
-def sampled(surrogate: Surrogate, draws: Draws, utilities: Utilities, *, n_evaluations: int) -> Estimate:
-    """The estimate from a surrogate and the utilities of draws."""
-    described = surrogate.described(draws.coalitions)
-    fits = [_fit(described, draws, utilities, fold) for fold in (1, 0)]  # for the draws of fold 0, of fold 1
-    missed = np.stack([utilities - described.at(k) for k in fits])  # (2, n_draws)
-    mine = np.where(draws.whole, missed.mean(axis=0), missed[draws.folds, np.arange(len(draws))])
-    n = surrogate.n
+def estimate(
+    surrogate: Surrogate, everyone: Floats, lone: Floats, draws: Draws, utilities: Floats
+) -> tuple[Floats, Floats]:
+    """Values (n, n_blocks), and the covariance (n, n) of their sums over blocks, from the utilities of draws."""
+    n, n_blocks = lone.shape
+    missed = utilities - everyone - surrogate.fixed.utilities(draws.coalitions)  # (n_draws, n_blocks)
+    terms = np.concatenate([term.utilities(draws.coalitions) for term in surrogate.terms], axis=1)  # (n_draws, n_terms)
+    assumed = np.repeat(surrogate.assumed[:, None] / n_blocks, n_blocks, axis=1)  # (n_terms, n_blocks)
+    fits = np.stack([_fit(terms, missed, draws, fold, assumed) for fold in (1, 0)])  # for draws of fold 0, of fold 1
+    left = (
+        missed
+        - np.where(draws.complete[None, :, None], (terms @ fits).mean(axis=0), terms @ fits)[
+            draws.folds, np.arange(len(draws))
+        ]
+    )  # (n_draws, n_blocks)
     share = draws.coalitions.sum(axis=1, keepdims=True) / n
-    z = (draws.coalitions - share) / (share * (1 - share)) * (draws.weights * mine / n)[:, None]  # (n_draws, n)
-    values = np.mean([surrogate.values(k) for k in fits], axis=0) + z.sum(axis=0)
-    drawn = z[~draws.whole]
-    return Estimate(values, drawn.T @ drawn, n_evaluations)
+    contrasts = (draws.coalitions - share) / (share * (1 - share)) * draws.weights[:, None] / n  # (n_draws, n)
+    of_terms = np.concatenate([term.contrasts() for term in surrogate.terms], axis=1)  # (n, n_terms)
+    layers = contrasts_of_clients(lone) + surrogate.fixed.contrasts() + of_terms @ fits.mean(axis=0)
+    z = (contrasts * left.sum(axis=1, keepdims=True))[~draws.complete]
+    return (everyone + layers) / n + contrasts.T @ left, z.T @ z
 
 
-def _refuse_too_few(n: int, budget: int, is_exact: bool) -> None:
-    least = LEAST_PER_MEMBER * n
-    if not is_exact and budget < least:
-        expected = f"expected at least {least:,}, {LEAST_PER_MEMBER} a client"
-        raise UsageError(f"a budget of {budget:,} evaluations for {n} clients: {expected}")
+def _fit(terms: Floats, missed: Floats, draws: Draws, fold: int, assumed: Floats) -> Floats:
+    """(n_terms, n_blocks): coefficients by least squares on one fold and on complete sizes.
+
+    A coalition of s counts s^1.5 times, since utilities vary less the larger it is.
+    """
+    some = (draws.folds == fold) | draws.complete
+    if some.sum() < FEWEST_FITTED:
+        return assumed
+    scale = draws.coalitions[some].sum(axis=1, keepdims=True) ** 1.5
+    rows = terms[some] * scale
+    held = np.diag(RIDGE * (rows**2).sum(axis=0))
+    more = rows.T @ (missed[some] * scale - rows @ assumed)
+    return np.asarray(assumed + np.linalg.lstsq(rows.T @ rows + held, more, rcond=None)[0])
 
 
-def _fit(described: Described, draws: Draws, utilities: Utilities, fold: int) -> Floats:
-    """Coefficients from the draws of one fold, and from all that was taken whole."""
-    some = (draws.folds == fold) | draws.whole
-    return described[some].fitted(utilities[some]) if some.sum() >= FEWEST_FITTED else PLAIN
+def draw(needs: Floats, n_draws: int, *, rng: np.random.Generator) -> Draws:
+    """About so many coalitions of 2 … n−1 members, by size in proportion to `needs`, (n − 2,); all, if these are fewer.
+
+    The expected number m_s of a size is rounded up or down at random. A coalition that is one of c drawn of its size
+    counts 1/c of the size's mean; where m_s < 1, 1/m_s. Either way the weighted sum over draws has the size's mean as
+    its expectation. Coalitions of a size are consecutive parts of random permutations, so that clients appear about
+    equally often. A fold is a random half of the permutations: draws of one fold are independent of the other's.
+    """
+    n = len(needs) + 2
+    counts = expected_counts(needs, n_draws)
+    parts = [_draw_size(n, size, wanted, rng) for size, wanted in enumerate(counts.tolist(), start=2)]
+    fields = zip(*((p.coalitions, p.weights, p.folds, p.complete) for p in parts), strict=True)
+    return Draws(*(np.concatenate(field) for field in fields))
 
 
-def with_lone(found: Estimate, more: Utilities) -> Estimate:
-    """The estimate where lone clients are worth so much more: the layer of size 1 is linear in them."""
-    n = len(more)
-    contrasts = more - (more.sum() - more) / max(n - 1, 1)
-    return Estimate(found.values + contrasts / n, found.covariance, found.n_evaluations)
+def expected_counts(needs: Floats, n_draws: int) -> Floats:
+    """(n − 2,): m_s, adding up to `n_draws` or to all there are, a few more where `FEWEST_OF_SIZE` asks for it."""
+    n = len(needs) + 2
+    counts = np.array([float(math.comb(n, size)) for size in range(2, n)])
+    complete = np.zeros(len(needs), dtype=bool)
+    while True:
+        left = max(n_draws - counts[complete].sum(), 0.0)
+        found = np.where(complete, counts, needs * left / max(needs[~complete].sum(), 1e-300))
+        full = ~complete & (found >= counts)
+        if not full.any():
+            return np.maximum(found, FEWEST_OF_SIZE)
+        complete |= full
+
+
+def _draw_size(n_members: int, size: int, wanted: float, rng: np.random.Generator) -> Draws:
+    if wanted >= math.comb(n_members, size):
+        rows = of_size(n_members, size)
+        ones = np.ones(len(rows), dtype=bool)
+        return Draws(rows, np.full(len(rows), 1 / len(rows)), rng.integers(0, 2, len(rows)), ones)
+    count = int(wanted) + int(rng.random() < wanted % 1)
+    per_order = max(1, n_members // size)  # coalitions that one permutation gives
+    n_orders = -(-count // per_order)
+    orders = rng.permuted(np.tile(np.arange(n_members), (n_orders, 1)), axis=1)
+    members = orders[:, : per_order * size].reshape(n_orders * per_order, size)[:count]
+    rows = np.zeros((count, n_members), dtype=bool)
+    np.put_along_axis(rows, members, True, axis=1)
+    weight = 1 / count if wanted >= 1 else 1 / wanted
+    folds = np.repeat(rng.integers(0, 2, n_orders), per_order)[:count]
+    return Draws(rows, np.full(count, weight), folds, np.zeros(count, dtype=bool))

@@ -19,7 +19,7 @@ from fedworth.arrays import Floats, Utilities
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import TooManyError, ValuationError
 from fedworth.games.game import Game, Shares
-from fedworth.games.permutations import default_permutations, draw_permutations, permutation_shapley
+from fedworth.games.sampled import sampled_shapley
 
 MOST_ENUMERATED = 12
 """Clients up to which all coalitions of a game are measured."""
@@ -29,8 +29,7 @@ def shapley(game: Game, rng: np.random.Generator) -> Shares:
     """The Shapley values of a game: exact for few clients, estimated from sampled coalitions for many."""
     if len(game.clients) <= MOST_ENUMERATED:
         return exact_shares(game, shapley_values)
-    orders = draw_permutations(game.clients, default_permutations(len(game.clients)), rng=rng)
-    return permutation_shapley(game, orders)
+    return sampled_shapley(game, rng)
 
 
 def exact_shares(game: Game, values_of: Callable[[Utilities], Floats]) -> Shares:
