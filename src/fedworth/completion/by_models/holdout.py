@@ -64,6 +64,7 @@ class HeldOut:
 
     points: Indices  # (n_points,)
     variances: Floats  # (n_points,): of the points' left-out updates
+    singleton_variances: Floats  # (n_points,): of their left-out utilities alone
     errors: Floats  # (n_points, n_heard): column k−1 is ε_k
     has_singletons: bool  # whether utilities of single clients have their own process
     n_evaluations: int
@@ -89,9 +90,9 @@ def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
     points = _points(models)
     errors, n_evaluations = np.zeros((len(points), len(federation.heard))), 0
     if len(points) == 0:
-        return HeldOut(points, np.zeros(0), errors, has_singletons, 0)
+        return HeldOut(points, np.zeros(0), np.zeros(0), errors, has_singletons, 0)
     weights, variances = process.leave_out(points)
-    alone = singletons.left_out(points)
+    alone, singleton_variances = singletons.leave_out(points)
     for t in np.unique(process.rounds[points]).tolist():
         rows = np.flatnonzero(process.rounds[points] == t)
         clients = process.clients[points[rows]]
@@ -107,7 +108,7 @@ def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
             mine = replaced == place
             errors[row] = _by_size(sizes[mine], missed[mine], errors.shape[1]) / singletons.scale[t]
         n_evaluations += int(measured.sum())
-    return HeldOut(points, variances, errors, has_singletons, n_evaluations)
+    return HeldOut(points, variances, singleton_variances, errors, has_singletons, n_evaluations)
 
 
 def uses_singletons(weighting: Weighting) -> bool:
@@ -204,7 +205,7 @@ def member_covariance(models: PredictedModels, singletons: Singletons, held: Hel
     first = int(held.has_singletons)
     missed = np.stack([held.errors[:, :first].sum(axis=1), held.errors[:, first:].sum(axis=1)])  # ε, (2, n_points)
     moments = (missed * weights) @ missed.T  # (2, 2)
-    means = np.array([weights @ singletons.process.leave_out(points)[1], weights @ held.variances])  # v̄
+    means = np.array([weights @ held.singleton_variances, weights @ held.variances])  # v̄
     posteriors = [process.summed_covariance(scale)[pairs] for process in (singletons.process, models.process)]
     alone, together = (posteriors[k] * moments[k, k] / means[k] for k in range(2))
     duplicates, scale = models.similarity.duplicates[pairs], scale[:, heard]

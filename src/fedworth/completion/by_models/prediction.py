@@ -170,10 +170,11 @@ class Singletons:
         weights, _ = self.process.predict(clients, round_index)
         return np.asarray(self.scale[round_index] * (weights @ self._scaled))
 
-    def left_out(self, points: Indices) -> Floats:
-        """(n,): each heard utility of the whole test set, predicted from the others."""
-        weights, _ = self.process.leave_out(points)
-        return np.asarray(self.scale[self.process.rounds[points]] * (weights @ self._scaled).sum(axis=1))
+    def leave_out(self, points: Indices) -> tuple[Floats, Floats]:
+        """(n,), (n,): each heard utility of the whole test set predicted from the others, and the variances of the
+        predictions in units of the squared scale."""
+        weights, variances = self.process.leave_out(points)
+        return self.scale[self.process.rounds[points]] * (weights @ self._scaled).sum(axis=1), variances
 
     @cached_property
     def _scaled(self) -> Floats:
