@@ -48,13 +48,13 @@ def all_utilities(game: Game) -> Floats:
 
 def shapley_values(utilities: Utilities) -> Floats:
     """(…, n): the exact values of a game given by its 2^n utilities, or of each of several games, (…, 2^n)."""
-    n = _n_clients(utilities)
+    n = n_clients_of(utilities)
     return semivalues(utilities, np.array([1 / (n * math.comb(n - 1, size)) for size in range(n)]))
 
 
 def semivalues(utilities: Utilities, weights: Floats) -> Floats:
     """(…, n): Σ_{S∌i} p(|S|) [U(S∪i) − U(S)], with p(s) = weights[s]; the Shapley value has p(s) = 1/(n C(n−1, s))."""
-    n = _n_clients(utilities)
+    n = n_clients_of(utilities)
     sizes = np.bitwise_count(np.arange(2 ** max(n - 1, 0), dtype=np.uint32))  # |S| of every S without the client
     values, games = np.empty((*utilities.shape[:-1], n)), utilities.shape[:-1]
     for client in range(n):
@@ -97,10 +97,10 @@ def n_members(utilities: Utilities) -> int:
     """How many clients play one game, given by its 2^n utilities."""
     if utilities.ndim != 1:
         raise ValuationError(f"a game of shape {utilities.shape}: expected 2^n utilities for n ≥ 1 clients")
-    return _n_clients(utilities)
+    return n_clients_of(utilities)
 
 
-def _n_clients(games: Utilities) -> int:
+def n_clients_of(games: Utilities) -> int:
     """How many clients play, in one game or in each of several."""
     n = games.shape[-1].bit_length() - 1 if games.ndim else 0
     if games.ndim not in (1, 2) or games.shape[-1] != 2**n or n < 1:
