@@ -30,8 +30,8 @@ import numpy as np
 from bars import Bars
 from threadpoolctl import threadpool_limits
 
-from fedworth.completion.kernels.layout import Factors
-from fedworth.completion.problem import Problem, problem_of, problem_of_cells
+from fedworth.completion.solver import Factors
+from fedworth.completion.solver import Problem, problem_of, problem_of_cells
 from fedworth.completion.solver import collapse_penalty_of, solve
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells, needed_columns
 from fedworth.games.observe import observe

@@ -34,7 +34,7 @@ from bars import Bars
 from large import network
 from memory import Watch
 
-from fedworth.completion.complete import complete
+from fedworth.completion.factors import complete
 from fedworth.completion.models import complete_by_models
 from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.choose import PlanSettings, choose_plan

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.complete import complete
+from fedworth.completion.factors import complete
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.games.observe import observe_and_count
 from fedworth.games.planning.budget import arrivals, shortened

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedworth.completion.complete import FactorSettings
+from fedworth.completion.factors import FactorSettings
 from fedworth.errors import UsageError, ValuationError
 from fedworth.games.planning.choose import PlanSettings
 from fedworth.names import CHOICES, checked_name

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from fedworth import nvflare as nvflare
 
     __version__: str
-    from fedworth.completion.complete import FactorSettings as FactorSettings
-    from fedworth.completion.complete import complete as complete
     from fedworth.completion.completion import Completion as Completion
-    from fedworth.completion.completion import FactorCompletion as FactorCompletion
     from fedworth.completion.completion_file import load_completion as load_completion
     from fedworth.completion.completion_file import save_completion as save_completion
     from fedworth.completion.coverage import coverage as coverage
-    from fedworth.completion.crossvalidation import choose_factors as choose_factors
+    from fedworth.completion.factors import FactorCompletion as FactorCompletion
+    from fedworth.completion.factors import FactorSettings as FactorSettings
+    from fedworth.completion.factors import choose_factors as choose_factors
+    from fedworth.completion.factors import complete as complete
     from fedworth.completion.models import complete_by_models as complete_by_models
     from fedworth.errors import FedworthError as FedworthError
     from fedworth.games.matrix import UtilityMatrix as UtilityMatrix
@@ -95,8 +95,8 @@ _HOMES = {
     "Budget": "games.planning.budget",
     "Comparison": "report.comparison",
     "Completion": "completion.completion",
-    "FactorCompletion": "completion.completion",
-    "FactorSettings": "completion.complete",
+    "FactorCompletion": "completion.factors",
+    "FactorSettings": "completion.factors",
     "FastOracle": "oracle.fast",
     "FedworthError": "errors",
     "Ledger": "ledger.ledger",
@@ -115,13 +115,13 @@ _HOMES = {
     "ValuingSettings": "pipeline.stages",
     "Worth": "valuation.worth",
     "check_values": "pipeline.checking",
-    "choose_factors": "completion.crossvalidation",
+    "choose_factors": "completion.factors",
     "choose_plan": "games.planning.choose",
     "compare": "pipeline.compare",
     "compare_measures": "pipeline.measures",
     "compare_reports": "report.comparison",
     "comparison_html": "report.page",
-    "complete": "completion.complete",
+    "complete": "completion.factors",
     "complete_by_models": "completion.models",
     "coverage": "completion.coverage",
     "create_ledger": "ledger.writer",

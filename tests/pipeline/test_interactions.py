@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import main
-from fedworth.completion.complete import complete
+from fedworth.completion.factors import complete
 from fedworth.completion.completion_file import save_completion
 from fedworth.completion.models import complete_by_models
 from fedworth.games.observe import observe

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedworth.completion.complete import complete
+from fedworth.completion.factors import complete
 from fedworth.errors import ArtefactError
 from fedworth.games.observe import observe
 from fedworth.games.planning.choose import PlanSettings, choose_plan

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.coalitions import coalitions_of, distinct, prefixes
-from fedworth.completion.als import Status
-from fedworth.completion.completion import FactorCompletion
-from fedworth.completion.problem import Problem, problem_of_cells
+from fedworth.completion.factors import FactorCompletion
+from fedworth.completion.solver import Problem, Status, problem_of_cells
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.games.squares import draw_permutations
 from fedworth.names import CHOICES, PenaltyKind
@@ -175,4 +174,5 @@ def factors_completion(clients, coalitions, W: Array, H: Array) -> FactorComplet
         stationarity=0.0,
         spectral_ratio=2.0,
         n_sweeps=0,
+        heard=np.arange(len(clients)),
     )

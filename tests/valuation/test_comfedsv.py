@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.complete import FactorSettings, complete
+from fedworth.completion.factors import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError, ValuationError
 from fedworth.games.squares import draw_permutations
 from fedworth.valuation.comfedsv import comfedsv

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedworth.completion.complete import complete
+from fedworth.completion.factors import complete
 from fedworth.games.matrix import matrix_from_cells
 from fedworth.games.planning.plan import plan_prefixes
 from fedworth.valuation.comfedsv import comfedsv_estimate

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedworth.completion.complete import FactorSettings, complete
+from fedworth.completion.factors import FactorSettings, complete
 from fedworth.errors import NeverHeardError, UnseenError, UsageError
 from fedworth.names import CHOICES
 from fedworth.valuation.value import COMPLETED, value

@@ -103,9 +103,7 @@ def _by_factors(
     args: argparse.Namespace, matrix: "UtilityMatrix"
 ) -> "tuple[Completion, dict[str, Any], tuple[str, ...]]":
     from fedworth.arrays import stream
-    from fedworth.completion.complete import complete
-    from fedworth.completion.crossvalidation import held_out_error
-    from fedworth.completion.factor_errors import with_errors
+    from fedworth.completion.factors import complete, held_out_error, with_errors
 
     settings, notes = chosen_settings(args, matrix)
     made = with_errors(matrix, complete(matrix, settings))

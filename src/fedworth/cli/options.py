@@ -12,7 +12,7 @@ from fedworth.errors import UsageError
 from fedworth.names import CHOICES, DEFAULT_COMPLETION, checked_name
 
 if TYPE_CHECKING:
-    from fedworth.completion.complete import FactorSettings
+    from fedworth.completion.factors import FactorSettings
     from fedworth.games.matrix import UtilityMatrix
     from fedworth.games.planning.choose import PlanSettings
 
@@ -88,7 +88,7 @@ def add_kind_option(parser: argparse.ArgumentParser) -> None:
 def factor_settings(args: argparse.Namespace) -> "FactorSettings":
     """The completion asked for; with `--rank auto` the rank is yet to be chosen."""
     check_factors(args)
-    from fedworth.completion.complete import FactorSettings
+    from fedworth.completion.factors import FactorSettings
 
     max_sweeps = FactorSettings().max_sweeps if args.max_sweeps is None else args.max_sweeps
     relative = 0.01 if args.relative_penalty is None else args.relative_penalty
@@ -111,7 +111,7 @@ def is_auto(args: argparse.Namespace) -> bool:
 def chosen_settings(args: argparse.Namespace, matrix: "UtilityMatrix") -> "tuple[FactorSettings, tuple[str, ...]]":
     """The completion asked for, chosen by cross-validation where so asked, and a note that says how."""
     from fedworth.arrays import stream
-    from fedworth.completion.crossvalidation import choose_factors
+    from fedworth.completion.factors import choose_factors
 
     settings = factor_settings(args)
     if not is_auto(args):

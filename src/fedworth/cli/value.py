@@ -52,7 +52,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Value, write what is asked for, and show it."""
-    from fedworth.completion.complete import FactorSettings
+    from fedworth.completion.factors import FactorSettings
     from fedworth.games.matrix_file import load_utilities
     from fedworth.pipeline.compare import compare
     from fedworth.pipeline.stages import ValuingSettings

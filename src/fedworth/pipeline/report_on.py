@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from fedworth.coalitions import MOST_ENUMERATED
-from fedworth.completion.completion import Completion, FactorCompletion
+from fedworth.completion.completion import Completion
 from fedworth.completion.completion_file import load_completion, load_factors, save_completion
 from fedworth.completion.coverage import coverage
+from fedworth.completion.factors import FactorCompletion
 from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.findings import OF_ANSWERS, findings
 from fedworth.games.matrix import UtilityMatrix

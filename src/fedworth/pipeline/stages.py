@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedworth.arrays import stream
-from fedworth.completion.complete import FactorSettings, complete
-from fedworth.completion.completion import Completion, FactorCompletion
-from fedworth.completion.crossvalidation import choose_factors
-from fedworth.completion.factor_errors import with_errors
-from fedworth.completion.kernels.layout import Factors
+from fedworth.completion.completion import Completion
+from fedworth.completion.factors import FactorCompletion, FactorSettings, choose_factors, complete, with_errors
+from fedworth.completion.solver import Factors
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.observe import observe

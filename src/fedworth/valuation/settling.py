@@ -8,7 +8,7 @@ The rules are those of `stopping`.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fedworth.completion.complete import FactorSettings, complete
+from fedworth.completion.factors import FactorSettings, complete
 from fedworth.errors import UsageError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.valuation.comfedsv import comfedsv_estimate

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
-from fedworth.completion.factor_errors import with_errors
+from fedworth.completion.factors import FactorSettings, complete, with_errors
 from fedworth.errors import ValuationError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import MethodName, Unseen, checked_name

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedworth.completion.complete import complete
+from fedworth.completion.factors import complete
 from fedworth.errors import UsageError, ValuationError
 from fedworth.games import cells as measuring
 from fedworth.games.matrix import UtilityMatrix

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.complete import complete
+from fedworth.completion.factors import complete
 from fedworth.errors import FedworthError, ValuationError
 from fedworth.valuation.rivals import CONCEPTS, value_by_concept
 from fedworth.valuation.rivals.concepts import (

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import stream
-from fedworth.completion.complete import complete
-from fedworth.completion.factor_errors import with_errors
+from fedworth.completion.factors import complete, with_errors
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games import RoundGame, sampled_values

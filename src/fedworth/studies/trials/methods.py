@@ -7,7 +7,7 @@ named by a key that stands in the rows on disk; changing what a key means needs 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedworth.completion.complete import FactorSettings
+from fedworth.completion.factors import FactorSettings
 from fedworth.names import CompletionKind, MethodName
 
 COUNTS = FactorSettings(penalty_kind="counts")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedworth.arrays import stream
-from fedworth.completion.complete import FactorSettings, complete
 from fedworth.completion.completion import Completion
+from fedworth.completion.factors import FactorSettings, complete
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games.matrix import UtilityMatrix

@@ -1,0 +1,510 @@
+"""Completion by factors, as in the paper: U_t(S) ≈ w_t·h_S, round factors × coalition factors.
+
+With permutations this is the reduced problem of Algorithm 1 (prob:matrix_completion_reduced): the columns are the
+distinct prefixes. Without, they are all coalitions of the heard clients. `solver` has the problem and its solution.
+
+A coalition that no round has shown has no factor: under the penalty it would be 0, an invented utility. Asking for it
+is an error, unless zeros are asked for by name (`unseen="zero"`).
+
+**Errors.** Factors do not know their own error. `with_errors` adds alternatives: factors of other ranks, penalties and
+penalty kinds, and factors of the matrix with a part of the seen cells held out (jackknife). Intervals from these are
+too narrow, since every factorisation knows a coalition larger than a round's participants from one round only; a caveat
+says so. If a second estimate y of the values u is at hand, such as the values by models, `factor_covariance` gives a
+better covariance: E(x − u)(x − u)ᵀ = (x − y)(x − y)ᵀ + Cov(y − u).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedworth.arrays import Floats, Indices, Memberships, Permutations, Utilities, stream
+from fedworth.coalitions import locate, names
+from fedworth.completion.caveat import Caveat
+from fedworth.completion.doubt import Doubt
+from fedworth.completion.solver import (
+    MAX_STEPS,
+    Factors,
+    Problem,
+    Solution,
+    Status,
+    best_columns,
+    collapse_penalty,
+    problem_of,
+    problem_of_cells,
+    solve,
+)
+from fedworth.errors import ArtefactError, CompletionError, UnseenError
+from fedworth.games.matrix import UtilityMatrix, needed_columns
+from fedworth.games.permutations import permutation_shapley
+from fedworth.games.shapley import exact_shares, shapley_values
+from fedworth.names import PenaltyKind, Unseen, checked_name
+from fedworth.threads import one_blas_thread
+from fedworth.trail import Trail, fingerprint
+
+TOO_NARROW = (
+    "the intervals of ComFedSV by factors are too narrow: they only say how far other ranks, penalties and held-out "
+    "cells move the values, and in simulated federations 90 % intervals of this kind contained 30 to 70 % of the true "
+    "values"
+)
+UNKNOWN = (
+    "the errors of ComFedSV by factors are unknown, so its values have no intervals: no other factors were made to "
+    "compare with (beyond 200,000 seen cells this takes too long)"
+)
+
+RANK_STEP, PENALTY_STEP = 3, 10.0  # between a completion and its alternatives
+N_FOLDS = 5
+MOST_CELLS = 200_000
+"""With more seen cells there are no alternatives: each costs as much as the completion itself."""
+
+RANKS = (1, 2, 3, 5, 8)
+RELATIVE_PENALTIES = (0.1, 0.03, 0.01, 0.003, 0.001)
+TRIAL_SWEEPS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FactorSettings:
+    """Rank and penalty of the completion by factors.
+
+    Args:
+        rank: How many factors.
+        penalty: The penalty λ, absolute.
+        relative_penalty: The penalty relative to λ_collapse, the smallest that makes everything zero; used if no
+            `penalty` is given.
+        penalty_kind: `counts`: each factor is penalised once a seen cell; `uniform`: once, as the paper prints it.
+        max_sweeps: The most Newton steps.
+
+    Example:
+        completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3, relative_penalty=0.03))
+    """
+
+    rank: int = 5
+    penalty: float | None = None
+    relative_penalty: float = 0.01
+    penalty_kind: PenaltyKind = "counts"
+    max_sweeps: int = MAX_STEPS
+
+    def __post_init__(self) -> None:
+        checked_name("penalty kind", self.penalty_kind)
+        if self.rank < 1 or self.max_sweeps < 1:
+            raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Other factors that explain the seen cells about as well.
+
+    The variance of an estimate x is Σ_a weight_a (x_a − x)². Factors of smaller ranks are padded with zeros.
+    """
+
+    round_factors: Floats  # (n_alternatives, n_rounds, rank)
+    coalition_factors: Floats  # (n_alternatives, n_coalitions, rank)
+    weights: Floats  # (n_alternatives,)
+
+
+@dataclass(frozen=True)
+class FactorCompletion:
+    """The utility matrix as round factors × coalition factors.
+
+    Example:
+        factors = fedworth.complete(utilities)
+        print(factors.status, factors.round_factors.shape)
+    """
+
+    clients: tuple[str, ...]
+    coalitions: Memberships  # (n_coalitions, n_clients), all seen in some round
+    round_factors: Factors  # (n_rounds, rank)
+    coalition_factors: Factors  # (n_coalitions, rank)
+    rank: int
+    penalty: float
+    relative_penalty: float
+    penalty_kind: PenaltyKind
+    objective: float
+    residual: float  # root mean square over the seen cells, relative to that of the cells
+    status: Status
+    stationarity: float
+    spectral_ratio: float
+    n_sweeps: int
+    heard: Indices  # (n_heard,): clients that took part in some round
+    block_factors: Floats | None = None  # (n_blocks, n_coalitions, rank), which sum to coalition_factors; None: 1 block
+    permutations: Permutations | None = None  # of the heard clients, if only their prefixes were completed
+    alternatives: Alternatives | None = None
+    unseen: Unseen = "refuse"  # what a coalition that no round has shown counts as
+    trail: Trail | None = None
+
+    def __post_init__(self) -> None:
+        expected = (len(self.coalitions), self.rank)
+        if self.coalition_factors.shape != expected or self.round_factors.shape[1:] != (self.rank,):
+            found = f"{self.round_factors.shape} and {self.coalition_factors.shape}"
+            raise ArtefactError(
+                f"completion: factors of shapes {found}, expected (n_rounds, {self.rank}) and {expected}"
+            )
+        if not (np.isfinite(self.round_factors).all() and np.isfinite(self.coalition_factors).all()):
+            raise ArtefactError("completion: a factor is not finite")
+        checked_name("treatment of unseen coalitions", self.unseen)
+
+    @property
+    def n_rounds(self) -> int:
+        """How many rounds the matrix has."""
+        return len(self.round_factors)
+
+    def game(self, round_index: int) -> "FactorGame":
+        """The game of one round among the heard clients."""
+        blocks = self.coalition_factors[None] if self.block_factors is None else self.block_factors
+        return FactorGame(self, (blocks @ self.round_factors[round_index]).T)
+
+    def covariance(self) -> Floats | None:
+        """(n_heard, n_heard): of the errors of the Shapley values summed over rounds, from the alternatives."""
+        others = self.alternatives
+        if others is None:
+            return None
+        made = self.coalition_factors @ self.round_factors.sum(axis=0)  # (n_coalitions,)
+        totals = np.einsum("ack,atk->ac", others.coalition_factors, others.round_factors)
+        moved = np.sqrt(others.weights)[:, None] * (totals - made)  # (n_alternatives, n_coalitions)
+        game = FactorGame(self, moved.T)  # one block an alternative: values are linear
+        if self.permutations is None:
+            values = exact_shares(game, shapley_values).values
+        else:
+            values = permutation_shapley(game, self.permutations).values
+        return np.asarray(values @ values.T)
+
+    @property
+    def caveats(self) -> Sequence[Caveat]:
+        """That the intervals are too narrow, or that there are none."""
+        return (Caveat(None, UNKNOWN if self.alternatives is None else TOO_NARROW),)
+
+    def summary(self) -> dict[str, Any]:
+        """How the factors were found and how well they fit the seen cells."""
+        return {
+            "kind": "factors",
+            "rank": self.rank,
+            "penalty": self.penalty,
+            "relative_penalty": self.relative_penalty,
+            "penalty_kind": self.penalty_kind,
+            "objective": self.objective,
+            "residual": self.residual,
+            "status": str(self.status),
+            "stationarity": self.stationarity,
+            "spectral_ratio": self.spectral_ratio,
+            "n_sweeps": self.n_sweeps,
+        }
+
+    def places(self, coalitions: Memberships) -> Indices:
+        """(n,): the row of each coalition among `coalitions`; one that no round has shown is an error, or −1."""
+        rows = locate(coalitions, self.coalitions)
+        unseen = np.flatnonzero((rows < 0) & coalitions.any(axis=1))
+        if len(unseen) and self.unseen == "refuse":
+            first = names(coalitions[unseen[0]], self.clients)
+            raise UnseenError(
+                f"{len(unseen):,} of {len(rows):,} coalitions were never seen, the first {first}; their utilities "
+                "cannot be estimated: let a round hear everyone, or ask for zeros by name with --unseen zero"
+            )
+        return rows
+
+    # What follows serves callers that still ask for cells.
+
+    @property
+    def is_whole(self) -> bool:
+        """No: a coalition that no round has shown has no estimate."""
+        return False
+
+    @property
+    def by_rounds(self) -> None:
+        """Factors have cells, however many clients there are."""
+        return
+
+    def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
+        """Which of these coalitions some round has shown."""
+        return locate(coalitions, self.coalitions) >= 0
+
+    def estimates(self, coalitions: Memberships) -> Utilities:
+        """(n_rounds, n_coalitions): w_t·h_S."""
+        return np.asarray(self.round_factors @ self._factors(coalitions).T)
+
+    def totals(self, coalitions: Memberships) -> Utilities:
+        """(n_coalitions,): Σ_t w_t·h_S."""
+        return np.asarray(self._factors(coalitions) @ self.round_factors.sum(axis=0))
+
+    def variances(self, coalitions: Memberships) -> Utilities | None:
+        """(n_rounds, n_coalitions): variances of the estimates; None without alternatives."""
+        others, made = self.alternatives, self.estimates(coalitions)
+        if others is None:
+            return None
+        H = others.coalition_factors[:, locate(coalitions, self.coalitions)]
+        squares = (others.round_factors @ H.transpose(0, 2, 1) - made) ** 2  # (n_alternatives, n_rounds, n_coalitions)
+        return np.asarray(np.einsum("a,atc->tc", others.weights, squares))
+
+    def error_factors(self, coalitions: Memberships) -> Utilities | None:
+        """(n_coalitions, n_alternatives): L, with L Lᵀ the covariance of the totals' errors."""
+        others, made = self.alternatives, self.totals(coalitions)
+        if others is None:
+            return None
+        H = others.coalition_factors[:, locate(coalitions, self.coalitions)]
+        totals = np.einsum("ack,atk->ca", H, others.round_factors)
+        return np.asarray(np.sqrt(others.weights) * (totals - made[:, None]))
+
+    def value_covariance(self) -> None:
+        """Not by rounds."""
+        return
+
+    def doubts(self) -> tuple[Doubt, ...]:
+        """The caveats."""
+        return tuple(Doubt(caveat.client, caveat.reason) for caveat in self.caveats)
+
+    def _factors(self, coalitions: Memberships) -> Factors:
+        rows = self.places(coalitions)
+        return np.asarray(np.where(rows[:, None] < 0, 0.0, self.coalition_factors[rows]))
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGame:
+    """A game whose utilities are given for the coalitions of a completion."""
+
+    completion: FactorCompletion
+    known: Floats  # (n_coalitions, n_blocks)
+
+    @property
+    def clients(self) -> Indices:
+        """(n_heard,): ascending indices of the clients who play."""
+        return self.completion.heard
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks of test samples there are."""
+        return int(self.known.shape[1])
+
+    def utilities(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n_heard); the empty one's are 0."""
+        rows = np.zeros((len(coalitions), len(self.completion.clients)), dtype=bool)
+        rows[:, self.clients] = coalitions
+        places = self.completion.places(rows)
+        is_zero = np.asarray((places < 0) | ~rows.any(axis=1))
+        return np.asarray(np.where(is_zero[:, None], 0.0, self.known[places]))
+
+
+@one_blas_thread()
+def complete(
+    matrix: UtilityMatrix, settings: FactorSettings | None = None, *, start: Factors | None = None
+) -> FactorCompletion:
+    """The completion of a utility matrix by factors, as in the paper.
+
+    Args:
+        matrix: The measured utilities.
+        settings: Rank and penalty.
+        start: Round factors near the answer, such as those of the rounds before. They change how soon the answer is
+            found, not what it is.
+
+    Returns:
+        Round factors and coalition factors, and how well they fit.
+
+    Example:
+        completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3))
+    """
+    settings = settings or FactorSettings()
+    if matrix.is_truth:
+        raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
+    if start is not None and start.shape != (matrix.n_rounds, settings.rank):
+        raise CompletionError(f"start of shape {start.shape}, expected ({matrix.n_rounds}, {settings.rank})")
+    reduced = matrix.within(needed_columns(matrix))
+    problem = problem_of(reduced, settings.penalty_kind)
+    limit = collapse_penalty(problem)
+    penalty = settings.relative_penalty * limit if settings.penalty is None else settings.penalty
+    solution = solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps, start=start)
+    left = problem.residuals(solution.W, solution.H)
+    return FactorCompletion(
+        clients=matrix.clients,
+        coalitions=reduced.coalitions,
+        round_factors=solution.W,
+        coalition_factors=solution.H,
+        rank=settings.rank,
+        penalty=penalty,
+        relative_penalty=penalty / limit,
+        penalty_kind=settings.penalty_kind,
+        objective=solution.objective,
+        residual=float(np.sqrt((left**2).sum() / (problem.values**2).sum())),
+        status=solution.status,
+        stationarity=solution.certificate.stationarity,
+        spectral_ratio=solution.certificate.spectral_ratio,
+        n_sweeps=solution.n_sweeps,
+        heard=np.flatnonzero(matrix.heard),
+        block_factors=_block_factors(reduced, problem, solution),
+        permutations=matrix.heard_permutations,
+        trail=None if matrix.trail is None else replace(matrix.trail, utilities=fingerprint(matrix)),
+    )
+
+
+def _block_factors(matrix: UtilityMatrix, problem: Problem, solution: Solution) -> Floats | None:
+    """(n_blocks, n_coalitions, rank): each block's column factors, with the round factors of the total held fixed.
+
+    The ridge problems of the columns are linear in the utilities, so the blocks sum to the factors of the total.
+    """
+    if matrix.utilities.ndim == 1 or matrix.utilities.shape[1] == 1:
+        return None
+    cells = (matrix.coalition_indices, matrix.round_indices)
+    grams = best_columns(problem, solution.W, solution.penalty)[1]  # (n_coalitions, rank, rank)
+    pulls = [csr_array((u, cells), shape=problem.shape[::-1]) @ solution.W for u in matrix.utilities.T]
+    return np.linalg.solve(grams, np.stack(pulls, axis=2)).transpose(2, 0, 1)
+
+
+# Errors
+
+
+@one_blas_thread()
+def with_errors(matrix: UtilityMatrix, completion: FactorCompletion) -> FactorCompletion:
+    """The same completion with alternatives, unless the matrix is too large for them.
+
+    The settings around the completion's own count by their mean squared distance; held-out parts by the jackknife,
+    (n − 1)/n times the sum of the squared distances for n parts.
+    """
+    reduced = matrix.within(needed_columns(matrix))
+    n_seen = len(reduced.utilities)
+    if n_seen > MOST_CELLS:
+        return completion
+    own = FactorSettings(
+        completion.rank, relative_penalty=completion.relative_penalty, penalty_kind=completion.penalty_kind
+    )
+    by_settings = [_fit(reduced, np.ones(n_seen, dtype=bool), settings) for settings in neighbours(own)]
+    try:
+        folds = folds_of(reduced, N_FOLDS, stream(0, "alternatives"))
+    except CompletionError:  # too few cells were seen twice to hold any out
+        folds = []
+    held_out = [_fit(reduced, ~np.isin(np.arange(n_seen), hidden), own) for hidden in folds]
+    weights = [1 / len(by_settings)] * len(by_settings) + [1 - 1 / max(len(folds), 1)] * len(folds)
+    found = [*by_settings, *held_out]
+    W, H = _stacked([solution.W for solution in found]), _stacked([solution.H for solution in found])
+    return replace(completion, alternatives=Alternatives(W, H, np.array(weights)))
+
+
+def neighbours(own: FactorSettings) -> list[FactorSettings]:
+    """The settings around given ones: each differs in one thing."""
+    return [
+        replace(own, rank=max(1, own.rank - RANK_STEP)),
+        replace(own, rank=own.rank + RANK_STEP),
+        replace(own, relative_penalty=min(own.relative_penalty * PENALTY_STEP, 0.5)),
+        replace(own, relative_penalty=own.relative_penalty / PENALTY_STEP),
+        replace(own, penalty_kind="uniform" if own.penalty_kind == "counts" else "counts"),
+    ]
+
+
+def factor_covariance(values: Floats, reference_values: Floats, reference_covariance: Floats) -> Floats:
+    """(n, n): of the errors of values, given other values of the same clients and the covariance of their errors."""
+    apart = values - reference_values
+    return np.asarray(np.outer(apart, apart) + reference_covariance)
+
+
+def _fit(matrix: UtilityMatrix, kept: NDArray[np.bool_], settings: FactorSettings) -> Solution:
+    """The factors of some of the cells."""
+    shape = (matrix.n_rounds, len(matrix.coalitions))
+    cells = matrix.round_indices[kept], matrix.coalition_indices[kept], _totals(matrix)[kept]
+    problem = problem_of_cells(shape, *cells, settings.penalty_kind)
+    penalty = settings.relative_penalty * collapse_penalty(problem) if settings.penalty is None else settings.penalty
+    return solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps)
+
+
+def _totals(matrix: UtilityMatrix) -> Utilities:
+    """(n_seen,): the utilities summed over blocks."""
+    return matrix.utilities if matrix.utilities.ndim == 1 else np.asarray(matrix.utilities.sum(axis=1))
+
+
+def _stacked(factors: list[Factors]) -> Floats:
+    """(n, n_rows, largest rank)."""
+    rank = max(part.shape[1] for part in factors)
+    return np.stack([np.pad(part, ((0, 0), (0, rank - part.shape[1]))) for part in factors])
+
+
+# Choice of rank and penalty
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings that predict held-out cells best, and how well each candidate did."""
+
+    settings: FactorSettings
+    error: float
+    n_hidden: int
+    candidates: tuple[tuple[int, float, float], ...]  # (rank, relative penalty, held-out error)
+
+
+def choose_factors(
+    matrix: UtilityMatrix,
+    *,
+    penalty_kind: PenaltyKind = "counts",
+    ranks: Sequence[int] = RANKS,
+    relative_penalties: Sequence[float] = RELATIVE_PENALTIES,
+    n_folds: int = N_FOLDS,
+    rng: np.random.Generator,
+) -> Choice:
+    """The rank and relative penalty with the least held-out error; the smaller rank among equals.
+
+    Cells of rounds that did not hear everyone are held out, since they are like the cells to be completed, and only if
+    their column keeps another cell.
+
+    Args:
+        matrix: The measured utilities.
+        penalty_kind: `counts` (each factor is penalised once a seen cell) or `uniform`, as the paper prints it.
+        ranks: The ranks to try.
+        relative_penalties: The penalties to try, relative to the smallest that makes everything zero.
+        n_folds: Into how many parts the cells are divided; each is held out once.
+        rng: Draws the parts.
+
+    Returns:
+        The settings with the least error on held-out cells, and that error.
+
+    Example:
+        choice = fedworth.choose_factors(utilities, rng=numpy.random.default_rng(0))
+        fedworth.complete(utilities, choice.settings)
+    """
+    reduced = matrix.within(needed_columns(matrix))
+    folds = folds_of(reduced, n_folds, rng)
+    candidates = []
+    for rank in ranks:
+        for fraction in relative_penalties:
+            settings = FactorSettings(rank=rank, relative_penalty=fraction, penalty_kind=penalty_kind)
+            candidates.append((rank, fraction, _error(reduced, folds, settings)))
+    rank, fraction, error = min(candidates, key=lambda candidate: (candidate[2], candidate[0]))
+    settings = FactorSettings(rank=rank, relative_penalty=fraction, penalty_kind=penalty_kind)
+    return Choice(settings, error, sum(len(hidden) for hidden in folds), tuple(candidates))
+
+
+def held_out_error(
+    matrix: UtilityMatrix, settings: FactorSettings, *, n_folds: int = N_FOLDS, rng: np.random.Generator
+) -> float:
+    """The relative error of these settings on held-out cells, ‖U − X‖ / ‖U‖."""
+    reduced = matrix.within(needed_columns(matrix))
+    return _error(reduced, folds_of(reduced, n_folds, rng), settings)
+
+
+def folds_of(matrix: UtilityMatrix, n_folds: int, rng: np.random.Generator) -> list[Indices]:
+    """Disjoint sets of cells to hold out; the column of each cell keeps another cell."""
+    everyone = matrix.participants.sum(axis=1) == matrix.heard.sum()  # (n_rounds,)
+    columns, n_columns = matrix.coalition_indices, len(matrix.coalitions)
+    may_hide = ~everyone[matrix.round_indices] & matrix.coalitions[columns].any(axis=1)
+    may_hide &= np.bincount(columns, minlength=n_columns)[columns] > 1
+    folds = []
+    for hidden in np.array_split(rng.permutation(np.flatnonzero(may_hide)), n_folds):
+        left = np.bincount(np.delete(columns, hidden), minlength=n_columns)
+        hidden = np.sort(hidden[left[columns[hidden]] > 0])
+        folds += [hidden] if len(hidden) else []
+    if not folds:
+        raise CompletionError("too few cells were seen twice to hold any out; give --rank and a penalty yourself")
+    return folds
+
+
+def _error(matrix: UtilityMatrix, folds: list[Indices], settings: FactorSettings) -> float:
+    """‖U − X‖ / ‖U‖ over all held-out cells."""
+    trial = replace(settings, max_sweeps=min(settings.max_sweeps, TRIAL_SWEEPS))
+    utilities, misses, truths = _totals(matrix), [], []
+    for hidden in folds:
+        kept = np.ones(len(utilities), dtype=bool)
+        kept[hidden] = False
+        found = _fit(matrix, kept, trial)
+        W, H = found.W[matrix.round_indices[hidden]], found.H[matrix.coalition_indices[hidden]]
+        misses.append(utilities[hidden] - np.einsum("ck,ck->c", W, H))
+        truths.append(utilities[hidden])
+    scale = np.linalg.norm(np.concatenate(truths))
+    if scale == 0:
+        raise CompletionError("all cells that could be held out are 0; give --rank and a penalty yourself")
+    return float(np.linalg.norm(np.concatenate(misses)) / scale)

@@ -1,0 +1,348 @@
+"""Completion by factors: its cells and games, its errors, the choice of rank and penalty, and its file."""
+
+import dataclasses
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedworth.coalitions import coalitions_of
+from fedworth.completion import factors as module
+from fedworth.completion.caveat import Caveat
+from fedworth.completion.completion_file import load_completion, load_factors, save_completion
+from fedworth.completion.factors import (
+    TOO_NARROW,
+    UNKNOWN,
+    FactorCompletion,
+    FactorSettings,
+    choose_factors,
+    complete,
+    factor_covariance,
+    held_out_error,
+    neighbours,
+    with_errors,
+)
+from fedworth.completion.solver import Status, collapse_penalty_of, problem_of
+from fedworth.errors import ArtefactError, CompletionError, UnseenError, UsageError
+from fedworth.games.game import SummedGame
+from fedworth.games.matrix import needed_columns
+from fedworth.games.permutations import permutation_shapley
+from fedworth.games.shapley import shapley, shapley_values
+from fedworth.valuation.value import value
+from tests.support.games import factors_completion, federation, large_federation, low_rank, matrix_of, participation
+
+EVERYONE = coalitions_of(np.arange(5), 5)
+
+
+def rng():
+    return np.random.default_rng(1)
+
+
+def equal(one: FactorCompletion, two: FactorCompletion) -> bool:
+    return all(np.array_equal(getattr(one, f.name), getattr(two, f.name)) for f in dataclasses.fields(one))
+
+
+def test_the_default_is_rank_5_and_a_hundredth_of_the_collapse_penalty_by_counts():
+    _, matrix = federation(0)
+    completion = complete(matrix)
+    limit = collapse_penalty_of(matrix, "counts")
+    assert (completion.rank, completion.penalty_kind) == (5, "counts")
+    assert completion.penalty == pytest.approx(0.01 * limit, rel=1e-12)
+    assert completion.relative_penalty == pytest.approx(0.01, rel=1e-12)
+    assert completion.status is Status.CERTIFIED
+
+
+def test_an_absolute_penalty_is_taken_as_it_is():
+    _, matrix = federation(0)
+    completion = complete(matrix, FactorSettings(penalty=0.2, penalty_kind="uniform"))
+    assert completion.penalty == 0.2
+    assert completion.relative_penalty == pytest.approx(0.2 / collapse_penalty_of(matrix, "uniform"), rel=1e-12)
+
+
+def test_the_summary_says_what_was_reached():
+    _, matrix = federation(1)
+    completion = complete(matrix, FactorSettings(rank=2))
+    problem = problem_of(matrix, "counts")
+    W, H = completion.round_factors, completion.coalition_factors
+    assert completion.objective == pytest.approx(problem.objective(W, H, completion.penalty), rel=1e-12)
+    left = problem.residuals(W, H)
+    assert completion.residual == pytest.approx(np.linalg.norm(left) / np.linalg.norm(problem.values), rel=1e-12)
+    keys = {"rank", "penalty", "penalty_kind", "objective", "status", "stationarity", "spectral_ratio"}
+    assert keys <= set(completion.summary())
+    assert "certified" not in str(completion.summary())  # a certificate is of the fit, never of values
+
+
+def test_the_true_cells_of_a_low_rank_matrix_are_found():
+    truth = low_rank(20, 5, 1, np.random.default_rng(3))
+    matrix = matrix_of(truth, participation(20, 5, 3, np.random.default_rng(4)))
+    completion = complete(matrix, FactorSettings(rank=1, relative_penalty=1e-4))
+    assert np.linalg.norm(completion.estimates(EVERYONE) - truth) < 0.02 * np.linalg.norm(truth)
+
+
+def test_the_games_of_the_rounds_are_the_products_of_the_factors():
+    _, matrix = federation(2)
+    completion = complete(matrix)
+    X = completion.round_factors @ completion.coalition_factors.T
+    wanted = matrix.coalitions[[7, 3, 3]]
+    for t in range(6):
+        assert completion.game(t).utilities(wanted)[:, 0] == pytest.approx(X[t, [7, 3, 3]], rel=1e-12)
+    whole = SummedGame([completion.game(t) for t in range(6)])
+    expected = shapley_values(completion.totals(EVERYONE))
+    assert shapley(whole, rng()).totals == pytest.approx(expected, rel=1e-9)
+    assert expected == pytest.approx(value(matrix, "comfedsv", completion=completion).values, rel=1e-9)
+
+
+def test_clients_never_heard_do_not_play():
+    utilities, _ = federation(3)
+    participants = participation(6, 5, 2, rng())
+    participants[:, 1] = False
+    completion = complete(matrix_of(utilities, participants))
+    assert completion.heard.tolist() == completion.game(0).clients.tolist() == [0, 2, 3, 4]
+    assert completion.game(0).utilities(coalitions_of(np.arange(4), 4)).shape == (16, 1)
+
+
+def test_a_coalition_that_no_round_has_shown_is_refused_or_zero_by_name():
+    utilities, _ = federation(4)
+    participants = np.zeros((6, 5), dtype=bool)
+    participants[:, :2], participants[3:, 2:] = True, [True, False, True]
+    completion = complete(matrix_of(utilities, participants))
+    everyone, four = np.ones((1, 5), dtype=bool), np.ones((1, 4), dtype=bool)
+    with pytest.raises(UnseenError, match=r"1 of 1 coalitions were never seen, the first \{a, b, c, d, e\}.*--unseen"):
+        completion.estimates(everyone)
+    participants[5, 2] = participants[3:5, 4] = False  # c and e are never heard together now
+    completion = complete(matrix_of(utilities, participants))
+    assert completion.heard.tolist() == [0, 1, 2, 4]
+    with pytest.raises(UnseenError):
+        completion.game(0).utilities(four)
+    assert replace(completion, unseen="zero").game(0).utilities(four).tolist() == [[0.0]]
+
+
+def test_with_permutations_only_their_prefixes_are_completed():
+    utilities, matrix = federation(5)
+    permutations = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [0, 1, 2, 4, 3]])
+    reduced = matrix_of(utilities, matrix.participants, permutations=permutations)
+    completion = with_errors(reduced, complete(reduced))
+    assert len(completion.coalitions) == len(needed_columns(reduced)) == 1 + 2 + 2 + 2 + 3 + 1  # ∅ to everyone
+    game = SummedGame([completion.game(t) for t in range(6)])
+    found = value(reduced, "comfedsv", completion=completion).values
+    assert permutation_shapley(game, permutations).totals == pytest.approx(found, rel=1e-9)
+    covariance = completion.covariance()
+    assert covariance is not None
+    assert np.linalg.eigvalsh(covariance).min() > -1e-9 * np.trace(covariance)
+
+
+def test_blocks_keep_the_round_factors_and_sum_to_the_total():
+    matrix = federation(6)[1]
+    shares = np.random.default_rng(0).dirichlet([1, 1, 1], len(matrix.utilities))
+    by_block = replace(matrix, utilities=matrix.utilities[:, None] * shares) if _takes_blocks(matrix) else None
+    if by_block is None:
+        pytest.skip("utility matrices have no blocks yet")
+    whole, split = complete(matrix), complete(by_block)
+    assert split.round_factors == pytest.approx(whole.round_factors, rel=1e-9, abs=1e-12)
+    found = split.game(1).utilities(EVERYONE)
+    assert found.shape == (32, 3)
+    assert found.sum(axis=1) == pytest.approx(whole.game(1).utilities(EVERYONE)[:, 0], rel=1e-9, abs=1e-12)
+    first = complete(replace(matrix, utilities=matrix.utilities * shares[:, 0]))  # other factors than the total's
+    assert not np.allclose(first.game(1).utilities(EVERYONE)[:, 0], found[:, 0])
+
+
+def _takes_blocks(matrix) -> bool:
+    try:
+        replace(matrix, utilities=matrix.utilities[:, None])
+    except Exception:
+        return False
+    return True
+
+
+def test_what_cannot_be_completed_is_refused():
+    utilities, matrix = federation(6)
+    truth = matrix_of(utilities, matrix.participants, is_truth=True)
+    with pytest.raises(CompletionError, match="holds the truth"):
+        complete(truth)
+    assert equal(complete(truth.seen_part()), complete(matrix))
+    with pytest.raises(CompletionError, match="nothing to complete from"):
+        complete(matrix_of(np.zeros((2, 4)), [[True, True], [True, False]]))
+    for too_much in (FactorSettings(relative_penalty=1.0), FactorSettings(penalty=1e9)):
+        with pytest.raises(CompletionError, match="λ_collapse"):
+            complete(matrix, too_much)
+    with pytest.raises(CompletionError, match="start of shape"):
+        complete(matrix, start=np.zeros((1, 5)))
+
+
+@pytest.mark.parametrize("bad", [{"rank": 0}, {"max_sweeps": 0}])
+def test_settings_without_a_rank_or_a_step_are_refused(bad):
+    with pytest.raises(CompletionError, match="expected 1 or more"):
+        FactorSettings(**bad)
+    with pytest.raises(UsageError, match="did you mean 'counts'"):
+        FactorSettings(penalty_kind="count")  # type: ignore[arg-type]
+
+
+def test_too_few_steps_are_reported():
+    completion = complete(federation(8)[1], FactorSettings(relative_penalty=1e-4, max_sweeps=1))
+    assert completion.status is Status.MAX_SWEEPS
+    assert completion.summary()["status"].startswith("stopped at max_sweeps")
+
+
+def test_a_large_reduced_matrix_is_completed():
+    matrix = large_federation(50, 15, 50, 100)
+    completion = complete(matrix)
+    assert completion.status is Status.CERTIFIED  # the default rank, 5, is enough for these permutations
+    assert completion.has(needed_columns(matrix)).all()
+    assert completion.residual < 0.2
+
+
+def test_a_start_changes_nothing_but_the_way():
+    matrix = federation(9)[1]
+    whole = complete(matrix)
+    again = complete(matrix, start=whole.round_factors)
+    assert again.n_sweeps < whole.n_sweeps
+    assert again.estimates(EVERYONE) == pytest.approx(whole.estimates(EVERYONE), abs=1e-8)
+
+
+# Errors
+
+
+@pytest.fixture(scope="module")
+def made():
+    matrix = federation(0)[1]
+    return matrix, with_errors(matrix, complete(matrix))
+
+
+def test_the_neighbours_differ_in_one_thing_each():
+    own = FactorSettings()
+    for other in neighbours(own):
+        same = [getattr(other, name) == getattr(own, name) for name in ("rank", "relative_penalty", "penalty_kind")]
+        assert same.count(False) == 1
+
+
+def test_the_covariance_follows_from_the_values_of_the_alternatives(made):
+    matrix, completion = made
+    others = completion.alternatives
+    assert others.weights.tolist() == [0.2] * 5 + [0.8] * 5
+    for n, settings_ in enumerate(neighbours(FactorSettings())):
+        product = others.round_factors[n] @ others.coalition_factors[n].T
+        np.testing.assert_allclose(product, complete(matrix, settings_).estimates(completion.coalitions), atol=1e-6)
+    own, covariance = shapley_values(completion.totals(EVERYONE)), np.zeros((5, 5))
+    for W, H, weight in zip(others.round_factors, others.coalition_factors, others.weights, strict=True):
+        other = replace(completion, round_factors=W, coalition_factors=H, rank=W.shape[1], alternatives=None)
+        apart = shapley_values(other.totals(EVERYONE)) - own
+        covariance += weight * np.outer(apart, apart)
+    np.testing.assert_allclose(completion.covariance(), covariance, rtol=1e-8, atol=1e-12)
+    found = value(matrix, "comfedsv", completion=completion)
+    np.testing.assert_allclose(found.uncertainty.deviations**2, np.diag(covariance), rtol=1e-8)
+
+
+def test_a_caveat_says_that_intervals_are_too_narrow_or_that_there_are_none(made, monkeypatch):
+    matrix, completion = made
+    assert completion.caveats == (Caveat(None, TOO_NARROW),)
+    bare = complete(matrix)
+    assert bare.covariance() is None
+    assert bare.caveats == (Caveat(None, UNKNOWN),)
+    monkeypatch.setattr(module, "MOST_CELLS", 10)
+    assert with_errors(matrix, bare) is bare
+
+
+def test_a_reference_gives_the_covariance_of_the_distance_and_its_own_error():
+    x, y, own = np.array([1.0, 2.0]), np.array([0.5, 3.0]), np.diag([0.1, 0.2])
+    assert factor_covariance(x, y, own).tolist() == [[0.25 + 0.1, -0.5], [-0.5, 1 + 0.2]]
+
+
+# Choice of rank and penalty
+
+
+def seen(rank, seed=0, n_rounds=40):
+    random = np.random.default_rng(seed)
+    return matrix_of(low_rank(n_rounds, 5, rank, random), participation(n_rounds, 5, 3, random))
+
+
+def test_held_out_cells_of_a_low_rank_matrix_are_predicted_and_noise_is_not():
+    assert held_out_error(seen(1), FactorSettings(rank=1, relative_penalty=1e-3), rng=rng()) < 0.05
+    assert held_out_error(seen(2), FactorSettings(rank=2, relative_penalty=1e-3), rng=rng()) < 0.1
+    noise = np.random.default_rng(2).normal(size=(40, 32))
+    noise[:, 0] = 0
+    matrix = matrix_of(noise, participation(40, 5, 3, np.random.default_rng(3)))
+    assert held_out_error(matrix, FactorSettings(rank=2), rng=rng()) > 0.8
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_the_rank_chosen_is_at_least_the_true_one_and_predicts(rank):
+    ranks, penalties = (1, 2, 4), (0.1, 0.001)
+    choice = choose_factors(seen(rank), ranks=ranks, relative_penalties=penalties, rng=rng())
+    assert choice.settings.rank >= rank
+    assert choice.settings.relative_penalty == 0.001
+    assert choice.error < 0.1
+    assert choice.error == min(error for _, _, error in choice.candidates)
+    assert choice.error == held_out_error(seen(rank), choice.settings, rng=rng())
+    assert [(r, f) for r, f, _ in choice.candidates] == [(r, f) for r in ranks for f in penalties]
+    assert choice.n_hidden > 100
+
+
+def test_an_absolute_penalty_is_held_out_as_it_is():
+    relative = held_out_error(seen(1), FactorSettings(rank=1), rng=rng())
+    assert held_out_error(seen(1), FactorSettings(rank=1, penalty=1e-6), rng=rng()) < relative
+    with pytest.raises(CompletionError, match="positive"):
+        held_out_error(seen(1), FactorSettings(rank=1, penalty=0.0), rng=rng())
+
+
+def test_too_few_cells_to_hold_out_are_refused():
+    utilities = np.random.default_rng(0).normal(size=(2, 4))
+    utilities[:, 0] = 0
+    for participants in ([[True, True]], [[True, False], [False, True]], [[True, True], [True, True]]):
+        with pytest.raises(CompletionError, match="too few cells"):
+            choose_factors(matrix_of(utilities[: len(participants)], participants), rng=rng())
+    zeros = matrix_of(np.array([[0, 1.0, 2.0, 3.0], [0, 0, 0, 0]]), [[True, True], [True, False]])
+    with pytest.raises(CompletionError, match="0"):
+        held_out_error(zeros, FactorSettings(rank=1), rng=rng())
+
+
+# The file
+
+
+@pytest.mark.parametrize("kind", ["uniform", "counts"])
+def test_two_runs_give_equal_bytes(kind, tmp_path):
+    for name in ("one", "two"):
+        save_completion(complete(federation(9)[1], FactorSettings(penalty_kind=kind)), tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_a_completion_comes_back_from_disk_as_it_was(tmp_path_factory, seed):
+    completion = complete(federation(seed, n_rounds=3, n_clients=3)[1], FactorSettings(rank=2))
+    path = tmp_path_factory.mktemp("completion") / "completion.npz"
+    save_completion(completion, path)
+    assert equal(load_factors(path), completion)
+
+
+def test_alternatives_survive_the_disk(made, tmp_path):
+    save_completion(made[1], tmp_path / "completion.npz")
+    back = load_factors(tmp_path / "completion.npz")
+    np.testing.assert_array_equal(back.covariance(), made[1].covariance())
+
+
+@pytest.mark.parametrize("name", ["rank", "round_factors", "status"])
+def test_a_file_that_is_not_a_completion_is_refused(name, tmp_path):
+    path = tmp_path / "completion.npz"
+    save_completion(complete(federation(10)[1]), path)
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files if key != name}
+    np.savez(path, allow_pickle=False, **arrays)
+    with pytest.raises(ArtefactError, match=f"not a completion.*{name}"):
+        load_completion(path)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **(arrays | {name: np.array("what")}))
+    path.write_bytes(buffer.getvalue())
+    with pytest.raises(ArtefactError):
+        load_completion(path)
+
+
+def test_factors_of_the_wrong_shape_or_not_finite_are_refused():
+    coalitions, W, H = coalitions_of(np.arange(2), 2), np.ones((3, 2)), np.ones((4, 2))
+    factors_completion(("a", "b"), coalitions, W, H)
+    with pytest.raises(ArtefactError, match="factors of shapes"):
+        factors_completion(("a", "b"), coalitions, W, H[:3])
+    with pytest.raises(ArtefactError, match="not finite"):
+        factors_completion(("a", "b"), coalitions, W * np.nan, H)
