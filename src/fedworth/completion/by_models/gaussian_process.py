@@ -150,14 +150,18 @@ class LocalGaussianProcess(GaussianProcess):
         return weights, np.maximum(self._prior(clients, round_index) - (weights * every).sum(axis=1), 0)
 
     def leave_out(self, points: Indices) -> tuple[Floats, Floats]:
-        weights, variances = np.zeros((len(points), len(self.rounds))), np.empty(len(points))
-        for row, point in enumerate(points.tolist()):
-            near = np.union1d(self._shared(int(self.rounds[point])), self._own(int(self.clients[point])))
-            place = int(np.searchsorted(near, point))
-            column = cho_solve(cho_factor(self.between(near, near)), np.eye(len(near))[place])
-            weights[row, near], variances[row] = -column / column[place], 1 / column[place]
-            weights[row, point] = 0.0
-        return weights, variances
+        columns = np.zeros((len(points), len(self.rounds)))  # of K⁻¹, given the points that each prediction rests on
+        for t in np.unique(self.rounds[points]).tolist():
+            here = np.flatnonzero(self.rounds[points] == t)
+            unit = np.zeros((len(here), len(self.rounds)))
+            unit[np.arange(len(here)), points[here]] = 1.0
+            owns = [self._own(client) for client in self.clients[points[here]].tolist()]
+            columns[here] = self._solve(self._shared(t), owns, unit)
+        order = np.arange(len(points))
+        own = columns[order, points]
+        weights = -columns / own[:, None]
+        weights[order, points] = 0.0
+        return weights, 1 / own
 
     def summed_covariance(self, weights: Floats) -> Floats:
         some = thinned(len(self.rounds), MOST_SHARED)
