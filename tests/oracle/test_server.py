@@ -19,11 +19,8 @@ from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.server import Server, server_of
 from fedworth.oracle.weighting import participation
-from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.task.rules.private import Private
-from fedworth.task.rules.replay import replayed
-from fedworth.task.rules.robust import Krum, Median
-from fedworth.task.rules.rule import WeightedMean, arrays_of
+from fedworth.task.replay import replayed
+from fedworth.task.rules import Adaptive, Krum, Median, Private, ServerMomentum, WeightedMean, arrays_of
 from fedworth.task.task import Task
 from tests.support.servers import federation
 
@@ -94,7 +91,7 @@ def test_a_server_that_does_something_else_is_refused_unless_asked_for_as_an_ave
     with pytest.raises(RuleError, match="not the weighted mean"):
         observed(ledger)
     matrix = observed(ledger, as_average=True)
-    assert "values are those of a server that does (--as-average)" in matrix.notes[0]
+    assert "values are those of a server that follows it (--as-average)" in matrix.notes[0]
     averaged = federation(tmp_path / "mean", WeightedMean())
     assert observed(averaged, as_average=True).notes == observed(averaged).notes == ()
 

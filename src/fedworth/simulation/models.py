@@ -1,6 +1,6 @@
-"""The models of the paper's studies, made by name: logistic regression, MLP, CNN, VGG16.
+"""The models of the paper's studies by name: logistic regression, MLP, CNN, VGG16.
 
-All take samples of `input_shape` and give one logit a class. The same spec and seed give the same bytes.
+All take samples of `input_shape` and return one logit a class. The same spec and seed give the same bytes.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from torch import nn
 from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Model
 from fedworth.names import Dtype, ModelName, checked_name
-from fedworth.simulation.bounds import MOST_LAYERS, MOST_WIDTH
+from fedworth.simulation.settings import MOST_LAYERS, MOST_WIDTH
 
 DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
@@ -23,7 +23,7 @@ VGG16_WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512,
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What it takes to make a model: its kind, what it reads, what it tells apart, and its widths."""
+    """What a model is made from: its kind, the shape of its samples, the number of classes, and its widths."""
 
     name: ModelName
     input_shape: tuple[int, ...]
