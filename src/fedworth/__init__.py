@@ -56,21 +56,8 @@ if TYPE_CHECKING:
     from fedworth.recording.importing import import_folder as import_folder
     from fedworth.recording.recorder import record_into as record_into
     from fedworth.report.comparison import Comparison as Comparison
-    from fedworth.report.comparison import compare_reports as compare_reports
-    from fedworth.report.files import read_report as read_report
-    from fedworth.report.files import write_report as write_report
-    from fedworth.report.files import write_statement as write_statement
     from fedworth.report.page import PageSettings as PageSettings
-    from fedworth.report.page import comparison_html as comparison_html
-    from fedworth.report.page import page_html as page_html
-    from fedworth.report.page import statement_html as statement_html
-    from fedworth.report.plots import plot_comparison as plot_comparison
-    from fedworth.report.plots import plot_course as plot_course
-    from fedworth.report.plots import plot_gains as plot_gains
-    from fedworth.report.plots import plot_rounds as plot_rounds
-    from fedworth.report.plots import plot_values as plot_values
     from fedworth.report.report import Report as Report
-    from fedworth.report.report import report_from as report_from
     from fedworth.report.rewards import Rewards as Rewards
     from fedworth.report.rewards import RewardSettings as RewardSettings
     from fedworth.report.rewards import rewards as rewards
@@ -85,14 +72,14 @@ if TYPE_CHECKING:
     from fedworth.task.task import Task as Task
     from fedworth.task.task import task_from_loader as task_from_loader
     from fedworth.task.task_file import load_task as load_task
+    from fedworth.valuation.valuation import ClientValue as ClientValue
     from fedworth.valuation.valuation import Valuation as Valuation
-    from fedworth.valuation.valuation import valuation_from as valuation_from
     from fedworth.valuation.value import value as value
-    from fedworth.valuation.worth import Worth as Worth
 
 _HOMES = {
     "Answer": "ledger.writer",
     "Budget": "games.planning.budget",
+    "ClientValue": "valuation.valuation",
     "Comparison": "report.comparison",
     "Completion": "completion.completion",
     "FactorCompletion": "completion.completion",
@@ -113,14 +100,11 @@ _HOMES = {
     "UtilityMatrix": "games.matrix",
     "Valuation": "valuation.valuation",
     "ValuingSettings": "pipeline.stages",
-    "Worth": "valuation.worth",
     "check_values": "pipeline.checking",
     "choose_factors": "completion.crossvalidation",
     "choose_plan": "games.planning.choose",
     "compare": "pipeline.compare",
     "compare_measures": "pipeline.measures",
-    "compare_reports": "report.comparison",
-    "comparison_html": "report.page",
     "complete": "completion.complete",
     "complete_by_models": "completion.models",
     "coverage": "completion.coverage",
@@ -134,17 +118,9 @@ _HOMES = {
     "observe": "games.observe",
     "observe_and_count": "games.observe",
     "open_ledger": "ledger.ledger",
-    "page_html": "report.page",
     "participation": "oracle.weighting",
-    "plot_comparison": "report.plots",
-    "plot_course": "report.plots",
-    "plot_gains": "report.plots",
     "plot_panel": "studies.results.pictures",
-    "plot_rounds": "report.plots",
-    "plot_values": "report.plots",
-    "read_report": "report.files",
     "record_into": "recording.recorder",
-    "report_from": "report.report",
     "report_on": "pipeline.report_on",
     "resume_ledger": "ledger.writer",
     "rewards": "report.rewards",
@@ -153,7 +129,6 @@ _HOMES = {
     "save_utilities": "games.matrix_file",
     "shapiq_game": "pipeline.interactions",
     "simulate": "simulation.simulate",
-    "statement_html": "report.page",
     "stratified_subset": "games.subset",
     "study": "studies.reproduce",
     "task_from_estimator": "task.coefficients",
@@ -161,11 +136,8 @@ _HOMES = {
     "task_from_utility": "task.own_utility",
     "task_of": "simulation.simulate",
     "utility_cache": "oracle.cache",
-    "valuation_from": "valuation.valuation",
     "value": "valuation.value",
     "verify_ledger": "ledger.ledger",
-    "write_report": "report.files",
-    "write_statement": "report.files",
 }
 _DOORS = ("flower", "nvflare")
 

@@ -195,6 +195,7 @@ class FactorCompletion:
             "objective": self.objective,
             "residual": self.residual,
             "status": str(self.status),
+            "is_converged": self.status is not Status.MAX_SWEEPS,
             "stationarity": self.stationarity,
             "spectral_ratio": self.spectral_ratio,
             "n_sweeps": self.n_sweeps,

@@ -50,7 +50,7 @@ LARGE_UPDATE = Kind(
     "large update",
     Level.ACT,
     sentence="{clients} sent an update of up to {ratio} times the median norm",
-    basis="spread of the other clients' norms",
+    basis="spread of the other norms",
     tag="Large update",
     title="sent a far larger update than the others",
     why="One large update can decide the average, for better or worse.",

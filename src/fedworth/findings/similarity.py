@@ -32,7 +32,7 @@ SIMILAR = Kind(
     "similar updates",
     Level.NOTE,
     sentence="{clients} sent the most similar updates of all pairs (cosine similarity {similarity})",
-    basis="similarity of all other pairs; clients with the same kind of data can look like copies",
+    basis="similarity of all other pairs; data of the same kind can look like a copy",
     tag="Similar",
     title="sent updates more similar than those of any other pair",
     why="They may hold the same data and draw other batches of it, or hold data of the same kind. " + COPIES,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import ndtr, stdtr
 
-from fedworth.arrays import Floats
+from fedworth.arrays import Floats, Indices
 from fedworth.findings.finding import LEAST_CONFIDENCE, Finding, Kind, Level, confidence_of
 from fedworth.valuation.uncertainty import HALF_WIDTH
 from fedworth.valuation.valuation import Covered, Valuation
@@ -31,7 +31,7 @@ LOW_VALUE = Kind(
     "low value",
     Level.ACT,
     sentence="{clients} has a value of {value}{interval}, far below the others, whose median is {middle}",
-    basis="spread of the other values, and the client's own interval",
+    basis="spread of the other values, and its own interval",
     tag="Low value",
     title="is worth far less than the others",
     why="Noisy data, wrong labels and other units of measurement look like this. So do data unlike the test data.",
@@ -46,7 +46,7 @@ HARM = Kind(
     Level.ACT,
     sentence="{clients} made the model worse: its value is {value}{interval}",
     several="{clients} made the model worse: their values are {value} on average, and all lie below zero{interval}",
-    basis="the client's interval",
+    basis="its interval",
     tag="Harms",
     title="made the model worse",
     why="On balance the model does worse with it than without it. Wrong labels and other units of measurement are "
@@ -88,7 +88,7 @@ def _low(valuation: Valuation, intervals: Floats) -> Iterator[tuple[int, Finding
                 yield client, _finding(LOW_VALUE, valuation, client, intervals, confidence, middle=middle)
 
 
-def _harming(valuation: Valuation, intervals: Floats, below: Floats) -> Iterator[Finding]:
+def _harming(valuation: Valuation, intervals: Floats, below: Indices) -> Iterator[Finding]:
     """One finding for each client, or one for all if there are many."""
     deviations = (intervals[below, 1] - intervals[below, 0]) / (2 * HALF_WIDTH)
     with np.errstate(divide="ignore"):

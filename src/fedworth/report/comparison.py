@@ -121,7 +121,9 @@ class Comparison:
         """The result in one sentence."""
         found = [pair.correlation for pair in self.pairs if pair.correlation is not None]
         n_clear, n_known = sum(pair.n_clear for pair in self.pairs), sum(pair.n_known for pair in self.pairs)
-        agree = f"Their rankings agree with a correlation of {min(found):.2f} or more" if found else "No ranking differs"
+        agree = (
+            f"Their rankings agree with a correlation of {min(found):.2f} or more" if found else "No ranking differs"
+        )
         clear = f"; {n_clear} of {n_known} differences are clear" if n_known else "; no range is known"
         return f"{agree}{clear}."
 

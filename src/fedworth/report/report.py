@@ -110,7 +110,9 @@ class Report:
     def chosen(self) -> Valuation:
         """The valuation to act on: ComFedSV by models if there is one, else the first."""
         if not self.valuations:
-            raise ArtefactError(f"{self.title}: no method gave values ({'; '.join(self.all_notes) or 'none asked for'})")
+            raise ArtefactError(
+                f"{self.title}: no method gave values ({'; '.join(self.all_notes) or 'none asked for'})"
+            )
         return self.valuation(HEADLINE) or self.valuations[0]
 
     @property
@@ -183,9 +185,7 @@ class Report:
     def _repr_html_(self) -> str:
         chosen = self.chosen
         note = "" if chosen.uncertainty is None else chosen.uncertainty.sentence
-        return notebook_html(
-            f"{self.title} — {chosen.label}: {chosen.description}", repr(self), list(chosen), note
-        )
+        return notebook_html(f"{self.title} — {chosen.label}: {chosen.description}", repr(self), list(chosen), note)
 
     def to_dataframe(self) -> Any:
         """A pandas data frame with a row for each client and method, and the columns of `report.csv`.
@@ -200,12 +200,12 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """The report as JSON in full precision, with what follows from it."""
-        own = document_of(replace(self, valuations=(), findings=()), lambda kind: kind.name)
         return {
-            **own,
+            **document_of(replace(self, valuations=(), findings=(), looked_for=())),
             "valuations": [valuation.document() for valuation in self.valuations],
             "agreement": self.agreement,
             "findings": [finding.document() for finding in self.all_findings],
+            "looked_for": [kind.name for kind in self.looked_for],
         }
 
     @staticmethod
@@ -215,7 +215,7 @@ class Report:
         Example:
             assert fedworth.Report.from_document(report.document()) == report
         """
-        report = read_as(Report, document, "a report", decode=_kind)
+        report = read_as(Report, _with_kinds(document), "a report")
         return replace(report, findings=tuple(found for found in report.findings if not found.kind.is_of_values))
 
     @property
@@ -401,7 +401,11 @@ def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:
     return float(np.linalg.norm((valuation.values - truth.values)[known])) / spread if spread > 0 else None
 
 
-def _kind(wanted: Any, name: Any) -> Kind:
-    if wanted is not Kind or name not in KINDS:
-        raise ValueError(f"{name!r} is no kind of finding")
-    return KINDS[name]
+def _with_kinds(document: Any) -> Any:
+    """The document with kinds of findings in place of their names."""
+    kinds = {name: document_of(kind) for name, kind in KINDS.items()}
+    try:
+        findings = [{**found, "kind": kinds[found["kind"]]} for found in document["findings"]]
+        return {**document, "findings": findings, "looked_for": [kinds[name] for name in document["looked_for"]]}
+    except (KeyError, TypeError) as error:
+        raise ArtefactError(f"not a report: {error!r}") from error

@@ -124,7 +124,9 @@ def values_table(report: "Report") -> Table:
     """Every client's value, interval, share and rank by the main methods."""
     shown = _main(report)
     blocks = [[column for column in VALUE_COLUMNS if column.is_shown(v)] for v in shown]
-    headings = [column.heading.format(label=v.label) for v, block in zip(shown, blocks, strict=True) for column in block]
+    headings = [
+        column.heading.format(label=v.label) for v, block in zip(shown, blocks, strict=True) for column in block
+    ]
     rows = tuple(
         (name, *(column.cell(v, k) for v, block in zip(shown, blocks, strict=True) for column in block))
         for k, name in enumerate(report.clients)
@@ -242,7 +244,10 @@ def markdown(report: "Report") -> str:
         parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.all_findings)]
     if report.valuations and report.chosen.completion is not None:
         chosen = report.chosen
-        parts += [f"## The completion behind {chosen.label}", _markdown_table(completion_table(chosen.completion or {}))]
+        parts += [
+            f"## The completion behind {chosen.label}",
+            _markdown_table(completion_table(chosen.completion or {})),
+        ]
     if report.all_notes:
         parts += ["## Before you use a number", "\n".join(f"- {_plain(note)}" for note in report.all_notes)]
     parts += ["## Where the numbers come from", provenance_text(report.provenance)]

@@ -123,8 +123,8 @@ COLUMNS = (
         "strong",
         lambda row: row.value,
         lambda row: row.line.value,
-        "+0.50 means: averaged over all groups of {nouns} it could join, the model does better by 0.50 with this {noun} "
-        "than without it. {total}",
+        "+0.50 means: averaged over all groups of {nouns} it could join, the model does better by 0.50 with this "
+        "{noun} than without it. {total}",
     ),
     Column("Likely range", "soft lo", lambda row: row.interval, lambda row: row.line.low, "{range}"),
     Column(

@@ -36,7 +36,7 @@ MOST_CARDS = 40
 LANE = 11
 """Pixels between the dots of one client in a comparison."""
 GLOSSARY = {
-    "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages the results.",
+    "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages them.",
     "Improvement": "How much less wrong the model is on the test data: its loss before minus after, or its accuracy if "
     "asked for.",
     "Group": "Any set of {nouns} that could have trained together.",
@@ -135,7 +135,9 @@ def render(template: str, view: dict[str, Any], *, script: str = "") -> str:
         "form-action 'none'",
     )
     return (
-        _environment().get_template(template).render(view | {"style": style, "script": code, "policy": "; ".join(policy)})
+        _environment()
+        .get_template(template)
+        .render(view | {"style": style, "script": code, "policy": "; ".join(policy)})
     )
 
 

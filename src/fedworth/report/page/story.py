@@ -120,7 +120,9 @@ def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], 
     data |= {"picks": picks.tolist(), "low": axis.low, "high": axis.high, "drawn": [*shown, *hot]}
     title = "How the values added up"
     if whole[-1] > 0 and half + 1 <= len(whole) / 3:
-        title = f"Most of the value was added {'in the first round' if half == 0 else f'in the first {half + 1} rounds'}"
+        title = (
+            f"Most of the value was added {'in the first round' if half == 0 else f'in the first {half + 1} rounds'}"
+        )
     paths = tuple((k, path(drawn[k], axis)) for k in (*shown, *reversed(hot)))
     return Lines(title, rounds.numbers[half], axis, paths, hot, len(known) - len(hot), ticks_of(rounds.numbers))
 

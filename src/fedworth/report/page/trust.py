@@ -77,7 +77,7 @@ def verdict_of(report: Report, settings: PageSettings) -> Verdict:
         use = "Measured with every model of every round, which is possible in a simulation only."
         return Verdict(*GOOD, use, "Nothing was estimated.")
     if chosen.covered is Covered.MEASURED:
-        use = "Measured, not estimated: good for what was earned in these rounds. The {nouns} did not choose their rounds."
+        use = "Measured, not estimated: good for what was earned. The {nouns} did not choose their rounds."
         return Verdict(*CARE, settings.fill(use), "Every group that these values rest on was measured.")
     use = "How far off the values may be is not known. Look at large differences only, and split no money by them."
     return Verdict(*CARE, use, f"The ranges cover {chosen.covered}.")
@@ -110,7 +110,10 @@ def _estimates(report: Report, settings: PageSettings) -> Iterator[Question]:  #
     if chosen.completion is None:
         return
     if n_held_out := chosen.completion.get("n_held_out"):
-        answer, found = Answer.YES, f"{n_held_out:,} known answers were hidden and estimated; the ranges are their errors."
+        answer, found = (
+            Answer.YES,
+            f"{n_held_out:,} known answers were hidden and estimated; the ranges are their errors.",
+        )
     elif report.coverage is not None and float(report.coverage["share_seen"]) >= 1:
         answer, found = Answer.YES, "Nothing had to be estimated: everything that the values rest on was measured."
     elif chosen.covered is Covered.ESTIMATES:
@@ -161,7 +164,9 @@ def _finished(report: Report, settings: PageSettings) -> Iterator[Question]:  # 
     is_converged = summary.get("is_converged")
     if is_converged is not None:
         answer = Answer.YES if is_converged else Answer.PARTLY
-        yield Question("Is the calculation finished?", answer, f"The solver says: {summary.get('status', 'converged')}.")
+        yield Question(
+            "Is the calculation finished?", answer, f"The solver says: {summary.get('status', 'converged')}."
+        )
 
 
 def _complete(report: Report, settings: PageSettings) -> Iterator[Question]:
