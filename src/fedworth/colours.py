@@ -1,7 +1,7 @@
-"""Colours by role, light and dark: the same on the page, in a notebook and in pictures.
+"""Colours by role, light and dark, for the page, notebooks and plots.
 
-Blue helps and orange harms, never green and red: nobody confuses them. No colour carries a meaning alone. A test
-computes the contrast of each role on both grounds (WCAG 2).
+Blue helps and orange harms, because colour-blind readers confuse green and red. No meaning depends on a colour alone. A
+test checks the contrast of each role on both backgrounds (WCAG 2).
 """
 
 LIGHT = {

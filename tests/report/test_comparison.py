@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.report.comparison import compare_reports, comparison_csv, comparison_table
+from fedworth.report.comparison import Comparison
 from fedworth.report.report import Report
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 from tests.support.reports import hospitals
 
 
-def report(*values: float, error: float | None = 0.1, clients=("a", "=b", "c"), method="comfedsv") -> Report:
+def report(*values: float, error: float | None = 0.1, clients=("a", "=b", "c"), method="comfedsv-models") -> Report:
     known = None if error is None else uncertainty(np.array(values), np.eye(len(values)) * error**2)
     made = Valuation(method, clients, np.array(values), completion={"kind": "models"}, uncertainty=known)
     return Report("t", clients, (made,))
 
 
 def test_a_difference_is_clear_if_its_own_range_leaves_out_zero():
-    made = compare_reports([report(1.0, 2.0, 3.0), report(1.0, 2.2, 3.5)], ["x", "y"])
+    made = Comparison.of([report(1.0, 2.0, 3.0), report(1.0, 2.2, 3.5)], ["x", "y"])
     half = 1.6448536269514722 * 0.1 * math.sqrt(2)
     assert made.rows[2].largest == pytest.approx((0.5, half))
     assert made.rows[2].sentence.endswith(": clear")
@@ -33,39 +33,39 @@ def test_a_difference_is_clear_if_its_own_range_leaves_out_zero():
 
 
 def test_without_ranges_nothing_is_called_clear():
-    made = compare_reports([report(1.0, 2.0, 3.0, error=None), report(9.0, 2.0, 3.0)], ["x", "y"])
+    made = Comparison.of([report(1.0, 2.0, 3.0, error=None), report(9.0, 2.0, 3.0)], ["x", "y"])
     assert made.rows[0].sentence == "8.000, range not known"
     assert made.pairs[0].sentence == "not known: no ranges"
 
 
 def test_clients_may_come_in_another_order_but_must_be_the_same():
     turned = report(3.0, 2.0, 1.0, clients=("c", "=b", "a"))
-    made = compare_reports([report(1.0, 2.0, 3.0), turned], ["x", "y"])
+    made = Comparison.of([report(1.0, 2.0, 3.0), turned], ["x", "y"])
     assert made.rows[0].largest is not None
     assert made.rows[0].largest[0] == 0
     with pytest.raises(UsageError, match="other clients"):
-        compare_reports([report(1.0, 2.0, 3.0), report(1.0, 2.0, 3.0, clients=("a", "b", "d"))], ["x", "y"])
+        Comparison.of([report(1.0, 2.0, 3.0), report(1.0, 2.0, 3.0, clients=("a", "b", "d"))], ["x", "y"])
 
 
 def test_methods_of_one_report_compare():
-    made = compare_reports([hospitals()], ["run"], methods=["comfedsv", "fedsv"])
-    assert made.names == ("run, comfedsv", "run, fedsv")
+    made = Comparison.of([hospitals()], ["run"], methods=["comfedsv-models", "fedsv"])
+    assert made.names == ("run, comfedsv-models", "run, fedsv")
     with pytest.raises(UsageError, match="has no values by truth"):
-        compare_reports([hospitals()], ["run"], methods=["truth"])
-    with pytest.raises(UsageError, match="cannot be compared"):
-        compare_reports([hospitals()], ["run"])
+        Comparison.of([hospitals()], ["run"], methods=["truth"])
+    with pytest.raises(UsageError, match="only one column"):
+        Comparison.of([hospitals()], ["run"])
 
 
 def test_a_client_without_a_value_is_not_compared():
-    made = compare_reports([report(1.0, np.nan, 3.0), report(1.0, 2.0, 3.0)], ["x", "y"])
+    made = Comparison.of([report(1.0, np.nan, 3.0), report(1.0, 2.0, 3.0)], ["x", "y"])
     assert made.rows[1].sentence == "–"
     assert made.pairs[0].n_known == 2
 
 
 def test_the_table_the_csv_and_the_json_have_every_report():
-    made = compare_reports([report(1.0, 2.0, 3.0), report(1.0, 2.2, 3.5), report(1.0, 2.0, 3.0)], ["x", "=y", "z"])
-    assert comparison_table(made).headings == ("client", "(1)", "(2)", "(3)", "largest difference")
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(made))))
+    made = Comparison.of([report(1.0, 2.0, 3.0), report(1.0, 2.2, 3.5), report(1.0, 2.0, 3.0)], ["x", "=y", "z"])
+    assert made.table().headings == ("client", "(1)", "(2)", "(3)", "largest difference")
+    rows = list(csv.DictReader(io.StringIO(made.csv_text())))
     assert len(rows) == 9
     assert {row["client"] for row in rows} == {"a", "'=b", "c"}
     assert "'=y" in {row["report"] for row in rows}
@@ -75,4 +75,4 @@ def test_the_table_the_csv_and_the_json_have_every_report():
 
 def test_the_sentence_says_the_worst_agreement():
     other = replace(report(3.0, 2.0, 1.0))
-    assert "correlation of -1.00 or more" in compare_reports([report(1.0, 2.0, 3.0), other], ["x", "y"]).sentence
+    assert "correlation of -1.00 or more" in Comparison.of([report(1.0, 2.0, 3.0), other], ["x", "y"]).sentence

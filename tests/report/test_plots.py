@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from fedworth.errors import ArtefactError, UsageError
-from fedworth.report.comparison import compare_reports
-from fedworth.report.plots import plot_comparison, plot_course, plot_gains, plot_rounds, plot_values
+from fedworth.report.comparison import Comparison
+from fedworth.report.report import Report
 from tests.support.reports import hospitals
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
 REPORT = hospitals()
-PLOTS = [plot_values, plot_gains, plot_course, plot_rounds]
+PLOTS = [Report.plot_values, Report.plot_gains, Report.plot_course, Report.plot_rounds]
 
 
 @pytest.fixture(autouse=True)
@@ -40,14 +40,14 @@ def test_a_plot_draws_on_the_axes_it_is_given_and_changes_no_settings(plot):
 def test_without_axes_a_plot_makes_a_figure_of_its_own():
     import matplotlib.pyplot as plt
 
-    assert plot_values(REPORT).figure in [plt.figure(n) for n in plt.get_fignums()]
+    assert REPORT.plot_values().figure in [plt.figure(n) for n in plt.get_fignums()]
     plt.close("all")
 
 
 def test_the_most_valuable_stands_on_top():
     import matplotlib.pyplot as plt
 
-    axes = plot_values(REPORT)
+    axes = REPORT.plot_values()
     assert axes.get_yticklabels()[0].get_text() == "Northfield General"
     assert axes.yaxis_inverted()
     plt.close("all")
@@ -56,22 +56,22 @@ def test_the_most_valuable_stands_on_top():
 def test_a_comparison_is_drawn_a_colour_a_report():
     import matplotlib.pyplot as plt
 
-    axes = plot_comparison(compare_reports([REPORT, hospitals(seed=8)], ["x", "y"]))
+    axes = Comparison.of([REPORT, hospitals(seed=8)], ["x", "y"]).plot()
     assert axes.get_legend_handles_labels()[1] == ["x", "y"]
     plt.close("all")
 
 
 def test_what_a_report_does_not_have_is_not_drawn():
-    with pytest.raises(ArtefactError, match="nothing of its rounds"):
-        plot_gains(replace(REPORT, rounds=None))
+    with pytest.raises(ArtefactError, match="has no rounds"):
+        replace(REPORT, rounds=None).plot_gains()
     assert REPORT.rounds is not None
     with pytest.raises(ArtefactError, match="was not measured"):
-        plot_gains(replace(REPORT, rounds=replace(REPORT.rounds, gains=None)))
-    with pytest.raises(ArtefactError, match="not taken apart"):
-        plot_rounds(replace(REPORT, rounds=replace(REPORT.rounds, values={})))
+        replace(REPORT, rounds=replace(REPORT.rounds, gains=None)).plot_gains()
+    with pytest.raises(ArtefactError, match="not known by round"):
+        replace(REPORT, valuations=(replace(REPORT.chosen, by_round=None),)).plot_rounds()
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(UsageError, match=r"fedworth\[plots\]"):
-        plot_values(REPORT)
+        REPORT.plot_values()

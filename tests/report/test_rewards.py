@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ArtefactError, UsageError, ValuationError
-from fedworth.report.rewards import SENTENCES, RewardSettings, cents_of, rewards, rewards_from, split
+from fedworth.report.rewards import SENTENCES, Rewards, RewardSettings, cents_of, rewards, split
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -16,7 +16,7 @@ from fedworth.valuation.valuation import Valuation
 def valuation(*values: float, errors: list[float] | None = None) -> Valuation:
     clients = tuple(f"c{k}" for k in range(len(values)))
     known = None if errors is None else uncertainty(np.array(values), np.diag(np.array(errors) ** 2))
-    return Valuation("comfedsv", clients, np.array(values), completion={"kind": "models"}, uncertainty=known)
+    return Valuation("comfedsv-models", clients, np.array(values), completion={"kind": "models"}, uncertainty=known)
 
 
 numbers = st.floats(-1e3, 1e3, allow_nan=False)
@@ -109,9 +109,9 @@ def test_settings_out_of_range_are_refused():
 
 def test_rewards_are_read_back():
     made = rewards(valuation(3.0, 1.0), "4", unit="EUR")
-    assert rewards_from(made.document()) == made
+    assert Rewards.from_document(made.document()) == made
     assert made.amount("c0") == "3.00 EUR"
     with pytest.raises(ArtefactError, match="not rewards"):
-        rewards_from({"cents": [1]})
+        Rewards.from_document({"cents": [1]})
     with pytest.raises(ArtefactError, match="expected one each"):
-        rewards_from({**made.document(), "cents": [1]})
+        Rewards.from_document({**made.document(), "cents": [1]})

@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from fedworth.findings import OF_ANSWERS, Finding, FindingKind
-from fedworth.report.report import Report
-from fedworth.report.rounds import Rounds
-from fedworth.trail import Trail
+from fedworth.findings import OF_ANSWERS, SAME_MODEL, Finding
+from fedworth.report.report import Provenance, Report, Rounds
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -57,23 +55,20 @@ def hospitals(
     values = by_round.sum(axis=0)
     spread = error / np.sqrt(participants.sum(axis=0))
     earned = np.where(participants, by_round, 0.0)
-    trail = Trail("ab" * 32, n_rounds, "cd" * 32, utilities="ef" * 32, completion="12" * 32)
-    found = Finding(FindingKind.SAME_MODEL, (clients[1], clients[min(6, n_clients - 1)]), (0, 3, 4), 5)
+    found = Finding(SAME_MODEL, (clients[1], clients[min(6, n_clients - 1)]), (0, 3, 4), 5)
     return Report(
         "Sepsis early-warning model",
         clients,
         (
             Valuation(
-                "comfedsv",
+                "comfedsv-models",
                 clients,
                 values,
-                None,
-                {"kind": "models", "n_held_out": 120, "n_answers": 160},
-                (),
-                uncertainty(values, np.diag(spread**2)),
-                trail,
+                completion={"kind": "models", "n_held_out": 120, "n_answers": 160},
+                uncertainty=uncertainty(values, np.diag(spread**2)),
+                by_round=by_round,
             ),
-            Valuation("fedsv", clients, earned.sum(axis=0), trail=trail),
+            Valuation("fedsv", clients, earned.sum(axis=0), by_round=earned),
         ),
         coverage={
             "n_rounds_heard": participants.sum(axis=0).tolist(),
@@ -86,10 +81,6 @@ def hospitals(
         },
         findings=(found,) if findings is None else findings,
         looked_for=OF_ANSWERS,
-        rounds=Rounds(
-            tuple(range(1, n_rounds + 1)),
-            participants,
-            earned.sum(axis=1),
-            {"comfedsv": by_round, "fedsv": earned},
-        ),
+        rounds=Rounds(tuple(range(1, n_rounds + 1)), participants, earned.sum(axis=1)),
+        provenance=Provenance("ab" * 32, n_rounds, "cd" * 32),
     )

@@ -35,7 +35,7 @@ def test_the_truth_by_permutations_has_standard_errors():
     assert found.values == pytest.approx((up + down) / 2, rel=1e-9)
     shared = np.sqrt(np.mean((up - down) ** 2)) / 2  # two permutations of five tell no client's spread from another's
     assert found.standard_errors == pytest.approx(np.full(5, shared), rel=1e-9)
-    assert "Monte Carlo over 2 permutations" in found.warnings
+    assert "Monte Carlo over 2 permutations" in found.notes
 
 
 @given(SEEDS)
@@ -70,7 +70,7 @@ def test_everyone_means_everyone_who_was_ever_heard():
     found = heard_round(matrix_of(utilities, [[True, True, False], [True, False, False]]))
     assert found.values[:2] == pytest.approx(shapley_by_definition(utilities[0, :4]), rel=1e-9)
     assert np.isnan(found.values[2])
-    assert "client c" in found.warnings[0]
+    assert "client c" in found.notes[0]
 
 
 def test_leaving_one_out_is_what_the_participants_lose():

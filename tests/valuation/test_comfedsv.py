@@ -42,7 +42,7 @@ def test_all_permutations_give_the_exact_value():
     permutations = np.array(list(itertools.permutations(range(5))))
     estimated = comfedsv(matrix_of(utilities, matrix.participants, permutations=permutations), completion)
     assert estimated.values == pytest.approx(comfedsv(matrix, completion).values, rel=1e-9)
-    assert "Monte Carlo over 120 permutations" in estimated.warnings[0]
+    assert "Monte Carlo over 120 permutations" in estimated.notes[0]
 
 
 def test_random_permutations_are_unbiased():
@@ -83,8 +83,8 @@ def test_zeros_for_the_unseen_are_given_when_asked_for_and_counted_and_named():
     matrix = never_together()
     completion = complete(matrix)
     found = comfedsv(matrix, completion, unseen="zero")
-    assert "18 of 32 coalitions were never seen and count as utility 0, as asked" in found.warnings[0]
-    assert "every value rests on them" in found.warnings[0]
+    assert "18 of 32 coalitions were never seen and count as utility 0, as asked" in found.notes[0]
+    assert "every value rests on them" in found.notes[0]
     everything = coalitions_of(np.arange(5), 5)
     totals = np.zeros(32)
     known = completion.has(everything)
@@ -100,12 +100,12 @@ def test_only_the_clients_whose_values_rest_on_unseen_coalitions_are_named():
     permutations = np.array([[2, 0, 1], [2, 1, 0]])  # unseen: {c, a}, {c, b} and everyone
     matrix = matrix_of(utilities, participants, permutations=permutations)
     found = comfedsv(matrix, complete(matrix), unseen="zero")
-    assert "3 of 5 coalitions" in found.warnings[0]
-    assert "the values of a, b rest on them" in found.warnings[0]
+    assert "3 of 5 coalitions" in found.notes[0]
+    assert "the values of a, b rest on them" in found.notes[0]
     matrix = matrix_of(utilities, participants, permutations=np.array([[0, 1, 2]]))  # unseen: everyone
     found = comfedsv(matrix, complete(matrix), unseen="zero")
-    assert "1 of 4 coalitions" in found.warnings[0]
-    assert "the values of c rest on them" in found.warnings[0]
+    assert "1 of 4 coalitions" in found.notes[0]
+    assert "the values of c rest on them" in found.notes[0]
 
 
 def test_clients_never_heard_have_no_value_and_the_others_play_without_them():
@@ -117,7 +117,7 @@ def test_clients_never_heard_have_no_value_and_the_others_play_without_them():
     without = matrix_of(utilities[:, [0, 1, 2, 3, 8, 9, 10, 11]], participants[:, [0, 1, 3]])
     assert found.values[[0, 1, 3]] == pytest.approx(comfedsv(without, complete(without)).values, rel=1e-9)
     assert np.isnan(found.values[2])
-    assert "client c" in found.warnings[0]
+    assert "client c" in found.notes[0]
     with pytest.raises(NeverHeardError, match="client c"):
         comfedsv(matrix, complete(matrix), strict=True)
 

@@ -63,7 +63,7 @@ def test_a_client_never_heard_has_no_value_and_the_others_are_valued_without_it(
     participants = np.array([[1, 1, 0, 1, 1], [1, 0, 0, 1, 0]], dtype=bool)
     found = fedsv(matrix_of(utilities[:2], participants))
     assert np.isnan(found.values).tolist() == [False, False, True, False, False]
-    assert "client c" in found.warnings[0]
+    assert "client c" in found.notes[0]
     with pytest.raises(NeverHeardError):
         fedsv(matrix_of(utilities[:2], participants), strict=True)
 
@@ -73,7 +73,7 @@ def test_all_permutations_of_each_round_give_the_exact_value():
     permutations = tuple(np.array(list(itertools.permutations(np.flatnonzero(row)))) for row in matrix.participants)
     estimated = fedsv(matrix_of(utilities, matrix.participants, round_permutations=permutations))
     assert estimated.values == pytest.approx(fedsv(matrix).values, rel=1e-9)
-    assert "Monte Carlo over 2 to 24 permutations a round" in estimated.warnings
+    assert "Monte Carlo over 2 to 24 permutations a round" in estimated.notes
 
 
 def test_errors_of_rounds_add_up_in_squares():

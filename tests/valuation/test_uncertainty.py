@@ -1,31 +1,21 @@
 """Intervals, rank intervals, chances and trust, from values and the covariance of their errors."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedworth.completion.doubt import Doubt, heard_once
+from fedworth.completion.caveat import Caveat, heard_once
 from fedworth.errors import ValuationError
-from fedworth.valuation.uncertainty import (
-    ALONE,
-    NONE_APART,
-    SAME,
-    SENTENCES,
-    SOME_APART,
-    Trust,
-    chances_of,
-    uncertainty,
-    uncertainty_from,
-)
+from fedworth.records import document_of, read_as
+from fedworth.valuation.uncertainty import Trust, Uncertainty, chances_of, uncertainty
 
 
 def test_an_interval_is_the_value_and_so_many_deviations():
     known = uncertainty(np.array([1.0, 3.0]), np.diag([0.04, 0.25]))
-    np.testing.assert_allclose(known.deviations, [0.2, 0.5])
+    np.testing.assert_allclose(known.standard_deviations, [0.2, 0.5])
     np.testing.assert_allclose(
         known.intervals(np.array([1.0, 3.0])), [[1 - 0.32897, 1 + 0.32897], [3 - 0.82243, 3 + 0.82243]], atol=1e-5
     )
@@ -49,14 +39,13 @@ def test_equal_clients_are_a_tie_and_certain_differences_are_certain():
 
 
 @pytest.mark.parametrize(
-    ("deviation", "trust"), [(0.1, Trust.TOLD_APART), (0.5, Trust.ROUGH_ORDER), (2.0, Trust.NOT_TOLD_APART)]
+    ("deviation", "trust"), [(0.1, Trust.DISTINGUISHABLE), (0.5, Trust.ROUGH_ORDER), (2.0, Trust.INDISTINGUISHABLE)]
 )
 def test_trust_compares_the_errors_with_the_differences(deviation, trust):
     values = np.array([-1.0, 1.0])  # their spread is 1
     known = uncertainty(values, np.eye(2) * deviation**2)
     assert known.trust is trust
     assert known.ratio == pytest.approx(deviation)
-    assert known.sentence.startswith(SENTENCES[trust])
     assert f"{deviation:.2f}" in known.sentence
 
 
@@ -65,10 +54,10 @@ def test_values_that_are_all_the_same_cannot_be_told_apart_even_if_they_are_cert
     same = np.ones(3)
     for values in (same, same + np.array([0, 1e-15, 0])):
         known = uncertainty(values, covariance)
-        assert known.trust is Trust.NOT_TOLD_APART
-        assert known.sentence == SAME
-    assert uncertainty(same[:1], covariance[:1, :1]).sentence == ALONE
-    assert uncertainty_from(json.loads(json.dumps(uncertainty(same, np.eye(3)).document(same)))).ratio == math.inf
+        assert known.trust is Trust.INDISTINGUISHABLE
+        assert "values are equal" in known.sentence
+        assert known.ratio is None
+    assert "no order" in uncertainty(same[:1], covariance[:1, :1]).sentence
 
 
 @given(st.integers(0, 200))
@@ -85,17 +74,17 @@ def test_a_rank_lies_in_its_interval_and_a_wider_error_never_narrows_it(seed):
 
 def test_who_has_no_value_has_no_interval():
     values = np.array([1.0, np.nan, 0.0])
-    known = uncertainty(values, np.eye(3) * 0.01, doubts=(heard_once("c"), Doubt(None, "all are too narrow")))
-    assert np.isnan(known.deviations).tolist() == [False, True, False]
+    known = uncertainty(values, np.eye(3) * 0.01, caveats=(heard_once("c"), Caveat(None, "all are too narrow")))
+    assert np.isnan(known.standard_deviations).tolist() == [False, True, False]
     assert known.rank_intervals == ((1, 1), None, (2, 2))
-    document = json.loads(json.dumps(known.document(values), allow_nan=False))
-    assert document["intervals_90"][1] is None
+    document = json.loads(json.dumps(document_of(known), allow_nan=False))
+    assert document["standard_deviations"][1] is None
     assert document["chances"][1] == [None, None, None]
-    back = uncertainty_from(document)
+    back = read_as(Uncertainty, document, "an uncertainty")
     assert back.rank_intervals == known.rank_intervals
-    assert back.doubts == known.doubts
-    assert known.sentence.endswith("of the differences, by intervals that are likely too narrow).")
-    assert back.document(values) == known.document(values)
+    assert back.caveats == known.caveats
+    assert "likely too narrow" in known.sentence
+    assert document_of(back) == document_of(known)
 
 
 def test_a_covariance_of_other_clients_is_refused():
@@ -107,8 +96,8 @@ def test_the_sentence_says_nothing_that_the_ranks_deny():
     near = uncertainty(np.array([1.0, 0.0, 0.0]), 0.2 * np.eye(3))
     assert near.trust is Trust.ROUGH_ORDER
     assert set(near.rank_intervals) == {(1, 3)}
-    assert near.sentence.startswith(NONE_APART)
+    assert "no two can be told apart" in near.sentence
     together = uncertainty(np.array([1.0, 0.0]), np.full((2, 2), 1.0))  # wrong by the same, so their order is sure
-    assert together.trust is Trust.NOT_TOLD_APART
+    assert together.trust is Trust.INDISTINGUISHABLE
     assert together.rank_intervals == ((1, 1), (2, 2))
-    assert together.sentence.startswith(SOME_APART)
+    assert "ranges do not overlap" in together.sentence

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ValuationError
+from fedworth.valuation.labels import METHOD_TEXTS
 from fedworth.valuation.ranking import EQUAL, rank_correlation
-from fedworth.valuation.valuation import BASES, Valuation, valuation_from
+from fedworth.valuation.valuation import Valuation
 
 VALUES = st.lists(st.floats(-1e300, 1e300) | st.just(math.nan), min_size=1, max_size=8)
 
@@ -56,18 +57,28 @@ def test_a_better_rank_is_a_value_larger_by_more_than_rounding(values):
 @given(VALUES, st.booleans())
 def test_a_valuation_comes_back_from_json_to_the_bit(values, with_errors):
     errors = np.abs(np.array(values)) if with_errors else None
-    before = valuation(*values, standard_errors=errors, completion={"rank": 2}, warnings=("careful",))
+    before = valuation(*values, standard_errors=errors, completion={"rank": 2}, notes=("careful",))
     text = json.dumps(before.document(), allow_nan=False)
-    after = valuation_from(json.loads(text))
+    after = Valuation.from_document(json.loads(text))
     assert after.document() == before.document()
     assert np.array_equal(after.values, before.values, equal_nan=True)
-    assert (after.clients, after.warnings, after.completion) == (before.clients, ("careful",), {"rank": 2})
+    assert (after.clients, after.notes, after.completion) == (before.clients, ("careful",), {"rank": 2})
 
 
 def test_the_document_has_the_promised_keys():
     document = valuation(1.0, math.nan).document()
-    promised = ["method", "clients", "values", "standard_errors", "completion", "warnings", "uncertainty", "trail"]
-    assert list(document) == promised
+    promised = {
+        "method",
+        "clients",
+        "values",
+        "standard_errors",
+        "completion",
+        "notes",
+        "uncertainty",
+        "shares",
+        "ranks",
+    }
+    assert promised <= set(document)
     assert document["values"] == [1.0, None]
     assert document["standard_errors"] is None
 
@@ -75,7 +86,7 @@ def test_the_document_has_the_promised_keys():
 @pytest.mark.parametrize("document", [{}, {"method": "fedsv"}, {"standard_errors": None, "method": 1, "clients": 2}])
 def test_what_is_not_a_valuation_is_refused(document):
     with pytest.raises(ValuationError, match="not a valuation"):
-        valuation_from(document)
+        Valuation.from_document(document)
 
 
 def test_values_of_the_wrong_number_or_infinite_are_refused():
@@ -86,9 +97,9 @@ def test_values_of_the_wrong_number_or_infinite_are_refused():
 
 
 def test_every_method_says_what_it_measures():
-    assert all(basis for basis in BASES.values())
-    assert BASES["fedsv"].startswith("earned")
-    assert BASES["comfedsv"].startswith("potential")
+    assert all(text.label and text.description for text in METHOD_TEXTS.values())
+    assert valuation(1.0).label == "FedSV"
+    assert valuation(1.0).description.startswith("earned")
 
 
 def test_rank_correlation_takes_values_that_differ_by_rounding_for_equal():

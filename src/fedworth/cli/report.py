@@ -40,14 +40,14 @@ def run(args: argparse.Namespace) -> None:
     """Make or read the report, write its files, show it."""
     check_valuing(args)
     from fedworth.ledger.manifest import is_ledger
-    from fedworth.report.files import read_rewards, write_report
+    from fedworth.report.rewards import Rewards
 
     is_new = is_ledger(args.of)
     folder = args.out or (args.of.with_name(args.of.name + ".report") if is_new else args.of)
     report = _of_ledger(args, folder) if is_new else _of_run(args)
-    rewards = read_rewards(folder if is_new else args.of) if args.rewards else None
+    rewards = Rewards.read(folder if is_new else args.of) if args.rewards else None
     line = shlex.join(["fedworth", *args.line]) if is_new else ""
-    paths = write_report(report, folder, page_settings(args, command=line), rewards=rewards)
+    paths = report.write(folder, page_settings(args, command=line), rewards=rewards)
     show_report(report, paths, as_json=args.json)
 
 
@@ -64,7 +64,7 @@ def _of_ledger(args: argparse.Namespace, folder: Path) -> "Report":
 
 def _of_run(args: argparse.Namespace) -> "Report":
     from fedworth.pipeline.stages import ValuingSettings
-    from fedworth.report.files import read_report
+    from fedworth.report.report import Report
 
     path = args.of / "report.json"
     if not path.is_file():
@@ -76,7 +76,7 @@ def _of_run(args: argparse.Namespace) -> "Report":
             f"{args.of}: the folder of a run, whose values are made; to value its federation otherwise name its ledger "
             f"(of a simulated run {args.of / 'ledger'})"
         )
-    return read_report(path)
+    return Report.read(path)
 
 
 def show_report(report: "Report", paths: list[Path], *, as_json: bool) -> None:
@@ -91,4 +91,4 @@ def show_report(report: "Report", paths: list[Path], *, as_json: bool) -> None:
     show_lines([*headlines(report), ""] if report.copies else [])
     show_findings(report.all_findings)
     show_lines(["written: " + ", ".join(str(path) for path in paths)] if paths else [])
-    warn(report.warnings())
+    warn(report.all_notes)

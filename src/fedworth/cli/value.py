@@ -55,8 +55,7 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.completion.factors import FactorSettings
     from fedworth.games.matrix_file import load_utilities
     from fedworth.pipeline.compare import compare
-    from fedworth.pipeline.stages import ValuingSettings
-    from fedworth.report.files import write_report
+    from fedworth.pipeline.stages import ValuingSettings, reported
     from fedworth.valuation.value import COMPLETED, value
 
     methods = list(dict.fromkeys(method for several in args.method or [["comfedsv"]] for method in several))
@@ -69,12 +68,12 @@ def run(args: argparse.Namespace) -> None:
         settings, notes = chosen_settings(args, _seen(matrix)) if is_made_now else (settings, ())
     if len(methods) == 1 and args.out is None:
         how = {"completion": completion, "settings": settings, "unseen": args.unseen, "strict": args.strict}
-        _show_one(value(matrix, methods[0], **how), args, notes)
+        _show_one(reported(value(matrix, methods[0], **how)), args, notes)
         return
     valuing = ValuingSettings(factors=settings, unseen=args.unseen, strict=args.strict)
     made = compare(matrix, methods, completion=completion, settings=valuing, title=args.utilities.name)
     report = replace(made, notes=(*made.notes, *notes))
-    show_report(report, [] if args.out is None else write_report(report, args.out), as_json=args.json)
+    show_report(report, [] if args.out is None else report.write(args.out), as_json=args.json)
 
 
 def _methods(text: str) -> list[MethodName]:
@@ -90,31 +89,21 @@ def _seen(matrix: "UtilityMatrix") -> "UtilityMatrix":
 def _show_one(made: "Valuation", args: argparse.Namespace, notes: tuple[str, ...]) -> None:
     from fedworth.report.report import Report
     from fedworth.report.tables import values_table
-    from fedworth.valuation.valuation import BASES
 
     if args.json:
         show_json(_document(made, notes))
         return
     show_table(values_table(Report(str(args.utilities), made.clients, (made,))))
-    show_lines([f"{made.method}: {BASES[made.method]}"])
+    show_lines([f"{made.method}: {made.description}"])
     if made.completion is not None:
         show_lines([f"completion: {made.completion.get('status', made.completion['kind'])}"])
-    warn([*notes, *made.warnings])
+    warn([*notes, *made.notes])
 
 
 def _document(made: "Valuation", notes: tuple[str, ...]) -> "dict[str, Any]":
     """The valuation as JSON, with all that the table shows of it."""
-    from fedworth.valuation.valuation import BASES
 
-    document = made.document()
-    return {
-        **document,
-        "warnings": [*notes, *document["warnings"]],
-        "basis": BASES[made.method],
-        "shares": [line.share for line in made],
-        "ranks": [line.rank for line in made],
-        "intervals_90": None if made.intervals is None else [None if x.low is None else [x.low, x.high] for x in made],
-    }
+    return {**made.document(), "notes": [*notes, *made.notes]}
 
 
 def _completion(text: str) -> "Completion":

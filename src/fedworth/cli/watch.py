@@ -99,4 +99,4 @@ def _show(report: "Report", *, as_json: bool) -> None:
     if report.valuations:
         show_table(values_table(report))
     show_findings(report.all_findings)
-    warn(report.warnings())
+    warn(report.all_notes)

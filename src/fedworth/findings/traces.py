@@ -1,14 +1,14 @@
-"""The trace of a round: the few numbers about its models that findings are made of.
+"""The trace of a round: the few numbers about its models that findings are made from.
 
-In: one round of a ledger. Out, for the global model and for each answer: the sha256 of the model, its norm, the norm
-of its update w_k − w^t, a *sketch* of that update, and the updates' inner products (unless they take too long).
+For the global model and each answer a trace has the sha256 of the model, its norm, the norm of its update w_k − w^t, a
+*sketch* of that update, and the inner products of the updates (unless they take too long).
 
-The sketch is a linear map to 64 numbers, s_j = Σ_b ±_b u[64 b + j], with signs that are fixed once and for all. It is
-linear, so a scaled copy of an update has a scaled copy of its sketch, in whatever round; and two updates that are not
-alike have sketches that are not alike. So rounds can be compared without having two of them in memory.
+The sketch is a linear map to 64 numbers, s_j = Σ_b ±_b u[64 b + j], with fixed signs. A scaled copy of an update has a
+scaled copy of its sketch, and dissimilar updates have dissimilar sketches, so all rounds can be compared without two of
+them in memory.
 
-Traces are kept beside the ledger (`traces/000000.npz`), so that a federation that is watched is read once. A trace is
-used only if it names the sha256 of the round's file. `verify` does not use them: it reads the models themselves.
+Traces are stored beside the ledger (`traces/000000.npz`), so that a watched federation is read once. A trace is used
+only if it names the sha256 of the round's file. `verify` ignores stored traces and reads the models.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ from fedworth.threads import one_torch_thread
 FOLDER = "traces"
 FORMAT = 2
 WIDTH = 64
-PIECE = 4096  # rows of 64 numbers that are looked at together
+PIECE = 4096  # rows of 64 numbers that are processed together
 MOST_PRODUCTS = 2e10
-"""Multiplications that the inner products of a round may take: some seconds."""
+"""Multiplications that the inner products of a round may take, which is some seconds."""
 
 TOGETHER = 1 << 22  # numbers of all updates in memory for a product
 
@@ -52,7 +52,7 @@ class RoundTrace:
 
 
 def trace_of(ledger: Ledger, round_index: int, *, is_kept: bool = True) -> RoundTrace:
-    """The trace of one round; with `is_kept`, from beside the ledger if it is there, and put there if it is not."""
+    """The trace of one round; with `is_kept` it is read from beside the ledger, or computed and stored there."""
     if not is_kept:
         return traced(ledger.open_round(round_index))
     entry = ledger.entries[round_index]
@@ -60,7 +60,7 @@ def trace_of(ledger: Ledger, round_index: int, *, is_kept: bool = True) -> Round
     found = _read(path, entry.sha256, tuple(sorted(entry.answered)))
     if found is None:
         found = traced(ledger.open_round(round_index))
-        with contextlib.suppress(OSError):  # a ledger that cannot be written to is read again next time
+        with contextlib.suppress(OSError):  # a read-only ledger is traced again next time
             make_folder(path.parent)
             write_npz(path, _arrays(found, entry.sha256))
     return found
@@ -68,16 +68,16 @@ def trace_of(ledger: Ledger, round_index: int, *, is_kept: bool = True) -> Round
 
 @one_torch_thread()
 def traced(round_: Round) -> RoundTrace:
-    """Look at the models of a round, one at a time."""
+    """Compute the trace of a round, one model at a time."""
     models = [round_.global_model, *round_.client_models.values()]
-    looked = [_looked_at(model, round_.global_model if k else None) for k, model in enumerate(models)]
+    sums = [_sums(model, round_.global_model if k else None) for k, model in enumerate(models)]
     floats = [tensor for tensor in round_.global_model.values() if tensor.is_floating_point()]
     return RoundTrace(
         tuple(round_.client_models),
         tuple(model_sha256(model) for model in models),
-        np.array([norm for norm, _, _ in looked]),
-        np.array([norm for _, norm, _ in looked]),
-        np.stack([sketch for _, _, sketch in looked]),
+        np.array([norm for norm, _, _ in sums]),
+        np.array([norm for _, norm, _ in sums]),
+        np.stack([sketch for _, _, sketch in sums]),
         max((torch.finfo(tensor.dtype).eps for tensor in floats), default=1.0),
         sum(tensor.numel() for tensor in floats),
         _products(round_),
@@ -85,7 +85,7 @@ def traced(round_: Round) -> RoundTrace:
 
 
 def _products(round_: Round) -> Floats | None:
-    """(n, n): the updates' inner products in float64; None where they would take too long."""
+    """(n, n): inner products of the updates in float64; None if they would take too long."""
     models, n = list(round_.client_models.values()), len(round_.client_models)
     starts = {name: tensor.reshape(-1) for name, tensor in round_.global_model.items() if tensor.is_floating_point()}
     if n * n * sum(map(len, starts.values())) > MOST_PRODUCTS:
@@ -109,9 +109,11 @@ def model_sha256(model: Model) -> str:
     return digest.hexdigest()
 
 
-def _looked_at(model: Model, start: Model | None) -> tuple[float, float, Floats]:
-    """The norm of a model, the norm of its update from `start`, and the sketch of the update; without a start, the
-    sketch of the model itself. Tensors that are not floats (counters, flags) are left out."""
+def _sums(model: Model, start: Model | None) -> tuple[float, float, Floats]:
+    """The norm of a model, the norm of its update from `start`, and the sketch of the update.
+
+    Without a start the sketch is of the model itself. Tensors that are not floats (counters, flags) are left out.
+    """
     model_square, update_square, sketch, n_before = 0.0, 0.0, np.zeros(WIDTH), 0
     for name, tensor in sorted(model.items()):
         if not (tensor if start is None else start[name]).is_floating_point():
@@ -128,9 +130,9 @@ def _looked_at(model: Model, start: Model | None) -> tuple[float, float, Floats]
 
 
 def _sketched(update: Floats, n_before: int) -> Floats:
-    """(64,): the sum of the rows of 64 numbers, each with its sign; the signs depend on the piece's place alone."""
+    """(64,): the sum of the rows of 64 numbers with their signs, which depend on the index of the piece alone."""
     rows = np.pad(update, (0, -len(update) % WIDTH)).reshape(-1, WIDTH)  # (n_rows, 64)
-    raw = np.random.PCG64(n_before).random_raw(PIECE // 64)  # numpy promises these bits for ever
+    raw = np.random.PCG64(n_before).random_raw(PIECE // 64)  # numpy guarantees these bits
     signs = 1.0 - 2.0 * np.unpackbits(np.asarray(raw, dtype="<u8").view(np.uint8))[: len(rows)]  # (n_rows,)
     return np.asarray(signs @ rows)
 
@@ -145,7 +147,7 @@ def _arrays(trace: RoundTrace, sha256: str) -> dict[str, NDArray[np.generic]]:
 
 
 def _read(path: Path, sha256: str, clients: tuple[int, ...]) -> RoundTrace | None:
-    """The trace at `path`, if it is one of this round as it is now."""
+    """The trace at `path`, or None if it does not belong to this round as it is now."""
     try:
         arrays = read_npz(path)
         of, numbers, models, products = (arrays[name] for name in ("of", "numbers", "models", "products"))

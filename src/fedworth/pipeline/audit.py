@@ -29,10 +29,9 @@ from fedworth.ledger.ledger import Ledger, verify_ledger
 from fedworth.ledger.manifest import find_head
 from fedworth.names import MethodName, checked_name
 from fedworth.pipeline.retold import ROUGHLY, difference, of_ledger, of_utilities
-from fedworth.report.files import REWARDS, read_rewards, write_report
-from fedworth.report.page import page_html
-from fedworth.report.report import Report, report_from
-from fedworth.simulation.simulate import task_for
+from fedworth.report.report import Provenance, Report
+from fedworth.report.rewards import Rewards
+from fedworth.task.task_file import task_for
 from fedworth.trail import SOFTWARE, Trail, fingerprint
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
@@ -65,8 +64,8 @@ def audit(
     document: dict[str, Any], ledger: Path, folder: Path, *, task: str | None = None, data_folder: Path | None = None
 ) -> list[Step]:
     """Recompute the trail from the ledger to the report with this document; `folder` is where its artefacts stand."""
-    report = report_from(document)
-    trail = report.trail
+    report = Report.from_document(document)
+    trail = report.provenance
     if trail is None:
         raise ArtefactError(
             f"{report.title}: has no trail, so it cannot be followed to a ledger; its utilities were brought, or "
@@ -92,7 +91,7 @@ def _artefacts(folder: Path) -> Artefacts:
     return Artefacts({fingerprint(made): made for made in matrices}, {fingerprint(made): made for made in completions})
 
 
-def _ledger_step(ledger: Ledger, trail: Trail) -> Step:
+def _ledger_step(ledger: Ledger, trail: Provenance) -> Step:
     try:
         head = find_head(ledger.folder, trail.head)
     except LedgerError as error:
@@ -104,7 +103,7 @@ def _ledger_step(ledger: Ledger, trail: Trail) -> Step:
     return Step("ledger", True, f"every byte as written; the report is of its first {head.n_rounds} rounds{more}")
 
 
-def _task_step(ledger: Ledger, trail: Trail, task: str | None, data_folder: Path | None) -> Step:
+def _task_step(ledger: Ledger, trail: Provenance, task: str | None, data_folder: Path | None) -> Step:
     if trail.task is None:
         return Step("task", False, "the report does not say which")
     try:
@@ -118,7 +117,7 @@ def _task_step(ledger: Ledger, trail: Trail, task: str | None, data_folder: Path
     return Step("task", True, f"the report's, {found}")
 
 
-def _utilities_steps(valuations: Iterable[Valuation], kept: Artefacts, trail: Trail) -> Iterator[Step]:
+def _utilities_steps(valuations: Iterable[Valuation], kept: Artefacts, trail: Provenance) -> Iterator[Step]:
     if not kept.utilities:
         yield Step("utilities", False, f"neither of {', '.join(UTILITIES)} beside the report")
         return
@@ -168,7 +167,7 @@ def _value_steps(valuations: Iterable[Valuation], kept: Artefacts) -> Iterator[S
 
 def _document_steps(document: dict[str, Any], report: Report, ledger: Ledger, kept: Artefacts) -> Iterator[Step]:
     """The document held against the one that would be written now, as far as what it is made of is at hand."""
-    trail, again, left = report.trail, report, list[str]()
+    trail, again, left = report.provenance, report, list[str]()
     assert trail is not None  # who has none was refused
     if trail.software != SOFTWARE:
         yield Step(REPORT, False, f"{SOFTWARE} may say other things than {trail.software}, which made it")
@@ -178,9 +177,7 @@ def _document_steps(document: dict[str, Any], report: Report, ledger: Ledger, ke
     if matrix is None or None in valuations:
         left.append("what follows from utilities that are not at hand")
     else:
-        chosen = report.valuation("comfedsv")
-        completion = None if chosen is None else kept.completions.get(_of(chosen).completion or "")
-        again = of_utilities(again, tuple(v for v in valuations if v is not None), matrix, completion, ledger)
+        again = of_utilities(again, tuple(v for v in valuations if v is not None), matrix, ledger)
     if matrix is None or ledger.chain != trail.head:
         left.append("notes and findings of the ledger as it was then")
     else:
@@ -205,7 +202,9 @@ def _again(valuation: Valuation, kept: Artefacts) -> Valuation | None:
     matrix, completion = kept.utilities.get(trail.utilities or ""), kept.completions.get(trail.completion or "")
     if matrix is None or (trail.completion is not None and completion is None):
         return None
-    return _valued(matrix, checked_name("method", valuation.method), completion)
+    names = {"comfedsv-models": "comfedsv", "comfedsv": "comfedsv-factors", "all-clients-round": "heard-round"}
+    made = _valued(matrix, checked_name("method", names.get(valuation.method, valuation.method)), completion)
+    return replace(made, method=valuation.method, by_round=valuation.by_round)
 
 
 def _same_intervals(again: Valuation, valuation: Valuation, atol: float) -> bool:
@@ -217,10 +216,10 @@ def _same_intervals(again: Valuation, valuation: Valuation, atol: float) -> bool
 
 def _paper_steps(report: Report, folder: Path) -> Iterator[Step]:
     """What stands beside report.json for people to read, held against what would be written for it now."""
-    rewards = read_rewards(folder) if (folder / REWARDS).is_file() else None
+    rewards = Rewards.read(folder) if (folder / "rewards.json").is_file() else None
     with tempfile.TemporaryDirectory() as made:
-        write_report(report, made)
-        pages = {"report.csv": [], "report.md": [], "report.html": [page_html(report, rewards=rewards)]}
+        report.write(made)
+        pages = {"report.csv": [], "report.md": [], "report.html": [report.page_html(rewards=rewards)]}
         for name, others in pages.items():
             path = folder / name
             if not path.is_file():

@@ -7,9 +7,8 @@ from fedworth.completion.completion import Completion
 from fedworth.completion.coverage import coverage
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.names import MethodName, checked_name
-from fedworth.pipeline.stages import ValuingSettings, factors_of, value_by
-from fedworth.report.report import Report
-from fedworth.report.rounds import rounds_of_report
+from fedworth.pipeline.stages import ValuingSettings, factors_of, rounds_of, value_by
+from fedworth.report.report import Provenance, Report
 from fedworth.valuation.value import COMPLETED
 
 
@@ -42,11 +41,13 @@ def compare(
     completed = cache(lambda: completion or factors_of(seen, settings))
     resting = {method: completed for method in COMPLETED if method in asked}
     valuations, refusals = value_by(asked, seen, resting, settings, truth=utilities)
+    trail = seen.trail
     return Report(
         title or f"{len(seen.clients)} clients, {seen.n_rounds} rounds",
         seen.clients,
         valuations,
         refusals,
         coverage=coverage(seen).document() if seen.heard.any() else None,
-        rounds=rounds_of_report(seen, valuations, completed),
+        rounds=rounds_of(seen),
+        provenance=None if trail is None else Provenance(trail.head, trail.n_rounds, trail.task, trail.software),
     )

@@ -35,9 +35,8 @@ from fedworth.oracle.choices import oracle_named
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.folder import claim_for
-from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, value_by
-from fedworth.report.report import Report
-from fedworth.report.rounds import rounds_of_report
+from fedworth.pipeline.stages import ValuingSettings, factors_of, measure, rounds_of, value_by
+from fedworth.report.report import Provenance, Report
 from fedworth.storage import Place, Progress, silent
 from fedworth.task.task import Task
 from fedworth.trail import Trail, fingerprint
@@ -81,7 +80,7 @@ def report_on(
         progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
-        All that is said of the clients; `write_report` writes it as a page and files.
+        All that is said of the clients; `Report.write` writes it as a page and files.
 
     Example:
         fedworth.report_on(ledger, fedworth.load_task("mytask.py:task"), fedworth.ValuingSettings(), "my.report")
@@ -105,7 +104,22 @@ def report_on(
         notes=notes_of(ledger, utilities, is_valued=bool(valuations)),
         findings=findings(ledger),
         looked_for=OF_ANSWERS,
-        rounds=rounds_of_report(utilities, valuations, completed["comfedsv"], numbers=work.numbers),
+        rounds=rounds_of(utilities, work.numbers),
+        provenance=provenance_of(ledger, task, settings),
+    )
+
+
+def provenance_of(ledger: Ledger, task: Task, settings: ValuingSettings) -> Provenance:
+    """Where the numbers of a report on this ledger come from."""
+    numbers = {entry.number for entry in ledger.entries}
+    known = numbers | {gone.number for gone in ledger.missing}
+    return Provenance(
+        ledger.chain,
+        ledger.n_rounds,
+        task.fingerprint,
+        settings=settings.document(),
+        n_missing_rounds=max(known) - min(known) + 1 - len(numbers) if known else 0,
+        n_rejected_answers=sum(len(entry.quarantined) for entry in ledger.entries),
     )
 
 

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedworth.completion.completion import Completion
 from fedworth.findings import OF_ANSWERS, findings
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.report_on import coverage_of, notes_of
+from fedworth.pipeline.stages import rounds_of
 from fedworth.report.report import Report
-from fedworth.report.rounds import rounds_of_report
 from fedworth.valuation.valuation import Valuation
 
 ROUGHLY = 1e-5
@@ -28,14 +27,11 @@ def of_utilities(
     report: Report,
     valuations: tuple[Valuation, ...],
     matrix: UtilityMatrix,
-    completion: Completion | None,
     ledger: Ledger,
 ) -> Report:
     """The report with what its utilities give: valuations, coverage, rounds."""
     numbers = tuple(entry.number for entry in ledger.entries[: matrix.n_rounds])
-    rounds = report.rounds
-    if completion is not None or all(valuation.method != "comfedsv" for valuation in valuations):
-        rounds = rounds_of_report(matrix, valuations, lambda: _there(completion), numbers=numbers)
+    rounds = rounds_of(matrix, numbers)
     return replace(report, valuations=valuations, coverage=coverage_of(matrix), rounds=rounds)
 
 
@@ -74,8 +70,3 @@ def _are_close(found: Sequence[Any], expected: Sequence[Any]) -> bool:
 
 def _short(value: Any) -> str:
     return str(value) if len(str(value)) <= 60 else f"{str(value)[:60]}…"
-
-
-def _there(completion: Completion | None) -> Completion:
-    assert completion is not None  # asked for only if ComFedSV was valued
-    return completion

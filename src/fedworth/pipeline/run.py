@@ -14,7 +14,6 @@ from fedworth.oracle.choices import device_named
 from fedworth.pipeline.folder import claim
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.report.files import write_report
 from fedworth.report.report import Report
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
@@ -82,5 +81,5 @@ def run(
         copies=tuple((ledger.clients[copy], ledger.clients[of]) for copy, of in simulation.copies),
         progress=progress,
     )
-    write_report(report, folder)
+    report.write(folder)
     return report

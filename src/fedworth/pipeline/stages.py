@@ -5,13 +5,15 @@ In: a ledger, an oracle, settings. Out: utilities; completions; valuations, and 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fedworth.arrays import stream
-from fedworth.completion.completion import Completion
-from fedworth.completion.factors import FactorCompletion, FactorSettings, choose_factors, complete, with_errors
-from fedworth.completion.solver import Factors
+from fedworth.arrays import Floats, stream
+from fedworth.completion.complete import FactorSettings, complete
+from fedworth.completion.completion import Completion, FactorCompletion
+from fedworth.completion.crossvalidation import choose_factors
+from fedworth.completion.factor_errors import with_errors
+from fedworth.completion.kernels.layout import Factors
 from fedworth.errors import CompletionError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.observe import observe
@@ -31,7 +33,9 @@ from fedworth.names import (
 from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.oracle import TaskOracle
 from fedworth.oracle.weighting import participation
+from fedworth.report.report import Rounds
 from fedworth.storage import Progress, silent
+from fedworth.valuation.by_round import comfedsv_by_round, fedsv_by_round, gains
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value
 
@@ -123,6 +127,29 @@ def factors_of(
     return with_errors(utilities, complete(utilities, factors, start=start))
 
 
+REPORTED = {"comfedsv": "comfedsv-models", "comfedsv-factors": "comfedsv", "heard-round": "all-clients-round"}
+"""Names of methods in reports, by their names in `value`; `comfedsv` of a completion by factors keeps its name."""
+
+
+def reported(valuation: Valuation) -> Valuation:
+    """The valuation under its name in reports."""
+    if valuation.method == "comfedsv" and (valuation.completion or {}).get("kind") != "models":
+        return valuation
+    return replace(valuation, method=REPORTED.get(valuation.method, valuation.method))
+
+
+def rounds_of(matrix: UtilityMatrix, numbers: tuple[int, ...] | None = None) -> Rounds:
+    """The rounds of a report on these utilities."""
+    return Rounds(numbers or tuple(range(1, matrix.n_rounds + 1)), matrix.participants, gains(matrix))
+
+
+def _by_round(valuation: Valuation, matrix: UtilityMatrix, completion: Completion | None) -> Floats | None:
+    """(n_rounds, n_clients): what each round added to the values, where that is known."""
+    if completion is not None:
+        return comfedsv_by_round(matrix, completion)
+    return fedsv_by_round(matrix) if valuation.method == "fedsv" else None
+
+
 def value_by(
     methods: Iterable[MethodName],
     utilities: UtilityMatrix,
@@ -141,9 +168,13 @@ def value_by(
         matrix = truth if method == "truth" and truth is not None else utilities
         try:
             completion = completed[method]() if method in completed else None
-            made.append(value(matrix, method, completion=completion, unseen=settings.unseen, strict=settings.strict))
+            one = value(matrix, method, completion=completion, unseen=settings.unseen, strict=settings.strict)
+            made.append(reported(replace(one, by_round=_by_round(one, matrix, completion))))
         except (CompletionError, ValuationError) as error:
             if settings.strict:
                 raise
-            refusals.append((method, str(error)))
+            name = (
+                method if method == "comfedsv" and "comfedsv-factors" not in completed else REPORTED.get(method, method)
+            )
+            refusals.append((name, str(error)))
     return tuple(made), tuple(refusals)

@@ -16,7 +16,6 @@ from pathlib import Path
 from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.report.files import write_report
 from fedworth.report.report import Report
 from fedworth.task.task import Task
 
@@ -30,5 +29,5 @@ def update(ledger: Ledger, task: Task, settings: ValuingSettings, folder: Path, 
     report = report_on(ledger, task, settings, folder, title=title, n_checked=n_checked)
     if ledger.is_closed:
         report = replace(report, notes=(*report.notes, CLOSED))
-    write_report(report, folder)
+    report.write(folder)
     return report

@@ -1,45 +1,44 @@
-"""Comparing reports on the same clients: across seeds, methods or weeks, do they say the same?
+"""Comparison of reports on the same clients: do they agree across seeds, methods or weeks?
 
-A difference of two values d = s_i − s_i' is judged by its own interval: d ± 1.645 √(sd² + sd'²), as if the errors of
-the two reports were independent. They may not be (the same ledger, another method), and then this is too wide: a
+A difference of two values d = s_i − s_i' is judged by its own interval d ± 1.645 √(sd² + sd'²), as if the errors of the
+two reports were independent. If they are not (the same ledger, another method), the interval is too wide, so a
 difference that is called clear is clear.
 """
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedworth.errors import UsageError
-from fedworth.names import checked_name
 from fedworth.report.report import Report
-from fedworth.report.tables import Table, harmless
+from fedworth.report.tables import Table, csv_of
+from fedworth.storage import Place, make_folder, write_json, write_whole
 from fedworth.valuation.notebook import digits_of, signed
 from fedworth.valuation.ranking import rank_correlation
-from fedworth.valuation.uncertainty import LEVEL
-from fedworth.valuation.worth import Worth
+from fedworth.valuation.valuation import ClientValue
 
-WORDS_OF_COMPARISON = (
-    "(1), (2), …: a client's value in each report; ±: half of the difference's 90 % interval; clear: larger than that"
-)
+if TYPE_CHECKING:
+    from fedworth.report.page import PageSettings
+
+WORDS = "(1), (2), …: value in each report; ±: half of the difference's 90 % interval; clear: larger than that"
 
 
 @dataclass(frozen=True)
-class ClientRow:
+class ComparedClient:
     """One client in every report."""
 
     client: str
-    worths: tuple[Worth, ...]
+    values: tuple[ClientValue, ...]
     digits: int
 
     @property
     def largest(self) -> tuple[float, float | None] | None:
         """The largest difference between two reports, and half of its interval if that is known."""
-        pairs = [found for a, b in itertools.combinations(self.worths, 2) if (found := difference(a, b)) is not None]
-        return max(pairs, key=lambda pair: abs(pair[0]), default=None)
+        pairs = (_difference(a, b) for a, b in itertools.combinations(self.values, 2))
+        return max((pair for pair in pairs if pair is not None), key=lambda pair: abs(pair[0]), default=None)
 
     @property
     def sentence(self) -> str:
@@ -47,15 +46,14 @@ class ClientRow:
         if self.largest is None:
             return "–"
         apart, half = self.largest
-        digits = self.digits + 1
-        text = signed(abs(apart), digits).removeprefix("+")
+        text = f"{abs(apart):,.{self.digits + 1}f}"
         if half is None:
             return f"{text}, range not known"
-        return f"{text} ± {half:.{digits}f}: {'clear' if abs(apart) > half else 'not clear'}"
+        return f"{text} ± {half:.{self.digits + 1}f}: {'clear' if abs(apart) > half else 'not clear'}"
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComparedPair:
     """Two reports, and how far they agree."""
 
     first: str
@@ -75,22 +73,57 @@ class Comparison:
     """Reports side by side.
 
     Example:
-        comparison = fedworth.compare_reports([report, report], ["June", "July"])
-        print(comparison.sentence, comparison.rows[0].worths)
+        comparison = fedworth.Comparison.of([report, report], ["June", "July"])
+        print(comparison.sentence, comparison.rows[0].values)
     """
 
     names: tuple[str, ...]
-    rows: tuple[ClientRow, ...]
-    pairs: tuple[Pair, ...]
+    rows: tuple[ComparedClient, ...]
+    pairs: tuple[ComparedPair, ...]
     digits: int
-    level: str = f"{LEVEL:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
+
+    @staticmethod
+    def of(reports: Sequence[Report], names: Sequence[str], *, methods: Sequence[str] = ()) -> "Comparison":
+        """Compare reports on the same clients.
+
+        Args:
+            reports: Two or more reports on the same clients, or one report and two or more methods.
+            names: A name for each report.
+            methods: Compare by these methods; by default each report's chosen one.
+
+        Returns:
+            How far the reports agree, and which differences are clear.
+
+        Example:
+            reports = [fedworth.Report.read(run) for run in ("a", "b")]
+            fedworth.Comparison.of(reports, ["a", "b"])
+        """
+        columns = [
+            (f"{name}, {method}" if methods else name, list(report.valued_by(method)))
+            for report, name in zip(reports, names, strict=True)
+            for method in methods or (report.chosen.method,)
+        ]
+        if len(columns) < 2:
+            raise UsageError("only one column of values; name two or more runs, or two or more methods with --method")
+        clients = [line.client for line in columns[0][1]]
+        for name, lines in columns[1:]:
+            if sorted(line.client for line in lines) != sorted(clients):
+                raise UsageError(f"{name}: has other clients than {columns[0][0]}; compare reports on the same clients")
+        by_client = [{line.client: line for line in lines} for _, lines in columns]
+        digits = max(digits_of(lines) for _, lines in columns)
+        rows = tuple(ComparedClient(client, tuple(found[client] for found in by_client), digits) for client in clients)
+        labels = tuple(name for name, _ in columns)
+        places = itertools.combinations(range(len(columns)), 2)
+        return Comparison(labels, rows, tuple(_pair(labels, rows, a, b) for a, b in places), digits)
 
     @property
     def sentence(self) -> str:
-        """What the comparison says, in one sentence."""
+        """The result in one sentence."""
         found = [pair.correlation for pair in self.pairs if pair.correlation is not None]
         n_clear, n_known = sum(pair.n_clear for pair in self.pairs), sum(pair.n_known for pair in self.pairs)
-        agree = f"Their rankings agree with a correlation of {min(found):.2f} or more" if found else "They rank nobody"
+        agree = (
+            f"Their rankings agree with a correlation of {min(found):.2f} or more" if found else "No ranking differs"
+        )
         clear = f"; {n_clear} of {n_known} differences are clear" if n_known else "; no range is known"
         return f"{agree}{clear}."
 
@@ -101,8 +134,8 @@ class Comparison:
             "clients": [
                 {
                     "client": row.client,
-                    "values": [worth.value for worth in row.worths],
-                    "intervals_90": [None if worth.low is None else [worth.low, worth.high] for worth in row.worths],
+                    "values": [line.value for line in row.values],
+                    "intervals_90": [None if line.low is None else [line.low, line.high] for line in row.values],
                     "largest_difference": None if row.largest is None else row.largest[0],
                     "half_width_90": None if row.largest is None else row.largest[1],
                 }
@@ -119,41 +152,48 @@ class Comparison:
             ],
         }
 
+    def table(self) -> Table:
+        """The comparison for a terminal."""
+        headings = ("client", *(f"({k})" for k in range(1, len(self.names) + 1)), "largest difference")
+        rows = tuple(
+            (row.client, *(signed(line.value, self.digits) for line in row.values), row.sentence) for row in self.rows
+        )
+        return Table("What each client is worth in each report", headings, rows, words=WORDS)
 
-def compare_reports(reports: Sequence[Report], names: Sequence[str], *, methods: Sequence[str] = ()) -> Comparison:
-    """Reports on the same clients, side by side.
+    def csv_text(self) -> str:
+        """A line for each client and report in full precision."""
+        lines = ((row.client, name, x) for row in self.rows for name, x in zip(self.names, row.values, strict=True))
+        rows = ((client, name, line.value, line.low, line.high) for client, name, line in lines)
+        return csv_of(["client", "report", "value", "low", "high"], rows)
 
-    Args:
-        reports: Two reports or more on the same clients, or one and two methods or more.
-        names: What each report is called.
-        methods: Compare by these methods; by each report's chosen one if there are none.
+    def page_html(self, settings: "PageSettings | None" = None) -> str:
+        """The page of the comparison: one HTML file that needs nothing else."""
+        from fedworth.report.page.page import comparison_html
 
-    Returns:
-        How far the reports agree, and which differences are clear.
+        return comparison_html(self, settings)
 
-    Example:
-        reports = [fedworth.read_report(f"{run}/report.json") for run in ("a", "b")]
-        fedworth.compare_reports(reports, ["a", "b"])
-    """
-    columns = _columns(reports, names, methods)
-    if len(columns) < 2:
-        raise UsageError("one column of values cannot be compared; name two runs or more, or two methods with --method")
-    first = [line.client for line in columns[0][1]]
-    for name, lines in columns[1:]:
-        if sorted(line.client for line in lines) != sorted(first):
-            raise UsageError(
-                f"{name}: has other clients than {columns[0][0]}; only reports on the same clients compare"
-            )
-    by_client = [{line.client: line for line in lines} for _, lines in columns]
-    digits = max(digits_of(lines) for _, lines in columns)
-    rows = tuple(ClientRow(client, tuple(found[client] for found in by_client), digits) for client in first)
-    labels = tuple(name for name, _ in columns)
-    places = itertools.combinations(range(len(columns)), 2)
-    return Comparison(labels, rows, tuple(_pair(labels, rows, a, b) for a, b in places), digits)
+    def write(self, folder: Place, page: "PageSettings | None" = None) -> list[Path]:
+        """Write `compare.html`, `compare.json` and `compare.csv`."""
+        make_folder(Path(folder))
+        paths = [Path(folder) / f"compare.{ending}" for ending in ("html", "json", "csv")]
+        write_whole(paths[0], self.page_html(page).encode())
+        write_json(paths[1], self.document())
+        write_whole(paths[2], self.csv_text().encode())
+        return paths
+
+    def plot(self, ax: Any = None) -> Any:
+        """Each client's value in each report on matplotlib axes; returns the axes.
+
+        Example:
+            comparison.plot().figure.savefig("compare.svg")
+        """
+        from fedworth.report import plots
+
+        return plots.comparison(self, ax)
 
 
-def difference(first: Worth, second: Worth) -> tuple[float, float | None] | None:
-    """How far two values are apart, and half of the interval of that, if it is known."""
+def _difference(first: ClientValue, second: ClientValue) -> tuple[float, float | None] | None:
+    """The difference of two values, and half of its interval if that is known."""
     if first.value is None or second.value is None:
         return None
     if first.low is None or second.low is None:
@@ -161,43 +201,9 @@ def difference(first: Worth, second: Worth) -> tuple[float, float | None] | None
     return second.value - first.value, math.hypot(first.value - first.low, second.value - second.low)
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """The comparison for a terminal."""
-    headings = ("client", *(f"({k})" for k in range(1, len(comparison.names) + 1)), "largest difference")
-    rows = tuple(
-        (row.client, *(signed(worth.value, comparison.digits) for worth in row.worths), row.sentence)
-        for row in comparison.rows
-    )
-    return Table("What each client is worth in each report", headings, rows, words=WORDS_OF_COMPARISON)
-
-
-def comparison_csv(comparison: Comparison) -> str:
-    """A line a client and report, in full precision; text that a spreadsheet would run as a formula is quoted."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["client", "report", "value", "low", "high"])
-    for row in comparison.rows:
-        for name, worth in zip(comparison.names, row.worths, strict=True):
-            numbers = ("" if number is None else number for number in (worth.value, worth.low, worth.high))
-            writer.writerow([harmless(row.client), harmless(name), *numbers])
-    return buffer.getvalue()
-
-
-def _columns(reports: Sequence[Report], names: Sequence[str], methods: Sequence[str]) -> list[tuple[str, list[Worth]]]:
-    columns = []
-    for report, name in zip(reports, names, strict=True):
-        for method in methods or (report.chosen.method,):
-            found = report.valuation(checked_name("method", method))
-            if found is None:
-                known = ", ".join(made.method for made in report.valuations)
-                raise UsageError(f"{name}: has no values by {method}; it has {known}")
-            columns.append((f"{name}, {method}" if methods else name, list(found)))
-    return columns
-
-
-def _pair(labels: tuple[str, ...], rows: tuple[ClientRow, ...], a: int, b: int) -> Pair:
-    first, second = ([math.nan if (v := row.worths[k].value) is None else v for row in rows] for k in (a, b))
-    found = [difference(row.worths[a], row.worths[b]) for row in rows]
+def _pair(labels: tuple[str, ...], rows: tuple[ComparedClient, ...], a: int, b: int) -> ComparedPair:
+    first, second = ([math.nan if (v := row.values[k].value) is None else v for row in rows] for k in (a, b))
+    found = [_difference(row.values[a], row.values[b]) for row in rows]
     known = [(apart, half) for apart, half in (pair for pair in found if pair is not None) if half is not None]
     n_clear = sum(abs(apart) > half for apart, half in known)
-    return Pair(labels[a], labels[b], rank_correlation(first, second), n_clear, len(known))
+    return ComparedPair(labels[a], labels[b], rank_correlation(first, second), n_clear, len(known))

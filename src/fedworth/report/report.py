@@ -1,33 +1,72 @@
-"""The report: all valuations of one federation side by side, what they rest on, and how far to trust them."""
+"""The report: all valuations of one federation, what they rest on, and how far to trust them.
 
+`Report.write(folder)` leaves `report.csv` for spreadsheets, `report.json` for programs (`Report.read`), `report.md` and
+`report.html` for people. A report without values says why there are none.
+"""
+
+import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedworth.arrays import Floats
 from fedworth.errors import ArtefactError, UsageError
-from fedworth.findings import OF_ANSWERS, Finding, FindingKind, finding_from
-from fedworth.findings.of_values import value_findings
-from fedworth.names import MethodName
-from fedworth.report.rounds import Rounds, rounds_from
+from fedworth.findings import KINDS, Finding, Kind, value_findings
+from fedworth.records import document_of, read_as
+from fedworth.storage import Place, json_bytes, make_folder, read_json, write_whole
 from fedworth.theory.fairness import relative_difference
-from fedworth.trail import Trail
+from fedworth.trail import SOFTWARE
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
-from fedworth.valuation.valuation import BASES, Valuation, valuation_from
-from fedworth.valuation.worth import Worth
+from fedworth.valuation.valuation import ClientValue, Valuation
 
-PREFERRED = ("comfedsv", "comfedsv-factors", "fedsv", "heard-round", "leave-one-out", "fedsv-later", "truth")
-"""Which method a page is about, if there are several: the first of these that gave values."""
+if TYPE_CHECKING:
+    from fedworth.report.page import PageSettings
+    from fedworth.report.rewards import Rewards
+
+HEADLINE = "comfedsv-models"
+"""The method that a report is about, if it has values by it; else its first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """Who took part in each round, and what each round gained; `numbers` are the federation's own."""
+
+    numbers: tuple[int, ...]
+    participants: NDArray[np.bool_]  # (n_rounds, n_clients)
+    gains: Floats | None = None  # (n_rounds,): what each round's participants gained together
+
+    def __post_init__(self) -> None:
+        n_rounds = len(self.numbers)
+        if self.participants.ndim != 2 or len(self.participants) != n_rounds:
+            raise ArtefactError(f"rounds: participants of shape {self.participants.shape}, expected {n_rounds} rounds")
+        if self.gains is not None and self.gains.shape != (n_rounds,):
+            raise ArtefactError(f"rounds: gains of shape {self.gains.shape}, expected {n_rounds} rounds")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Which ledger, task, software and settings the values come from."""
+
+    head: str  # of the ledger
+    n_rounds: int
+    task: str | None  # the task's fingerprint
+    software: str = SOFTWARE
+    settings: dict[str, Any] = field(default_factory=dict)
+    n_missing_rounds: int = 0
+    n_rejected_answers: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """Valuations, refusals, coverage, pairs of clients known to have the same data, and what was found.
+    """Valuations of one federation, methods that were refused, findings, rounds and provenance.
 
-    Indexing by a client, iterating and sorting are those of the `chosen` valuation; two reports are equal if their
-    documents are.
+    Indexing by a client, iterating and sorting are those of the `chosen` valuation. Reports with equal documents are
+    equal.
 
     Example:
         best = max(report)
@@ -38,12 +77,13 @@ class Report:
     clients: tuple[str, ...]
     valuations: tuple[Valuation, ...]
     refusals: tuple[tuple[str, str], ...] = ()  # (method, why)
-    copies: tuple[tuple[str, str], ...] = ()  # (copy, of)
+    copies: tuple[tuple[str, str], ...] = ()  # (copy, original): clients known to hold the same data
     coverage: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    looked_for: tuple[FindingKind, ...] = ()  # kinds of findings that were looked for, found or not
+    findings: tuple[Finding, ...] = ()  # in the answers; those in the values follow from the values
+    looked_for: tuple[Kind, ...] = ()  # kinds of findings that were looked for
     rounds: Rounds | None = None
+    provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
         for valuation in self.valuations:
@@ -51,41 +91,85 @@ class Report:
                 raise ArtefactError(f"report: {valuation.method} values {valuation.clients}, expected {self.clients}")
         if unknown := {name for pair in self.copies for name in pair} - {*self.clients}:
             raise ArtefactError(f"report: copies among {sorted(unknown)}, expected clients of the report")
-        if len({trail.head for v in self.valuations if (trail := v.trail) is not None}) > 1:
-            raise ArtefactError("report: its valuations are of different ledgers, or of one at different times")
+        if self.rounds is not None and self.rounds.participants.shape[1] != len(self.clients):
+            raise ArtefactError(f"report: participants of shape {self.rounds.participants.shape}, expected clients")
 
-    @property
-    def trail(self) -> Trail | None:
-        """Which ledger, task and software the values come from; None if that is not known of all of them."""
-        trails = [trail for valuation in self.valuations if (trail := valuation.trail) is not None]
-        if not trails or len(trails) < len(self.valuations):
-            return None
-        return replace(trails[0], utilities=None, completion=None)
-
-    def valuation(self, method: MethodName) -> Valuation | None:
-        """The valuation by this method, if there is one."""
+    def valuation(self, method: str) -> Valuation | None:
+        """The valuation by this method, or None."""
         return next((v for v in self.valuations if v.method == method), None)
 
-    @property
-    def chosen(self) -> Valuation:
-        """The valuation to act on: ComFedSV if there is one, else the next best."""
-        made = {valuation.method: valuation for valuation in self.valuations}
-        found = next((made[method] for method in (*PREFERRED, *made) if method in made), None)
+    def valued_by(self, method: str) -> Valuation:
+        """The valuation by this method, or an error that names those of the report."""
+        found = self.valuation(method)
         if found is None:
-            raise ArtefactError(
-                f"{self.title}: no method gave values ({'; '.join(self.warnings()) or 'none asked for'})"
-            )
+            known = ", ".join(made.method for made in self.valuations)
+            raise UsageError(f"{self.title}: has no values by {method}; it has {known}")
         return found
 
     @property
+    def chosen(self) -> Valuation:
+        """The valuation to act on: ComFedSV by models if there is one, else the first."""
+        if not self.valuations:
+            raise ArtefactError(
+                f"{self.title}: no method gave values ({'; '.join(self.all_notes) or 'none asked for'})"
+            )
+        return self.valuation(HEADLINE) or self.valuations[0]
+
+    @property
     def all_findings(self) -> tuple[Finding, ...]:
-        """What the answers show, and what the chosen values do."""
+        """The findings in the answers and in the chosen values."""
         return (*self.findings, *(value_findings(self.chosen) if self.valuations else ()))
 
-    def __getitem__(self, client: str) -> Worth:
+    @property
+    def all_notes(self) -> list[str]:
+        """What a reader must know before using a number, without repetitions."""
+        methods: dict[str, list[str]] = {}
+        for valuation in self.valuations:
+            for note in valuation.notes:
+                methods.setdefault(note, []).append(valuation.method)
+        refused = [f"{method}: refused; {why}" for method, why in self.refusals]
+        of_methods = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in methods.items()]
+        return list(dict.fromkeys([*self.notes, *refused, *of_methods]))
+
+    @property
+    def n_rounds_heard(self) -> dict[str, int]:
+        """How many rounds each client took part in, if that is known."""
+        if self.rounds is not None:
+            return dict(zip(self.clients, self.rounds.participants.sum(axis=0).tolist(), strict=True))
+        return dict(zip(self.clients, (self.coverage or {}).get("n_rounds_heard", ()), strict=False))
+
+    @property
+    def agreement(self) -> list[dict[str, Any]]:
+        """How each method compares with the truth (rank correlation; error relative to the spread of the true values),
+        and the largest relative difference of clients with the same data; a row for each method."""
+        truth = self.valuation("truth")
+        rows = []
+        for valuation in self.valuations:
+            row: dict[str, Any] = {"method": valuation.method}
+            if truth is not None:
+                row["rank_correlation"] = rank_correlation(valuation.values.tolist(), truth.values.tolist())
+                row["relative_error"] = _relative_error(valuation, truth)
+            if self.copies:
+                value = dict(zip(self.clients, valuation.values.tolist(), strict=True))
+                pairs = [(value[a], value[b]) for a, b in self.copies if not np.isnan(value[a] + value[b])]
+                apart = (relative_difference(a, b) for a, b in pairs)
+                row["largest_difference_of_copies"] = max(apart, default=None)
+            rows.append(row)
+        return rows
+
+    @property
+    def error_of_truth(self) -> float | None:
+        """The error of the truth over its spread, if the truth was sampled; None if it is exact or absent."""
+        truth = self.valuation("truth")
+        if truth is None or truth.standard_errors is None:
+            return None
+        errors, spread = truth.standard_errors, float(np.nanstd(truth.values))
+        return float(np.sqrt(np.nanmean(errors**2))) / spread if spread > 0 and np.nanmax(errors) > 0 else None
+
+    def __getitem__(self, client: str) -> ClientValue:
         return self.chosen[client]
 
-    def __iter__(self) -> Iterator[Worth]:
+    def __iter__(self) -> Iterator[ClientValue]:
         return iter(self.chosen)
 
     def __len__(self) -> int:
@@ -101,101 +185,213 @@ class Report:
     def _repr_html_(self) -> str:
         chosen = self.chosen
         note = "" if chosen.uncertainty is None else chosen.uncertainty.sentence
-        return notebook_html(f"{self.title} — {chosen.method}: {BASES[chosen.method]}", repr(self), list(chosen), note)
+        return notebook_html(f"{self.title} — {chosen.label}: {chosen.description}", repr(self), list(chosen), note)
 
     def to_dataframe(self) -> Any:
-        """A pandas data frame with a row a client and method, and the columns of `report.csv`.
+        """A pandas data frame with a row for each client and method, and the columns of `report.csv`.
 
         Example:
-            fedworth.read_report("runs/demo/report.json").to_dataframe().pivot(index="client", columns="method")
+            fedworth.Report.read("runs/demo").to_dataframe().pivot(index="client", columns="method")
         """
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("to_dataframe needs pandas: install it with  pip install 'fedworth[pandas]'") from None
-        return pandas.concat([made.to_dataframe() for made in self.valuations], ignore_index=True)
+        frames = [made.to_dataframe() for made in self.valuations]
+        import pandas
 
-    def warnings(self) -> list[str]:
-        """What a reader must know before believing a number, each said once."""
-        warned: dict[str, list[str]] = {}
-        for valuation in self.valuations:
-            for warning in valuation.warnings:
-                warned.setdefault(warning, []).append(valuation.method)
-        refused = [f"{method}: refused; {why}" for method, why in self.refusals]
-        said = [f"{', '.join(dict.fromkeys(methods))}: {warning}" for warning, methods in warned.items()]
-        return list(dict.fromkeys([*self.notes, *refused, *said]))
+        return pandas.concat(frames, ignore_index=True)
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON, in full precision."""
+        """The report as JSON in full precision, with what follows from it."""
         return {
-            "title": self.title,
-            "clients": list(self.clients),
-            "valuations": [{**v.document(), "basis": BASES[v.method], **_derived(v)} for v in self.valuations],
-            "agreement": agreement(self),
-            "refusals": [list(refusal) for refusal in self.refusals],
-            "copies": [list(pair) for pair in self.copies],
-            "coverage": self.coverage,
-            "notes": list(self.notes),
-            "trail": None if self.trail is None else self.trail.document(),
+            **document_of(replace(self, valuations=(), findings=(), looked_for=())),
+            "valuations": [valuation.document() for valuation in self.valuations],
+            "agreement": self.agreement,
             "findings": [finding.document() for finding in self.all_findings],
-            "looked_for": [str(kind) for kind in self.looked_for],
-            "rounds": None if self.rounds is None else self.rounds.document(),
+            "looked_for": [kind.name for kind in self.looked_for],
         }
 
+    @staticmethod
+    def from_document(document: Any) -> "Report":
+        """The report that `document()` gave.
 
-def report_from(document: dict[str, Any]) -> Report:
-    """The report that `document()` gave.
+        Example:
+            assert fedworth.Report.from_document(report.document()) == report
+        """
+        report = read_as(Report, _with_kinds(document), "a report")
+        return replace(report, findings=tuple(found for found in report.findings if not found.kind.is_of_values))
 
-    Args:
-        document: What `report.document()` gave.
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the report's JSON, which is that of the file `report.json`."""
+        return hashlib.sha256(json_bytes(self.document())).hexdigest()
 
-    Returns:
-        The report.
+    @staticmethod
+    def read(folder: Place) -> "Report":
+        """The report in a folder, or in a `report.json`.
 
-    Example:
-        assert fedworth.report_from(report.document()) == report
-    """
-    try:
-        return Report(
-            document["title"],
-            tuple(document["clients"]),
-            tuple(valuation_from(v) for v in document["valuations"]),
-            tuple((method, why) for method, why in document["refusals"]),
-            tuple((copy, of) for copy, of in document["copies"]),
-            document["coverage"],
-            tuple(document["notes"]),
-            tuple(found for found in map(finding_from, document.get("findings", ())) if found.kind in OF_ANSWERS),
-            tuple(FindingKind(kind) for kind in document.get("looked_for", ())),
-            rounds_from(document.get("rounds")),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtefactError(f"not a report: {error!r}") from error
+        Args:
+            folder: The folder of a run or a report, or its `report.json`.
 
+        Returns:
+            The report.
 
-def agreement(report: Report) -> list[dict[str, Any]]:
-    """How each method compares: with the truth where it is known (rank correlation, and error relative to the spread
-    of the true values), and on clients with the same data (largest relative difference d)."""
-    truth = report.valuation("truth")
-    rows = []
-    for valuation in report.valuations:
-        row: dict[str, Any] = {"method": valuation.method}
-        if truth is not None:
-            row["rank_correlation"] = rank_correlation(valuation.values.tolist(), truth.values.tolist())
-            row["relative_error"] = _relative_error(valuation, truth)
-        if report.copies:
-            row["largest_difference_of_copies"] = _largest_difference(valuation, report.copies)
-        rows.append(row)
-    return rows
+        Example:
+            report = fedworth.Report.read("runs/demo")
+        """
+        path = Path(folder)
+        return Report.from_document(read_json(path / "report.json" if path.is_dir() else path))
 
+    def write(
+        self, folder: Place, page: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
+    ) -> list[Path]:
+        """Write `report.csv`, `report.json`, `report.md` and `report.html`.
 
-def truths_error(report: Report) -> float | None:
-    """How far the truth may itself be off, over its spread, where it is drawn: distances from it are then larger than
-    they would be from the exact one."""
-    truth = report.valuation("truth")
-    if truth is None or truth.standard_errors is None:
-        return None
-    errors, spread = truth.standard_errors, float(np.nanstd(truth.values))
-    return float(np.sqrt(np.nanmean(errors**2))) / spread if spread > 0 and np.nanmax(errors) > 0 else None
+        Args:
+            folder: Where to write them.
+            page: Title, nouns and date of the page.
+            rewards: Show these rewards on the page too.
+
+        Returns:
+            The files.
+
+        Example:
+            report.write("reports", fedworth.PageSettings(noun="hospital", nouns="hospitals"))
+        """
+        from fedworth.report.tables import csv_text, markdown
+
+        texts = {"csv": csv_text(self).encode(errors="backslashreplace"), "json": json_bytes(self.document())}
+        texts["md"] = markdown(self).encode(errors="backslashreplace")
+        texts["html"] = self.page_html(page, rewards=rewards).encode(errors="backslashreplace")
+        make_folder(Path(folder))
+        paths = {ending: Path(folder) / f"report.{ending}" for ending in texts}
+        for ending, path in paths.items():
+            write_whole(path, texts[ending])
+        return list(paths.values())
+
+    def page_html(self, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None) -> str:
+        """The page of the report.
+
+        Args:
+            settings: Title, nouns and date.
+            rewards: Show these rewards too.
+
+        Returns:
+            One HTML file that needs nothing else.
+
+        Example:
+            Path("report.html").write_text(report.page_html(fedworth.PageSettings(title="Sepsis model")))
+        """
+        from fedworth.report.page.page import page_html
+
+        return page_html(self, settings, rewards=rewards)
+
+    def statement_html(
+        self, client: str, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
+    ) -> str:
+        """One client's statement: its own value, without name, value or extreme of another client.
+
+        Args:
+            client: Whose statement it is.
+            settings: Title, nouns and date.
+            rewards: Show the client's own reward too.
+
+        Returns:
+            One HTML file that needs nothing else.
+
+        Example:
+            Path("north.html").write_text(report.statement_html("north"))
+        """
+        from fedworth.report.page.statement import statement_html
+
+        return statement_html(self, client, settings, rewards=rewards)
+
+    def write_statement(
+        self, client: str, folder: Place, page: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
+    ) -> Path:
+        """Write one client's statement.
+
+        Args:
+            client: Whose statement it is.
+            folder: Where to write it.
+            page: Title, nouns and date.
+            rewards: Show the client's own reward too.
+
+        Returns:
+            The file, named by the client's index and the ASCII letters and digits of its name.
+
+        Example:
+            report.write_statement("north", "statements")
+        """
+        text = self.statement_html(client, page, rewards=rewards)
+        kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in client.lower())
+        slug = "-".join(part for part in kept.split("-") if part)[:60]
+        place = f"{self.clients.index(client):0{len(str(len(self.clients) - 1))}d}"
+        path = Path(folder) / f"statement-{place}{f'-{slug}' if slug else ''}.html"
+        make_folder(path.parent)
+        write_whole(path, text.encode())
+        return path
+
+    def plot_values(self, ax: Any = None) -> Any:
+        """Bars of the chosen values with their 90 % intervals, the most valuable on top.
+
+        Args:
+            ax: The matplotlib axes to draw on; those of a new figure by default.
+
+        Returns:
+            The axes; nothing is shown.
+
+        Example:
+            report.plot_values().figure.savefig("values.svg")
+        """
+        from fedworth.report import plots
+
+        return plots.values(self, ax)
+
+    def plot_gains(self, ax: Any = None) -> Any:
+        """How much better the model was after each round than before the first.
+
+        Args:
+            ax: The matplotlib axes to draw on; those of a new figure by default.
+
+        Returns:
+            The axes; nothing is shown.
+
+        Example:
+            report.plot_gains(ax=axes)
+        """
+        from fedworth.report import plots
+
+        return plots.gains(self, ax)
+
+    def plot_course(self, ax: Any = None) -> Any:
+        """Each client's value added up over the rounds; the best in blue, those that end below zero in orange.
+
+        Args:
+            ax: The matplotlib axes to draw on; those of a new figure by default.
+
+        Returns:
+            The axes; nothing is shown.
+
+        Example:
+            report.plot_course().figure.savefig("course.svg")
+        """
+        from fedworth.report import plots
+
+        return plots.course(self, ax)
+
+    def plot_rounds(self, ax: Any = None) -> Any:
+        """Who added what in which round, the most valuable on top: blue helped, orange harmed.
+
+        Args:
+            ax: The matplotlib axes to draw on; those of a new figure by default.
+
+        Returns:
+            The axes; nothing is shown.
+
+        Example:
+            report.plot_rounds().figure.savefig("rounds.svg")
+        """
+        from fedworth.report import plots
+
+        return plots.heat_map(self, ax)
 
 
 def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:
@@ -205,12 +401,11 @@ def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:
     return float(np.linalg.norm((valuation.values - truth.values)[known])) / spread if spread > 0 else None
 
 
-def _largest_difference(valuation: Valuation, copies: tuple[tuple[str, str], ...]) -> float | None:
-    worth = dict(zip(valuation.clients, valuation.values.tolist(), strict=True))
-    pairs = [(worth[a], worth[b]) for a, b in copies if not np.isnan(worth[a] + worth[b])]
-    return max((relative_difference(a, b) for a, b in pairs), default=None)
-
-
-def _derived(valuation: Valuation) -> dict[str, Any]:
-    shares = [None if np.isnan(share) else share for share in valuation.shares.tolist()]
-    return {"shares": shares, "ranks": list(valuation.ranks)}
+def _with_kinds(document: Any) -> Any:
+    """The document with kinds of findings in place of their names."""
+    kinds = {name: document_of(kind) for name, kind in KINDS.items()}
+    try:
+        findings = [{**found, "kind": kinds[found["kind"]]} for found in document["findings"]]
+        return {**document, "findings": findings, "looked_for": [kinds[name] for name in document["looked_for"]]}
+    except (KeyError, TypeError) as error:
+        raise ArtefactError(f"not a report: {error!r}") from error

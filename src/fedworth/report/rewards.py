@@ -1,14 +1,14 @@
-"""Rewards. In: a pool of money and a valuation. Out: what each client gets, exact to the cent.
+"""Rewards: a pool of money split by value, exact to the cent.
 
-Values may be negative and may add up to almost nothing, so they cannot simply be scaled to the pool. Each rule gives up
-something for that (`docs/rewards.md`):
+Values may be negative and may add up to almost nothing, so they cannot be scaled to the pool. Each rule gives something
+up for that (`docs/rewards.md`):
 
     positive   w_i = max(s_i, 0)              keeps symmetry and the null client; gives up additivity
     floor      a part of the pool in equal parts for taking part, the rest as `positive`; gives up the null client
     lower      w_i = max(lower end of i, 0)   pays what is certain; equal values with unequal intervals differ
     softmax    w_i = exp(s_i / (τ sd(s)))     everyone gets something; keeps the order, gives up the null client
 
-Rewards are w_i / Σ w of the pool, rounded down to cents; what is left goes, a cent each, to the largest remainders.
+Rewards are w_i / Σ w of the pool, rounded down to cents; the remaining cents go one each to the largest remainders.
 """
 
 import math
@@ -16,15 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedworth.errors import ArtefactError, UsageError, ValuationError
 from fedworth.names import RewardRule, checked_name
+from fedworth.records import document_of, read_as
+from fedworth.report.tables import csv_of
+from fedworth.storage import Place, make_folder, read_json, write_json, write_whole
 from fedworth.valuation.uncertainty import Trust
-from fedworth.valuation.valuation import Valuation
-from fedworth.valuation.worth import Covered, Worth
+from fedworth.valuation.valuation import ClientValue, Covered, Valuation
 
 CENTS = 100
 MOST_CENTS = 10**17
@@ -32,8 +35,8 @@ MOST_CENTS = 10**17
 SENTENCES: dict[RewardRule, str] = {
     "positive": "in proportion to the value where it is above zero; the others get nothing",
     "floor": "{floor} of the pool in equal parts for taking part, the rest in proportion to values above zero",
-    "lower": "in proportion to the lower end of the likely range where it is above zero: paid is what is certain",
-    "softmax": "in proportion to exp(value / ({temperature:g} × their standard deviation)): everyone gets something",
+    "lower": "in proportion to the lower end of the likely range where it is above zero, which pays what is certain",
+    "softmax": "in proportion to exp(value / ({temperature:g} × their standard deviation)); everyone gets something",
 }
 
 
@@ -44,15 +47,15 @@ class RewardSettings:
     Args:
         rule: `positive`, `floor`, `lower` or `softmax`.
         floor: With `floor`: the part of the pool for taking part.
-        temperature: With `softmax`: the larger, the more equal.
+        temperature: With `softmax`: the larger, the more equal; in standard deviations of the values.
 
     Example:
         paid = fedworth.rewards(report.chosen, "1000", fedworth.RewardSettings("softmax", temperature=2))
     """
 
     rule: RewardRule = "positive"
-    floor: float = 0.2  # of the pool, for taking part
-    temperature: float = 1.0  # of softmax, in standard deviations of the values
+    floor: float = 0.2
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         checked_name("rule", self.rule)
@@ -94,7 +97,7 @@ class Rewards:
 
     @property
     def pool(self) -> str:
-        """All of it, as text."""
+        """The whole pool, as text."""
         return self.money(sum(self.cents))
 
     def money(self, cents: int) -> str:
@@ -103,41 +106,41 @@ class Rewards:
 
     def document(self) -> dict[str, Any]:
         """The rewards as JSON; amounts in whole cents."""
-        return {
-            "method": self.method,
-            "clients": list(self.clients),
-            "cents": list(self.cents),
-            "rule": self.rule,
-            "sentence": self.sentence,
-            "unit": self.unit,
-            "notes": list(self.notes),
-        }
+        document: dict[str, Any] = document_of(self)
+        return document
 
+    @staticmethod
+    def from_document(document: Any) -> "Rewards":
+        """The rewards that `document()` gave."""
+        return read_as(Rewards, document, "rewards")
 
-def rewards_from(document: Any) -> Rewards:
-    """The rewards that `document()` gave."""
-    try:
-        return Rewards(
-            str(document["method"]),
-            tuple(str(name) for name in document["clients"]),
-            tuple(int(cents) for cents in document["cents"]),
-            str(document["rule"]),
-            str(document["sentence"]),
-            str(document["unit"]),
-            tuple(str(note) for note in document["notes"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtefactError(f"not rewards: {error!r}") from error
+    @staticmethod
+    def read(folder: Place) -> "Rewards":
+        """The rewards that `fedworth rewards` left in the folder of a run."""
+        path = Path(folder) / "rewards.json"
+        if not path.is_file():
+            raise ArtefactError(f"{path}: no such file; make it first with  fedworth rewards {folder} --pool AMOUNT")
+        return Rewards.from_document(read_json(path))
+
+    def write(self, folder: Place) -> list[Path]:
+        """Write `rewards.json` and `rewards.csv`."""
+        amounts = (Decimal(cents).scaleb(-2) for cents in self.cents)
+        rows = ((client, amount, self.unit) for client, amount in zip(self.clients, amounts, strict=True))
+        make_folder(Path(folder))
+        paths = [Path(folder) / "rewards.json", Path(folder) / "rewards.csv"]
+        write_json(paths[0], self.document())
+        write_whole(paths[1], csv_of(["client", "reward", "unit"], rows).encode())
+        return paths
 
 
 def rewards(
     valuation: Valuation, pool: str | int | Decimal, settings: RewardSettings | None = None, *, unit: str = ""
 ) -> Rewards:
-    """What each client gets of a pool of money.
+    """Split a pool of money by value.
 
     Args:
         valuation: The values to pay by.
-        pool: What is to be split, with at most two decimals.
+        pool: The amount to split, with at most two decimals.
         settings: The rule.
         unit: What stands behind an amount, such as EUR.
 
@@ -149,15 +152,12 @@ def rewards(
     """
     settings = settings or RewardSettings()
     cents, lines = cents_of(pool), list(valuation)
-    if settings.rule == "floor":
-        for_all, by_value = _floor_parts(cents, settings.floor)
-        is_there = [Fraction(line.value is not None) for line in lines]
-        equal = split(for_all, is_there)
-        paid = [a + b for a, b in zip(equal, _by_weights(by_value, lines, settings, valuation), strict=True)]
-    else:
-        paid = _by_weights(cents, lines, settings, valuation)
+    for_all = round(cents * Fraction(str(settings.floor))) if settings.rule == "floor" else 0
+    equal = split(for_all, [Fraction(line.value is not None) for line in lines]) if for_all else [0] * len(lines)
+    by_value = _by_weights(cents - for_all, lines, settings, valuation)
+    paid = tuple(a + b for a, b in zip(equal, by_value, strict=True))
     notes = tuple(_notes(valuation, settings))
-    return Rewards(valuation.method, valuation.clients, tuple(paid), settings.rule, settings.sentence, unit, notes)
+    return Rewards(valuation.method, valuation.clients, paid, settings.rule, settings.sentence, unit, notes)
 
 
 def split(cents: int, weights: Sequence[Fraction]) -> list[int]:
@@ -184,12 +184,7 @@ def cents_of(pool: str | int | Decimal) -> int:
     return int(amount)
 
 
-def _floor_parts(cents: int, floor: float) -> tuple[int, int]:
-    for_all = round(cents * Fraction(str(floor)))
-    return for_all, cents - for_all
-
-
-def _by_weights(cents: int, lines: list[Worth], settings: RewardSettings, valuation: Valuation) -> list[int]:
+def _by_weights(cents: int, lines: list[ClientValue], settings: RewardSettings, valuation: Valuation) -> list[int]:
     if cents == 0:
         return [0] * len(lines)
     weights = _weights(lines, settings)
@@ -201,43 +196,38 @@ def _by_weights(cents: int, lines: list[Worth], settings: RewardSettings, valuat
     return split(cents, weights)
 
 
-def _weights(lines: list[Worth], settings: RewardSettings) -> list[Fraction]:
+def _weights(lines: list[ClientValue], settings: RewardSettings) -> list[Fraction]:
     """What each client is paid in proportion to; 0 for clients without a value."""
     if settings.rule == "softmax":
-        return _softmax(lines, settings.temperature)
+        known = np.array([line.value for line in lines if line.value is not None])
+        spread = float(known.std()) if len(known) else 0.0
+        scale = settings.temperature * spread if spread > 0 else 1.0
+        top = float(known.max(initial=-math.inf))
+        return [Fraction(0 if line.value is None else math.exp((line.value - top) / scale)) for line in lines]
     if settings.rule == "lower" and all(line.low is None for line in lines):
         raise ValuationError("the rule lower needs intervals, and these values have none; use another --rule")
     ends = [line.low if settings.rule == "lower" else line.value for line in lines]
     return [Fraction(max(end or 0.0, 0.0)) for end in ends]
 
 
-def _softmax(lines: list[Worth], temperature: float) -> list[Fraction]:
-    known = np.array([line.value for line in lines if line.value is not None])
-    spread = float(known.std()) if len(known) else 0.0
-    scale = temperature * spread if spread > 0 else 1.0
-    top = float(known.max(initial=-math.inf))
-    return [Fraction(0 if line.value is None else math.exp((line.value - top) / scale)) for line in lines]
-
-
 def _notes(valuation: Valuation, settings: RewardSettings) -> list[str]:
-    """What whoever pays must know first."""
-    said = []
+    """What the payer must know first."""
+    notes = []
     trust = None if valuation.uncertainty is None else valuation.uncertainty.trust
-    if trust is Trust.NOT_TOLD_APART:
-        said.append(
+    if trust is Trust.INDISTINGUISHABLE:
+        notes.append(
             "the values cannot tell the clients apart, so they justify no unequal shares: --rule floor --floor 1 pays "
             "everyone the same"
         )
     elif trust is Trust.ROUGH_ORDER:
-        said.append(
+        notes.append(
             "only the rough order of the values can be trusted: fine shares are not justified between clients whose "
             "rank ranges overlap"
         )
     elif valuation.covered is Covered.UNKNOWN:
-        said.append("how far off the values may be is not known, so it is not known whether fine shares are justified")
-    if valuation.covered is Covered.DRAWS and valuation.completion is not None and settings.rule == "lower":
-        said.append("the ranges leave out the error of the estimates, so their lower ends are not certain")
-    silent = [line.client for line in valuation if line.value is None]
-    if silent:
-        said.append(f"without a value, and so without a reward: {', '.join(silent)}")
-    return said
+        notes.append("the errors of the values are not known, so it is not known whether fine shares are justified")
+    if valuation.covered is Covered.SAMPLING and valuation.completion is not None and settings.rule == "lower":
+        notes.append("the ranges leave out the error of the estimates, so their lower ends are not certain")
+    if absent := [line.client for line in valuation if line.value is None]:
+        notes.append(f"without a value, and so without a reward: {', '.join(absent)}")
+    return notes

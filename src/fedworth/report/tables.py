@@ -1,65 +1,36 @@
-"""A report as tables of text: one for the eye (Markdown and terminal), one for spreadsheets (CSV)."""
+"""A report as tables of text: for a terminal and Markdown, and as CSV for spreadsheets.
+
+A column of the table of values is a row of `VALUE_COLUMNS`; a column of the table of agreement is a row of
+`AGREEMENT_COLUMNS`.
+"""
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedworth.findings import Finding
-from fedworth.names import MethodName, ValuedBy
-from fedworth.report.report import Report, agreement, truths_error
-from fedworth.trail import Trail
-from fedworth.valuation.valuation import BASES, COLUMNS, Valuation
+from fedworth.valuation.labels import description, label
+from fedworth.valuation.valuation import COLUMNS, Valuation
 
-MAIN: tuple[MethodName, ...] = ("comfedsv", "fedsv", "truth")
-LABELS: dict[ValuedBy, str] = {
-    "comfedsv": "ComFedSV",
-    "comfedsv-factors": "ComFedSV by factors",
-    "fedsv": "FedSV",
-    "fedsv-later": "FedSV, later rounds",
-    "truth": "truth",
-    "heard-round": "heard round",
-    "leave-one-out": "leave-one-out",
-    "banzhaf": "Banzhaf",
-    "beta-shapley": "Beta-Shapley",
-    "least-core": "least core",
-    "tmc": "TMC",
-    "gtg": "GTG",
-    "mr": "MR",
-    "or": "OR",
-    "influence": "influence",
-    "cosine": "cosine",
-    "retraining": "retraining",
-}
+if TYPE_CHECKING:
+    from fedworth.report.report import Provenance, Report
+
+BESIDE = ("fedsv", "truth")
+"""Methods that stand beside the chosen one in the first table."""
 ABSENT = "–"
-MOST_DOUBTS = 4
+MOST_CAVEATS = 4
 NARROW = 0.01
-"""A standard deviation below which two decimals do not show an interval."""
+"""Intervals with a smaller standard deviation are shown with four decimals."""
 
-WORDS_OF_VALUES = (
-    "share: part of all positive values; rank: 1 for the most valuable, = for a tie, (from–to) where it may lie"
-)
-WORDS_OF_BASELINES: dict[ValuedBy, str] = {
-    "comfedsv-factors": "by factors: from the utilities alone, as in the paper",
-    "heard-round": "heard round: of the round that heard everyone, alone",
-    "leave-one-out": "leave-one-out: what would be lost without the client",
-    "fedsv-later": "later rounds: without those that heard everyone",
-}
-WORDS_OF_COVERAGE = "cells seen: of the coalitions with so many clients, in all rounds, the part that was measured"
-WORDS_OF_AGREEMENT = {
-    "rank_correlation": "rank correlation: 1 if the order is that of the truth, 0 if it has nothing to do with it",
-    "relative_error": "error / spread: distance from the true values, over that of the true values from their mean",
-    "largest_difference_of_copies": "d: difference of two clients with the same data, over the larger of their values",
-}
-DRAWN_TRUTH = "The truth is itself drawn, and methods look farther from it, or by the same draws nearer, than they are"
-FINDINGS = "Findings: what was seen, a reason to ask and not a verdict"
+SAMPLED_TRUTH = "The truth was itself sampled, so distances from it are partly its own error"
+FINDINGS = "Findings: reasons to ask, not verdicts"
 
 _ESCAPES = str.maketrans({**{mark: f"&#{ord(mark)};" for mark in "<>&|"}, **{mark: f"\\{mark}" for mark in "\\*_`[]"}})
-"""All marks at once: one after the other would escape the escapes."""
 
 
 @dataclass(frozen=True)
@@ -70,105 +41,175 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""  # what to know before reading it
-    words: str = ""  # what its headings mean, in a line
-    blocks: tuple[int, ...] = ()  # how many of the columns after the first belong together, if any do
+    words: str = ""  # what the headings mean
+    blocks: tuple[int, ...] = ()  # how many of the columns after the first belong together
 
 
-def values_table(report: Report) -> Table:
-    """Every client's value, share and rank by the main methods, side by side, and how far to trust them.
+@dataclass(frozen=True)
+class ValueColumn:
+    """A column for each of the main methods."""
 
-    ComFedSV has its 90 % interval, and a rank its own: `5 (3–6)`; clients worth the same share a rank, `=5`.
-    """
-    shown = [v for method in MAIN if (v := report.valuation(method)) is not None] or list(report.valuations)
-    blocks = [
-        [LABELS[valuation.method], *(["90 % interval"] if _is_sure(valuation) else []), "share", "rank"]
-        for valuation in shown
+    heading: str  # {label} is the method's
+    cell: Callable[[Valuation, int], str]
+    words: str = ""
+    is_shown: Callable[[Valuation], bool] = lambda valuation: True  # noqa: ARG005
+
+
+@dataclass(frozen=True)
+class AgreementColumn:
+    """A column of the table that compares methods."""
+
+    key: str  # in `Report.agreement`
+    heading: str  # {pairs} are the clients with the same data
+    words: str
+
+
+def _has_interval(valuation: Valuation) -> bool:
+    return valuation.completion is not None and valuation.uncertainty is not None
+
+
+def _value(valuation: Valuation, client: int) -> str:
+    errors = valuation.standard_errors
+    text = _number(valuation.values[client], "+.4f")
+    return text if errors is None or math.isnan(errors[client]) else f"{text} ± {errors[client]:.4f}"
+
+
+def _interval(valuation: Valuation, client: int) -> str:
+    assert valuation.uncertainty is not None
+    smallest = np.nanmin(valuation.uncertainty.standard_deviations, initial=np.inf)
+    form = "+.2f" if smallest >= NARROW else "+.4f"
+    low, high = valuation.uncertainty.intervals(valuation.values)[client]
+    return ABSENT if math.isnan(low) else f"{low:{form}} to {high:{form}}"
+
+
+def _share(valuation: Valuation, client: int) -> str:
+    return _number(valuation.shares[client], ".1%")
+
+
+def _rank(valuation: Valuation, client: int) -> str:
+    rank = valuation.ranks[client]
+    if rank is None:
+        return ABSENT
+    text = f"={rank}" if valuation.ranks.count(rank) > 1 else str(rank)
+    interval = valuation.uncertainty.rank_intervals[client] if valuation.uncertainty and valuation.completion else None
+    return text if interval is None or interval[0] == interval[1] else f"{text} ({interval[0]}–{interval[1]})"
+
+
+VALUE_COLUMNS = (
+    ValueColumn("{label}", _value),
+    ValueColumn("90 % interval", _interval, is_shown=_has_interval),
+    ValueColumn("share", _share, "share: part of all positive values"),
+    ValueColumn("rank", _rank, "rank: 1 for the most valuable, = for a tie, (from–to) is its 90 % interval"),
+)
+AGREEMENT_COLUMNS = (
+    AgreementColumn(
+        "rank_correlation",
+        "rank correlation with truth",
+        "rank correlation: 1 if the order is that of the truth, 0 if it is unrelated",
+    ),
+    AgreementColumn(
+        "relative_error",
+        "error / spread of truth",
+        "error / spread: distance from the true values, over the distance of the true values from their mean",
+    ),
+    AgreementColumn(
+        "largest_difference_of_copies",
+        "d of {pairs}",
+        "d: difference of two clients with the same data, over the larger of their values",
+    ),
+)
+
+
+def values_table(report: "Report") -> Table:
+    """Every client's value, interval, share and rank by the main methods."""
+    shown = _main(report)
+    blocks = [[column for column in VALUE_COLUMNS if column.is_shown(v)] for v in shown]
+    headings = [
+        column.heading.format(label=v.label) for v, block in zip(shown, blocks, strict=True) for column in block
     ]
-    headings = ("client", *(heading for block in blocks for heading in block))
-    rows = [[name, *(cell for v in shown for cell in _cells(v, k))] for k, name in enumerate(report.clients)]
-    cells = tuple(tuple(row) for row in rows)
-    together = tuple(map(len, blocks))
-    words = "; ".join([WORDS_OF_VALUES, *_words_of(shown)])
-    return Table("What each client is worth", headings, cells, trust_text(shown), words, together)
+    rows = tuple(
+        (name, *(column.cell(v, k) for v, block in zip(shown, blocks, strict=True) for column in block))
+        for k, name in enumerate(report.clients)
+    )
+    words = [column.words for column in VALUE_COLUMNS if column.words]
+    words += ["±: standard error of the sampling, which an interval includes"] * any(
+        v.standard_errors is not None for v in shown
+    )
+    return Table(
+        "What each client is worth",
+        ("client", *headings),
+        rows,
+        trust_text(shown),
+        "; ".join(words),
+        tuple(map(len, blocks)),
+    )
 
 
-def _words_of(shown: Sequence[Valuation]) -> list[str]:
-    """What the values of these methods rest on, as far as their headings do not say."""
-    kinds = [
-        str(v.completion.get("kind", "factors")) for v in shown if v.method == "comfedsv" and v.completion is not None
-    ]
-    drawn = any(v.standard_errors is not None for v in shown)
-    return [
-        *(f"ComFedSV: completed by {kind}" for kind in kinds),
-        *(["±: the standard error of what was drawn, which an interval includes"] if drawn else []),
-    ]
-
-
-def trust_text(valuations: Sequence[Valuation]) -> str:
-    """How far the first valuation that knows can be trusted, in a sentence; and whom to doubt."""
-    for valuation in valuations:
-        if valuation.uncertainty is not None:
-            told = valuation.uncertainty.doubts
-            doubts = "".join(f" Mind: {doubt}." for doubt in told[:MOST_DOUBTS])
-            n_more = len(told) - MOST_DOUBTS
-            more = f" {n_more} more {'is' if n_more == 1 else 'are'} in report.json." if n_more > 0 else ""
-            return f"{LABELS[valuation.method]}: {valuation.uncertainty.sentence}{doubts}{more}"
-    return ""
-
-
-def baselines_table(report: Report) -> Table | None:
+def baselines_table(report: "Report") -> Table | None:
     """Every client's value by the remaining methods."""
-    rest = [v for v in report.valuations if v.method not in MAIN]
-    if not rest or not any(report.valuation(method) for method in MAIN):
+    main = _main(report)
+    rest = [v for v in report.valuations if v not in main]
+    if not rest:
         return None
-    headings = ("client", *(LABELS[v.method] for v in rest))
     rows = tuple((name, *(_value(v, k) for v in rest)) for k, name in enumerate(report.clients))
-    words = "; ".join(WORDS_OF_BASELINES[v.method] for v in rest if v.method in WORDS_OF_BASELINES)
-    return Table("Baselines", headings, rows, trust_text(rest), words)
+    words = "; ".join(f"{v.label}: {v.description}" for v in rest)
+    return Table("Other methods", ("client", *(v.label for v in rest)), rows, trust_text(rest), words)
 
 
-def agreement_table(report: Report) -> Table | None:
+def agreement_table(report: "Report") -> Table | None:
     """How the methods compare with the truth, and on clients with the same data."""
-    rows = agreement(report)
-    keys = {
-        "rank_correlation": "rank correlation with truth",
-        "relative_error": "error / spread of truth",
-        "largest_difference_of_copies": "d of " + ", ".join(f"{of} and {copy}" for copy, of in report.copies),
-    }
-    present = [key for key in keys if any(key in row for row in rows)]
-    if not present:
+    rows = report.agreement
+    shown = [column for column in AGREEMENT_COLUMNS if any(column.key in row for row in rows)]
+    if not shown:
         return None
-    cells = tuple((LABELS[row["method"]], *(_number(row.get(key), ".2f") for key in present)) for row in rows)
-    words = "; ".join(WORDS_OF_AGREEMENT[key] for key in present if key in WORDS_OF_AGREEMENT)
-    drawn = truths_error(report)
-    note = "" if drawn is None else f"{DRAWN_TRUTH} ({drawn:.2f} of its spread)."
-    return Table("How far to trust them", ("method", *(keys[key] for key in present)), cells, note, words)
+    pairs = ", ".join(f"{original} and {copy}" for copy, original in report.copies)
+    cells = tuple((label(row["method"]), *(_number(row.get(c.key), ".2f") for c in shown)) for row in rows)
+    error = report.error_of_truth
+    return Table(
+        "How far to trust them",
+        ("method", *(column.heading.format(pairs=pairs) for column in shown)),
+        cells,
+        "" if error is None else f"{SAMPLED_TRUTH} ({error:.2f} of its spread).",
+        "; ".join(column.words for column in shown),
+    )
 
 
-def coverage_table(report: Report) -> Table | None:
-    """How many of the cells that the values rest on were seen, by coalition size."""
+def coverage_table(report: "Report") -> Table | None:
+    """How many of the cells that the values rest on were measured, by coalition size."""
     if report.coverage is None:
         return None
     sizes = zip(report.coverage["n_columns_by_size"], report.coverage["share_seen_by_size"], strict=True)
     rows = tuple((str(k), f"{n:,}", f"{share:.1%}") for k, (n, share) in enumerate(sizes, start=1) if n)
-    return Table("Seen cells by coalition size", ("clients", "coalitions", "cells seen"), rows, words=WORDS_OF_COVERAGE)
+    words = "cells seen: measured part of the coalitions of this size, in all rounds"
+    return Table("Seen cells by coalition size", ("clients", "coalitions", "cells seen"), rows, words=words)
 
 
-def tables(report: Report) -> list[Table]:
+def tables(report: "Report") -> list[Table]:
     """All tables of a report, in reading order."""
-    made = [values_table(report), baselines_table(report), agreement_table(report), coverage_table(report)]
-    return [table for table in made if table is not None]
+    first = [values_table(report)] if report.valuations else []
+    rest = (make(report) for make in (baselines_table, agreement_table, coverage_table))
+    return [*first, *(table for table in rest if table is not None)]
 
 
-def headlines(report: Report) -> list[str]:
-    """What every method pays to clients that have the same data, in a sentence each."""
+def trust_text(valuations: Iterable[Valuation]) -> str:
+    """How far the first valuation with an uncertainty can be trusted, with its caveats."""
+    for valuation in valuations:
+        if valuation.uncertainty is not None:
+            caveats = valuation.uncertainty.caveats
+            shown = "".join(f" Note: {caveat.reason}." for caveat in caveats[:MOST_CAVEATS])
+            n_more = len(caveats) - MOST_CAVEATS
+            more = f" {n_more} more {'note is' if n_more == 1 else 'notes are'} in report.json." if n_more > 0 else ""
+            return f"{valuation.label}: {valuation.uncertainty.sentence}{shown}{more}"
+    return ""
+
+
+def headlines(report: "Report") -> list[str]:
+    """What the main methods give to clients with the same data, in a sentence for each pair."""
     lines = []
-    for copy, of in report.copies:
-        paid = []
-        for valuation in (v for method in MAIN if (v := report.valuation(method)) is not None):
-            cells = [_value(valuation, report.clients.index(name)) for name in (of, copy)]
-            paid.append(f"{LABELS[valuation.method]} gives them {cells[0]} and {cells[1]}")
-        lines.append(f"Clients {of} and {copy} have the same data: {'; '.join(paid)}.")
+    for copy, original in report.copies:
+        pair = [report.clients.index(name) for name in (original, copy)]
+        given = [f"{v.label} gives them {_value(v, pair[0])} and {_value(v, pair[1])}" for v in _main(report)]
+        lines.append(f"Clients {original} and {copy} have the same data: {'; '.join(given)}.")
     return lines
 
 
@@ -177,83 +218,69 @@ def findings_lines(findings: Sequence[Finding]) -> list[str]:
     return [FINDINGS, *(f"- {finding.sentence}" for finding in findings), ""] if findings else []
 
 
-def markdown(report: Report) -> str:
+def completion_table(summary: dict[str, Any]) -> Table:
+    """The summary of a completion."""
+    rows = tuple((key.replace("_", " "), _number(value, ".4g")) for key, value in summary.items())
+    return Table("Completion", ("", ""), rows)
+
+
+def provenance_text(provenance: "Provenance | None") -> str:
+    """Where the numbers come from, in a sentence."""
+    if provenance is None:
+        return "The utilities were brought without a ledger, so there is no record to check."
+    task = "an unknown task" if provenance.task is None else f"task {provenance.task}"
+    return f"Ledger {provenance.head} ({provenance.n_rounds} rounds), {task}, {provenance.software}."
+
+
+def markdown(report: "Report") -> str:
     """The whole report as Markdown."""
     parts = [f"# {_plain(report.title)}"]
-    parts.append("\n".join(f"- **{LABELS[v.method]}** — {BASES[v.method]}" for v in report.valuations))
+    parts.append("\n".join(f"- **{v.label}** — {description(v.method)}" for v in report.valuations))
     parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
         parts += [f"## {table.title}", _markdown_table(table)]
         parts += [_plain(text) for text in (table.note, table.words) if text]
     if report.all_findings:
         parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.all_findings)]
-    completed = report.valuation("comfedsv")
-    if completed is not None and completed.completion is not None:
-        parts += ["## The completion behind ComFedSV", _markdown_table(completion_table(completed.completion))]
-    if report.warnings():
-        parts += ["## Before you believe a number", "\n".join(f"- {_plain(w)}" for w in report.warnings())]
-    parts += ["## Where the numbers come from", trail_text(report.trail)]
+    if report.valuations and report.chosen.completion is not None:
+        chosen = report.chosen
+        parts += [
+            f"## The completion behind {chosen.label}",
+            _markdown_table(completion_table(chosen.completion or {})),
+        ]
+    if report.all_notes:
+        parts += ["## Before you use a number", "\n".join(f"- {_plain(note)}" for note in report.all_notes)]
+    parts += ["## Where the numbers come from", provenance_text(report.provenance)]
     return "\n\n".join(parts) + "\n"
 
 
-def trail_text(trail: Trail | None) -> str:
-    """A trail in words."""
-    if trail is None:
-        return "This report has no trail: its utilities were brought, or written by an older fedworth."
-    task = "a task that is not known" if trail.task is None else f"task {trail.task}"
-    return f"Ledger {trail.head} ({trail.n_rounds} rounds), {task}, {trail.software}."
+def csv_text(report: "Report") -> str:
+    """A line for each client and method in full precision."""
+    rows = (row for valuation in report.valuations for row in valuation.rows())
+    return csv_of(COLUMNS, rows)
 
 
-def completion_table(summary: dict[str, Any]) -> Table:
-    """What a completion says of itself."""
-    rows = tuple((key.replace("_", " "), _number(value, ".4g")) for key, value in summary.items())
-    return Table("Completion", ("", ""), rows)
-
-
-def csv_text(report: Report) -> str:
-    """One line a client and method, full precision; text that a spreadsheet would run as a formula is quoted."""
+def csv_of(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV; None is an empty cell, and text that a spreadsheet would run as a formula is quoted."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for name, *rest in (row for valuation in report.valuations for row in valuation.rows()):
-        writer.writerow([harmless(name), *("" if cell is None else cell for cell in rest)])
+    writer.writerow(headings)
+    for row in rows:
+        writer.writerow(["" if cell is None else harmless(cell) if isinstance(cell, str) else cell for cell in row])
     return buffer.getvalue()
 
 
-def _is_sure(valuation: Valuation) -> bool:
-    """Whether a valuation by completion knows its intervals."""
-    return valuation.completion is not None and valuation.uncertainty is not None
+def harmless(text: str) -> str:
+    """Text that a spreadsheet shows, and does not run as a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def _cells(valuation: Valuation, client: int) -> tuple[str, ...]:
-    share = _number(valuation.shares[client], ".1%")
-    if valuation.uncertainty is None or not _is_sure(valuation):
-        return _value(valuation, client), share, _rank(valuation, client)
-    low, high = valuation.uncertainty.intervals(valuation.values)[client]
-    form = f"+.{_interval_decimals(valuation)}f"
-    interval = ABSENT if math.isnan(low) else f"{low:{form}} to {high:{form}}"
-    ranks = valuation.uncertainty.rank_intervals[client]
-    between = "" if ranks is None or ranks[0] == ranks[1] else f" ({ranks[0]}–{ranks[1]})"
-    return _value(valuation, client), interval, share, _rank(valuation, client) + between
-
-
-def _interval_decimals(valuation: Valuation) -> int:
-    """Two; as many as a value has where some interval is narrower than these show."""
-    assert valuation.uncertainty is not None
-    return 2 if np.nanmin(valuation.uncertainty.deviations, initial=np.inf) >= NARROW else 4
-
-
-def _rank(valuation: Valuation, client: int) -> str:
-    rank = valuation.ranks[client]
-    if rank is None:
-        return ABSENT
-    return f"={rank}" if valuation.ranks.count(rank) > 1 else str(rank)
-
-
-def _value(valuation: Valuation, client: int) -> str:
-    errors = valuation.standard_errors
-    text = _number(valuation.values[client], "+.4f")
-    return text if errors is None or math.isnan(errors[client]) else f"{text} ± {errors[client]:.4f}"
+def _main(report: "Report") -> list[Valuation]:
+    """The chosen valuation and those beside it; none without values."""
+    if not report.valuations:
+        return []
+    beside = [v for method in BESIDE if (v := report.valuation(method)) is not None and v is not report.chosen]
+    return [report.chosen, *beside]
 
 
 def _number(value: Any, form: str) -> str:
@@ -270,10 +297,5 @@ def _markdown_table(table: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is: names come from clients, and may be anything."""
+    """Text that Markdown shows as it is: names come from clients and may contain anything."""
     return " ".join(text.split()).translate(_ESCAPES)
-
-
-def harmless(text: str) -> str:
-    """Text that a spreadsheet shows, and does not run as a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

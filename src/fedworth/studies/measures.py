@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedworth.report.tables import LABELS
+from fedworth.pipeline.stages import REPORTED
 from fedworth.studies.results.outcome import Cell, Outcome, Panel, Series
 from fedworth.studies.results.statistics import jaccard
 from fedworth.studies.results.study import Rows, Study
 from fedworth.studies.trials.extents import Extent
 from fedworth.studies.trials.settings import Setup
 from fedworth.studies.trials.trial import Row, Trial
+from fedworth.valuation.labels import label
 
 FLIPPED, NOISY_OF_TEN, HEARD_OF_TEN = 0.3, 2, 3
 COLUMNS = (
@@ -70,7 +71,7 @@ def _of_setting(rows: Sequence[Row]) -> list[tuple[Cell, ...]]:
         numbers = [_middle([one[key] for one in found]) for key in ("error", "rank_correlation", "copies_gap")]
         cost = [_middle([one[key] for one in found]) for key in ("evaluations", "cpu_seconds")]
         refusal = next((one["refusal"] for one in found if one["refusal"]), None)
-        made.append((setting, LABELS[name], len(rows), *numbers, _middle(noisy), *cost, refusal))
+        made.append((setting, label(REPORTED.get(name, name)), len(rows), *numbers, _middle(noisy), *cost, refusal))
     return made
 
 

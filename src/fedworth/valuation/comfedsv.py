@@ -84,7 +84,7 @@ def _by_rounds(
     predicted = completion.value_covariance()
     known = None
     if predicted is not None:
-        known = uncertainty(found.values, predicted + made.covariance, doubts=completion.doubts())
+        known = uncertainty(found.values, predicted + made.covariance, caveats=completion.doubts())
     return replace(found, completion=completion.summary(), uncertainty=known)
 
 
@@ -118,7 +118,7 @@ def _known(
     games[:, known] = factors.T
     moved = values_of(games)  # (n_factors, n_clients)
     covariance = moved.T @ moved + (0.0 if drawn is None else drawn)
-    return uncertainty(values, covariance, doubts=completion.doubts())
+    return uncertainty(values, covariance, caveats=completion.doubts())
 
 
 def _totals(completion: Completion, coalitions: Memberships, unseen: Unseen) -> tuple[Utilities, NDArray[np.bool_]]:

@@ -1,14 +1,17 @@
-"""A valuation in a notebook: a table with bars, without a script, in the notebook's own light or dark.
+"""A valuation in a notebook: a table with bars, without a script, in the notebook's light or dark colours.
 
-Notebooks that are not trusted strip the style; then the plain text, which the style hides, is what is seen. Names come
-from clients and may be anything: they are escaped.
+Notebooks that are not trusted remove the style; then the plain text is shown, which the style hides. Names come from
+clients and may contain anything, so they are escaped.
 """
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from fedworth.colours import DARK, LIGHT
-from fedworth.valuation.worth import Worth
+
+if TYPE_CHECKING:
+    from fedworth.valuation.valuation import ClientValue
 
 MOST_ROWS = 20
 ABSENT = "–"
@@ -27,31 +30,31 @@ _RULES = """
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """A number with a true minus sign, and never −0.00; a dash where there is none."""
+    """A number with its sign (a true minus, never −0.00), or a dash for None."""
     if value is None:
         return ABSENT
     text = f"{abs(value):,.{digits}f}"
     return ("−" if value < 0 and any(mark in text for mark in "123456789") else "+") + text
 
 
-def ranks_text(line: Worth) -> str:
-    """A rank, as a range where it is known."""
+def ranks_text(line: "ClientValue") -> str:
+    """A rank, as a range if its interval is known."""
     if line.ranks is not None:
         return str(line.ranks[0]) if line.ranks[0] == line.ranks[1] else f"{line.ranks[0]}–{line.ranks[1]}"
     return ABSENT if line.rank is None else str(line.rank)
 
 
-def digits_of(lines: Sequence[Worth]) -> int:
-    """Decimals that show two digits of the largest value, and no fewer than two."""
-    most = max((abs(line.value) for line in lines if line.value is not None), default=0.0)
+def digits_of(lines: Sequence["ClientValue"]) -> int:
+    """Decimals that show two digits of the largest value; at least two."""
+    largest = max((abs(line.value) for line in lines if line.value is not None), default=0.0)
     decimals = 2
-    while 0 < most * 10**decimals < 10 and decimals < 8:
+    while 0 < largest * 10**decimals < 10 and decimals < 8:
         decimals += 1
     return decimals
 
 
-def notebook_html(title: str, text: str, lines: Sequence[Worth], note: str = "") -> str:
-    """The table of these lines, most valuable first, and the text that stands in for it."""
+def notebook_html(title: str, text: str, lines: Sequence["ClientValue"], note: str = "") -> str:
+    """The table of these lines, most valuable first, and the plain text that replaces it."""
     ordered = sorted(lines, reverse=True)
     shown, n_more = ordered[:MOST_ROWS], max(0, len(ordered) - MOST_ROWS)
     digits = digits_of(lines)
@@ -64,15 +67,15 @@ def notebook_html(title: str, text: str, lines: Sequence[Worth], note: str = "")
     return f'<style>{_style()}</style>{plain}<div class="fedworth-view">{table}{more}{said}</div>'
 
 
-def _row(line: Worth, reach: tuple[float, float], digits: int) -> str:
+def _row(line: "ClientValue", reach: tuple[float, float], digits: int) -> str:
     share = ABSENT if line.share is None else f"{line.share:.0%}"
     interval = ABSENT if line.low is None else f"{signed(line.low, digits)} to {signed(line.high, digits)}"
     cells = (_bar(line, reach), signed(line.value, digits), interval, share, ranks_text(line))
     return f"<tr><th><bdi>{escape(line.client)}</bdi></th>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _bar(line: Worth, reach: tuple[float, float]) -> str:
-    """A bar from zero to the value with its interval, in percent of the picture's width."""
+def _bar(line: "ClientValue", reach: tuple[float, float]) -> str:
+    """A bar from zero to the value with its interval, in percent of the width."""
     if line.value is None:
         return ""
     low, high = reach
@@ -89,8 +92,8 @@ def _bar(line: Worth, reach: tuple[float, float]) -> str:
     return f'<svg aria-hidden="true">{zero}<g class="{"p" if line.value >= 0 else "m"}">{bar}</g></svg>'
 
 
-def _reach(lines: Sequence[Worth]) -> tuple[float, float]:
-    """What the bars span: zero, every value and every interval, with a little room."""
+def _reach(lines: Sequence["ClientValue"]) -> tuple[float, float]:
+    """The range of the bars: zero, all values and all intervals, with a margin."""
     ends = [end for line in lines for end in (line.value, line.low, line.high) if end is not None]
     low, high = min([0.0, *ends]), max([0.0, *ends])
     room = 0.03 * (high - low) or 1.0

@@ -1,16 +1,17 @@
-"""Ranking: who comes before whom. Values that differ by rounding alone share a rank."""
+"""Ranks of values; values that differ only by rounding share a rank."""
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedworth.arrays import Floats
 
 EQUAL = 1e-7
-"""Values closer than this, relative to the largest, are equal: what the rounding of float32 models can do to copies."""
+"""Values closer than this, relative to the largest, are equal: float32 models of copies differ by as much."""
 
 
-def ranks_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,): 1 for the largest, equal ones alike; NaN without a value."""
+def ranks_of(values: Floats) -> Floats:
+    """(n,): 1 for the largest, the same rank for equal values, NaN without a value."""
     known = values[~np.isnan(values)]
     slack = EQUAL * np.abs(known).max(initial=0)
     above = (known > values[:, None] + slack).sum(axis=1)  # (n,)
@@ -18,8 +19,7 @@ def ranks_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's correlation of the clients that have a value on both sides; None where all values of a side are
-    equal."""
+    """Spearman's correlation over the clients with a value on both sides; None if all values of a side are equal."""
     both = np.array([first, second], dtype=np.float64)  # (2, n)
     ours, theirs = (ranks_of(side) for side in both[:, ~np.isnan(both).any(axis=0)])
     if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(theirs) == 0:
@@ -27,6 +27,6 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
     return float(np.corrcoef(_averaged(ours), _averaged(theirs))[0, 1])
 
 
-def _averaged(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,): equal ones all get the mean of the places that they take together."""
+def _averaged(ranks: Floats) -> Floats:
+    """(n,): equal ranks replaced by the mean of the places that they take together."""
     return np.asarray((ranks < ranks[:, None]).sum(axis=1) + ((ranks == ranks[:, None]).sum(axis=1) + 1) / 2)

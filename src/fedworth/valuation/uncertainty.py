@@ -1,180 +1,139 @@
-"""How sure the values are: intervals, ranks with their range, who is worth more than whom, and what to make of it.
-
-In: values and the covariance of their errors (of the completion, from held-out answers; of Monte Carlo, from draws).
-Out: `Uncertainty`, which a valuation carries.
+"""How certain values are: intervals, rank intervals, pairwise probabilities and a verdict.
 
     90 % interval     value ± 1.645 sd
-    P(i over j)       Φ((s_i − s_j) / sd(s_i − s_j)); ½ where two values are the same
+    P(i over j)       Φ((s_i − s_j) / sd(s_i − s_j)); ½ if the two values are equal
     rank interval     1 + those above with P > .95,  up to  n − those below with P > .95
-    trust             r = rms(sd) / sd(values): below .3 clients can be told apart, up to 1 roughly, above not at all
+    trust             r = rms(sd) / sd(values): below .3 clients are distinguishable, up to 1 roughly, above not at all
 
-r predicts how far the values are from the truth; `docs/fidelity.md` has its rank correlation with the real error over
-simulated federations.
+The covariance of the errors comes from the completion (held-out answers) and from the sampling of coalitions. r
+predicts how far the values are from the truth; `docs/fidelity.md` has its rank correlation with the real error.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fedworth.arrays import Floats
-from fedworth.completion.doubt import Doubt
+from fedworth.completion.caveat import Caveat
 from fedworth.errors import ValuationError
 from fedworth.valuation.ranking import EQUAL
 
 LEVEL = 0.9
 HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))
-"""Of an interval, in standard deviations: 1.645."""
-TOLD_APART, ROUGH = 0.3, 1.0
-MOST_LISTED = 100
-"""Up to so many clients every pair's chance is kept; beyond, only the rank intervals that follow from them."""
+"""Half the width of an interval in standard deviations: 1.645."""
+DISTINGUISHABLE, ROUGH = 0.3, 1.0
+MOST_PAIRS_OF = 100
+"""With more clients than this the pairwise probabilities are not kept, only the rank intervals."""
 
 
 class Trust(StrEnum):
     """How far the order of the values can be trusted."""
 
-    TOLD_APART = "told apart"
+    DISTINGUISHABLE = "distinguishable"
     ROUGH_ORDER = "rough order only"
-    NOT_TOLD_APART = "cannot be told apart"
+    INDISTINGUISHABLE = "not distinguishable"
 
 
 SENTENCES = {
-    Trust.TOLD_APART: "The clients can be told apart: their values differ by much more than they may be wrong",
-    Trust.ROUGH_ORDER: "Trust the rough order only: the best and the worst clients can be told apart, "
+    Trust.DISTINGUISHABLE: "The {clients} can be told apart: their values differ by much more than their errors",
+    Trust.ROUGH_ORDER: "Trust the rough order only: the best and the worst {clients} can be told apart, "
     "neighbours in the ranking mostly cannot",
-    Trust.NOT_TOLD_APART: "The clients cannot be told apart: their values may be wrong by more than they differ, "
-    "so treat them as worth the same",
+    Trust.INDISTINGUISHABLE: "The {clients} cannot be told apart: the errors of their values are larger than the "
+    "differences, so treat them as worth the same",
 }
 NONE_APART = (
-    "Trust the rough order only: the best and the worst clients likely differ, but no two can be told apart for sure"
+    "Trust the rough order only: the best and the worst {clients} probably differ, but no two can be told apart with "
+    "confidence"
 )
 SOME_APART = (
-    "The clients cannot be told apart on the whole: their values may be wrong by more than they differ; only clients "
-    "whose ranks do not overlap can"
+    "Most {clients} cannot be told apart: the errors of their values are larger than the differences; only {clients} "
+    "whose rank ranges do not overlap can"
 )
-SAME = "The clients cannot be told apart: their values are the same."
-BY_NARROW = ", by intervals that are likely too narrow"
-ALONE = "There is one client with a value, and so no order."
+EQUAL_VALUES = "The {clients} cannot be told apart: their values are equal."
+ONE_VALUE = "Only one of the {clients} has a value, so there is no order."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """What is known of the errors of one valuation's values; NaN, or None, for clients without a value."""
+    """What is known about the errors of one valuation; NaN, or None, for clients without a value."""
 
-    deviations: Floats  # (n_clients,): standard deviations of the errors
+    standard_deviations: Floats  # (n_clients,), of the errors
     rank_intervals: tuple[tuple[int, int] | None, ...]
-    ratio: float  # r
+    ratio: float | None  # r; None if all values are equal
     chances: Floats | None = None  # (n_clients, n_clients): P(row is worth more than column)
-    doubts: tuple[Doubt, ...] = ()  # whose intervals may be too narrow, and why
-
-    def is_of(self, n_clients: int) -> bool:
-        """Whether it speaks of so many clients."""
-        is_square = self.chances is None or self.chances.shape == (n_clients, n_clients)
-        return self.deviations.shape == (n_clients,) and len(self.rank_intervals) == n_clients and is_square
+    caveats: tuple[Caveat, ...] = ()  # whose intervals may be too narrow, and why
 
     @property
     def trust(self) -> Trust:
-        """What r says."""
-        if self.ratio > ROUGH:
-            return Trust.NOT_TOLD_APART
-        return Trust.ROUGH_ORDER if self.ratio >= TOLD_APART else Trust.TOLD_APART
+        """The verdict on the order of the values."""
+        if self.ratio is None or self.ratio > ROUGH:
+            return Trust.INDISTINGUISHABLE
+        return Trust.ROUGH_ORDER if self.ratio >= DISTINGUISHABLE else Trust.DISTINGUISHABLE
 
     @property
     def sentence(self) -> str:
-        """Trust in a sentence for whoever runs the federation."""
+        """The verdict in a sentence."""
+        return self.sentence_about("clients")
+
+    def sentence_about(self, clients: str) -> str:
+        """The verdict in a sentence, with another noun for the clients."""
         ranks = [pair for pair in self.rank_intervals if pair is not None]
-        if math.isinf(self.ratio):
-            return SAME if len(ranks) > 1 else ALONE
-        some_apart, said = any(pair != (1, len(ranks)) for pair in ranks), SENTENCES[self.trust]
+        if self.ratio is None:
+            return (EQUAL_VALUES if len(ranks) > 1 else ONE_VALUE).format(clients=clients)
+        some_apart, text = any(pair != (1, len(ranks)) for pair in ranks), SENTENCES[self.trust]
         if self.trust is Trust.ROUGH_ORDER and not some_apart:
-            said = NONE_APART
-        if self.trust is Trust.NOT_TOLD_APART and some_apart:
-            said = SOME_APART
-        of_all = any(doubt.client is None for doubt in self.doubts)
-        return f"{said} (uncertainty {self.ratio:.2f} of the differences{BY_NARROW if of_all else ''})."
+            text = NONE_APART
+        if self.trust is Trust.INDISTINGUISHABLE and some_apart:
+            text = SOME_APART
+        too_narrow = any(caveat.client is None for caveat in self.caveats)
+        note = ", with intervals that are likely too narrow" if too_narrow else ""
+        return f"{text.format(clients=clients)} (errors are {self.ratio:.2f} of the differences{note})."
 
     def intervals(self, values: Floats) -> Floats:
-        """(n_clients, 2): the lower and upper ends of the 90 % intervals around these values."""
-        half = HALF_WIDTH * self.deviations
+        """(n_clients, 2): the ends of the 90 % intervals around these values."""
+        half = HALF_WIDTH * self.standard_deviations
         return np.stack([values - half, values + half], axis=1)
 
-    def document(self, values: Floats) -> dict[str, Any]:
-        """What is known, as JSON, with everything that follows from it."""
-        listed = [None if math.isnan(low) else [low, high] for low, high in self.intervals(values).tolist()]
-        return {
-            "standard_deviations": [None if math.isnan(x) else x for x in self.deviations.tolist()],
-            "intervals_90": listed,
-            "rank_intervals": [None if pair is None else list(pair) for pair in self.rank_intervals],
-            "ratio": self.ratio if math.isfinite(self.ratio) else None,
-            "trust": str(self.trust),
-            "sentence": self.sentence,
-            "chances": None if self.chances is None else _rows(self.chances),
-            "doubts": [asdict(doubt) for doubt in self.doubts],
-        }
 
-
-def uncertainty(values: Floats, covariance: Floats, *, doubts: tuple[Doubt, ...] = ()) -> Uncertainty:
-    """What a covariance of the values' errors, (n_clients, n_clients), says of the values; NaN where there is none."""
+def uncertainty(values: Floats, covariance: Floats, *, caveats: tuple[Caveat, ...] = ()) -> Uncertainty:
+    """The uncertainty of values whose errors have this covariance, (n_clients, n_clients)."""
     if covariance.shape != (len(values), len(values)):
         raise ValuationError(f"a covariance of shape {covariance.shape} for {len(values)} values")
     known = ~np.isnan(values)
     variances = np.where(known, np.maximum(np.diag(covariance), 0), np.nan)
-    above = chances_of(values, covariance)
+    chances = chances_of(values, covariance)
     return Uncertainty(
-        deviations=np.sqrt(variances),
-        rank_intervals=_rank_intervals(above),
+        standard_deviations=np.sqrt(variances),
+        rank_intervals=_rank_intervals(chances),
         ratio=_ratio(values[known], variances[known]),
-        chances=above if len(values) <= MOST_LISTED else None,
-        doubts=doubts,
-    )
-
-
-def uncertainty_from(document: dict[str, Any]) -> Uncertainty:
-    """The uncertainty that `document()` gave."""
-    pairs = (None if pair is None else (int(pair[0]), int(pair[1])) for pair in document["rank_intervals"])
-    chances = document["chances"]
-    return Uncertainty(
-        deviations=_numbers(document["standard_deviations"]),
-        rank_intervals=tuple(pairs),
-        ratio=math.inf if document["ratio"] is None else float(document["ratio"]),
-        chances=None if chances is None else np.array([_numbers(row) for row in chances]),
-        doubts=tuple(Doubt(**doubt) for doubt in document["doubts"]),
+        chances=chances.round(6) if len(values) <= MOST_PAIRS_OF else None,
+        caveats=caveats,
     )
 
 
 def chances_of(values: Floats, covariance: Floats) -> Floats:
-    """(n, n): the chance that the row's client is worth more than the column's; ½ where their values are the same."""
+    """(n, n): the probability that the row's client is worth more than the column's; ½ if their values are equal."""
     own = np.diag(covariance)
     spread = np.sqrt(np.maximum(own[:, None] + own - 2 * covariance, 0))
     apart = values[:, None] - values
-    slack = EQUAL * np.nanmax(np.abs(values), initial=0)
-    is_same = np.abs(apart) <= slack
+    is_equal = np.abs(apart) <= EQUAL * np.nanmax(np.abs(values), initial=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        chances = np.where(is_same, 0.5, ndtr(apart / spread))
-    return np.asarray(chances)
+        return np.asarray(np.where(is_equal, 0.5, ndtr(apart / spread)))
 
 
 def _rank_intervals(chances: Floats) -> tuple[tuple[int, int] | None, ...]:
-    sure = (1 + LEVEL) / 2
-    n_known = int((~np.isnan(np.diag(chances))).sum())
-    n_above, n_below = (chances > sure).sum(axis=0), (chances > sure).sum(axis=1)
-    ends = zip(n_above.tolist(), n_below.tolist(), np.isnan(np.diag(chances)).tolist(), strict=True)
-    return tuple(None if is_unknown else (1 + above, n_known - below) for above, below, is_unknown in ends)
+    is_unknown = np.isnan(np.diag(chances))
+    is_above = chances > (1 + LEVEL) / 2
+    n_known = int((~is_unknown).sum())
+    ends = zip(is_above.sum(axis=0).tolist(), is_above.sum(axis=1).tolist(), is_unknown.tolist(), strict=True)
+    return tuple(None if unknown else (1 + above, n_known - below) for above, below, unknown in ends)
 
 
-def _ratio(values: Floats, variances: Floats) -> float:
-    """rms(sd) / sd(values); infinite where all values are the same."""
+def _ratio(values: Floats, variances: Floats) -> float | None:
+    """rms(sd) / sd(values); None if all values are equal."""
     if len(values) == 0 or np.ptp(values) <= EQUAL * np.abs(values).max():
-        return math.inf
+        return None
     return math.sqrt(float(np.mean(variances))) / float(np.std(values))
-
-
-def _rows(table: Floats) -> list[list[float | None]]:
-    return [[None if math.isnan(x) else round(x, 6) for x in row] for row in table.tolist()]
-
-
-def _numbers(listed: list[float | None]) -> Floats:
-    return np.array([math.nan if number is None else number for number in listed], dtype=np.float64)

@@ -1,83 +1,130 @@
-"""The valuation: what each client is worth by one method, how sure that is, and what it rests on.
+"""A valuation: each client's value by one method, with its uncertainty and what it rests on.
 
-A client that cannot be valued has no value (NaN here, null in JSON): never a zero. `share` is for paying: what a
-client's positive value is of all positive values, so that clients that did harm get nothing.
+A client that cannot be valued has no value (NaN here, null in JSON), never a zero. A share is a client's part of all
+positive values, so clients that did harm have a share of 0.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedworth.arrays import Floats
 from fedworth.errors import UsageError, ValuationError, unknown_name
-from fedworth.names import ValuedBy, checked_name
-from fedworth.trail import Trail, trail_from
+from fedworth.records import document_of, read_as
+from fedworth.trail import Trail
+from fedworth.valuation.labels import description, label
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import ranks_of
-from fedworth.valuation.uncertainty import HALF_WIDTH, Uncertainty, uncertainty_from
-from fedworth.valuation.worth import Covered, Worth, worth
+from fedworth.valuation.uncertainty import HALF_WIDTH, Uncertainty
 
-BASES: dict[ValuedBy, str] = {
-    "fedsv": "earned: what the client added in the rounds it took part in",
-    "fedsv-later": "earned, without the rounds that heard everyone",
-    "comfedsv": "potential: what the client would have added, had it always taken part",
-    "comfedsv-factors": "potential, as the paper estimates it: by factors of the utilities alone",
-    "truth": "truth: what the client would have added, measured with every client's model of every round",
-    "heard-round": "baseline: the one round that heard everyone",
-    "leave-one-out": "baseline: what the participants lose without the client, summed over its rounds",
-    "banzhaf": "potential, every coalition of the others counting alike; the values do not add up to the whole",
-    "beta-shapley": "potential, small coalitions counting most (Beta(16, 1)); the values do not add up to the whole",
-    "least-core": "potential, paid so that no coalition has much to object",
-    "tmc": "earned, by truncated permutations (TMC)",
-    "gtg": "earned, by guided truncated permutations, rounds that changed little left out (GTG-Shapley)",
-    "mr": "earned, later rounds counting less (MR)",
-    "or": "earned over the whole training, from models rebuilt of the updates (OR)",
-    "influence": "earned, to first order: how well the client's updates point where the test loss falls",
-    "cosine": "reputation: how well the client's updates point where the average does (CGSV); no test set",
-    "retraining": "truth of another kind: the federation trained anew for every coalition",
-}
 COLUMNS = ("client", "method", "value", "standard_error", "low", "high", "share", "rank", "rank_low", "rank_high")
 """Of `report.csv` and of data frames; low and high are the ends of the 90 % interval."""
+
+
+class Covered(StrEnum):
+    """Which errors the intervals of a valuation cover."""
+
+    ESTIMATES = "the error of what was estimated"
+    SAMPLING = "the sampling of coalitions"
+    MEASURED = "no error: every coalition was measured"
+    UNKNOWN = "no error: the error of the estimates is unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientValue:
+    """One client's value; None without a value, or where an error is unknown.
+
+    Sorting a valuation sorts these by value, clients without a value first.
+
+    Example:
+        line = report["north"]
+        print(line.value, line.low, line.high, line.share, line.rank, line.ranks)
+    """
+
+    client: str
+    value: float | None
+    low: float | None  # of the 90 % interval
+    high: float | None
+    share: float | None
+    rank: int | None
+    ranks: tuple[int, int] | None  # the interval of the rank
+
+    def __lt__(self, other: "ClientValue") -> bool:
+        return self._key < other._key
+
+    @property
+    def _key(self) -> float:
+        return -math.inf if self.value is None else self.value
+
+    @property
+    def helps(self) -> bool | None:
+        """True if the whole interval lies above zero, False if below; None if neither, or without a value."""
+        if self.value is None:
+            return None
+        low, high = (self.value if end is None else end for end in (self.low, self.high))
+        return True if low > 0 else False if high < 0 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Valuation:
     """Values of all clients by one method.
 
-    `valuation["a"]` is the line of client a, iterating gives all lines in the clients' order, `sorted(valuation,
-    reverse=True)` the most valuable first; two valuations are equal if their documents are.
+    `valuation["a"]` is the line of client a, iterating gives all lines in the clients' order, and `sorted(valuation,
+    reverse=True)` has the most valuable first. Valuations with equal documents are equal.
 
     Example:
         valuation = fedworth.value(utilities, "fedsv")
         print(valuation["north"].value, max(valuation).client, valuation.shares)
     """
 
-    method: ValuedBy
+    method: str
     clients: tuple[str, ...]
-    values: NDArray[np.float64]  # (n_clients,), NaN where there is none
-    standard_errors: NDArray[np.float64] | None = None  # (n_clients,), of Monte Carlo over permutations
-    completion: dict[str, Any] | None = None
-    warnings: tuple[str, ...] = ()
+    values: Floats  # (n_clients,), NaN without a value
+    standard_errors: Floats | None = None  # (n_clients,), of the sampling of coalitions
+    completion: dict[str, Any] | None = None  # the summary of the completion
+    notes: tuple[str, ...] = ()
     uncertainty: Uncertainty | None = None
     trail: Trail | None = None
+    by_round: Floats | None = None  # (n_rounds, n_clients), adds up to the values
+    block_values: Floats | None = None  # (n_clients, n_blocks), adds up to the values
+    n_evaluations: int = 0
 
     def __post_init__(self) -> None:
-        expected = (len(self.clients),)
-        if self.values.shape != expected:
-            raise ValuationError(f"{self.method}: values of shape {self.values.shape}, expected {expected}")
+        n = len(self.clients)
+        if self.values.shape != (n,):
+            raise ValuationError(f"{self.method}: values of shape {self.values.shape}, expected {(n,)}")
         if np.isinf(self.values).any():
             raise ValuationError(f"{self.method}: the value of a client is infinite")
         known = self.uncertainty
-        if known is not None and not known.is_of(len(self.clients)):
-            raise ValuationError(f"{self.method}: its uncertainty is of another number of clients than {expected[0]}")
-        if self.standard_errors is not None and self.standard_errors.shape != expected:
-            raise ValuationError(f"{self.method}: {len(self.standard_errors)} standard errors, expected {expected[0]}")
+        shapes = [
+            ("standard errors", self.standard_errors, (n,)),
+            ("standard deviations", None if known is None else known.standard_deviations, (n,)),
+            ("chances", None if known is None else known.chances, (n, n)),
+            ("values by round", self.by_round, (None, n)),
+            ("values by block", self.block_values, (n, None)),
+        ]
+        for what, array, shape in shapes:
+            if array is not None and not _fits(array, shape):
+                raise ValuationError(f"{self.method}: {what} of shape {array.shape}, expected {n} clients")
+        if known is not None and len(known.rank_intervals) != n:
+            raise ValuationError(f"{self.method}: {len(known.rank_intervals)} rank intervals, expected {n}")
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def label(self) -> str:
+        """The method's name in tables."""
+        return label(self.method)
+
+    @property
+    def description(self) -> str:
+        """What the method measures."""
+        return description(self.method)
+
+    @property
+    def shares(self) -> Floats:
         """(n_clients,): each client's part of all positive values; NaN without a value, or if none is positive."""
         positive = np.maximum(self.values, 0)
         total = float(np.nansum(positive))
@@ -85,21 +132,21 @@ class Valuation:
 
     @property
     def ranks(self) -> tuple[int | None, ...]:
-        """1 for the most valuable; values that differ by rounding alone share a rank; none without a value."""
+        """1 for the most valuable; values that differ only by rounding share a rank; None without a value."""
         return tuple(None if math.isnan(rank) else int(rank) for rank in ranks_of(self.values))
 
     @property
     def covered(self) -> Covered:
-        """What the intervals cover."""
+        """Which errors the intervals cover."""
         if self.uncertainty is not None and self.completion is not None:
             return Covered.ESTIMATES
         if self.uncertainty is not None or self.standard_errors is not None:
-            return Covered.DRAWS
+            return Covered.SAMPLING
         return Covered.MEASURED if self.completion is None else Covered.UNKNOWN
 
     @property
-    def intervals(self) -> NDArray[np.float64] | None:
-        """(n_clients, 2): the ends of the 90 % intervals; NaN where one is not known, None where none is."""
+    def intervals(self) -> Floats | None:
+        """(n_clients, 2): the ends of the 90 % intervals, NaN where one is unknown; None if all are."""
         if self.uncertainty is not None:
             return self.uncertainty.intervals(self.values)
         if self.standard_errors is None:
@@ -107,19 +154,19 @@ class Valuation:
         half = HALF_WIDTH * self.standard_errors
         return np.stack([self.values - half, self.values + half], axis=1)
 
-    def __getitem__(self, client: str) -> Worth:
+    def __getitem__(self, client: str) -> ClientValue:
         if client not in self.clients:
             raise unknown_name("client", str(client), self.clients)
         return list(self)[self.clients.index(client)]
 
-    def __iter__(self) -> Iterator[Worth]:
-        known, n = self.intervals, len(self.clients)
-        ranges = (None,) * n if self.uncertainty is None else self.uncertainty.rank_intervals
-        intervals = [None] * n if known is None else known.tolist()
-        lines = zip(
-            self.clients, self.values.tolist(), intervals, self.shares.tolist(), self.ranks, ranges, strict=True
-        )
-        return (worth(*line) for line in lines)
+    def __iter__(self) -> Iterator[ClientValue]:
+        n = len(self.clients)
+        ends = np.full((n, 2), np.nan) if self.intervals is None else self.intervals
+        rank_intervals = (None,) * n if self.uncertainty is None else self.uncertainty.rank_intervals
+        numbers = np.column_stack([self.values, ends, self.shares]).tolist()
+        for client, row, rank, ranks in zip(self.clients, numbers, self.ranks, rank_intervals, strict=True):
+            value, low, high, share = (None if math.isnan(number) else number for number in row)
+            yield ClientValue(client, value, low, high, share, rank, ranks)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -134,10 +181,10 @@ class Valuation:
 
     def _repr_html_(self) -> str:
         note = "" if self.uncertainty is None else self.uncertainty.sentence
-        return notebook_html(f"{self.method} — {BASES[self.method]}", repr(self), list(self), note)
+        return notebook_html(f"{self.label} — {self.description}", repr(self), list(self), note)
 
     def to_dataframe(self) -> Any:
-        """A pandas data frame with a row a client, and the columns of `report.csv`.
+        """A pandas data frame with a row for each client, and the columns of `report.csv`.
 
         Example:
             fedworth.value(utilities, "fedsv").to_dataframe().sort_values("value")
@@ -149,62 +196,41 @@ class Valuation:
         return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """A row a client, in the order of `COLUMNS`; None where there is nothing to say."""
-        errors = [None] * len(self) if self.standard_errors is None else _nullable(self.standard_errors)
+        """A row for each client, in the order of `COLUMNS`; None where nothing is known."""
+        errors = [math.nan] * len(self) if self.standard_errors is None else self.standard_errors.tolist()
         return [
-            (line.client, self.method, line.value, error, line.low, line.high, line.share, line.rank, *_ends(line))
-            for line, error in zip(self, errors, strict=True)
+            (x.client, self.method, x.value, None if math.isnan(error) else error, x.low, x.high, x.share, x.rank)
+            + (x.ranks or (None, None))
+            for x, error in zip(self, errors, strict=True)
         ]
 
     def document(self) -> dict[str, Any]:
-        """The valuation as JSON, in full precision."""
+        """The valuation as JSON in full precision, with what follows from it."""
+        derived = {"label": self.label, "description": self.description, "covered": str(self.covered)}
+        document: dict[str, Any] = document_of(self)
+        if self.uncertainty is not None:
+            document["uncertainty"] |= {"trust": str(self.uncertainty.trust), "sentence": self.uncertainty.sentence}
+        lines = list(self)
+        intervals = [None if line.low is None else [line.low, line.high] for line in lines]
         return {
-            "method": self.method,
-            "clients": list(self.clients),
-            "values": _nullable(self.values),
-            "standard_errors": None if self.standard_errors is None else _nullable(self.standard_errors),
-            "completion": self.completion,
-            "warnings": list(self.warnings),
-            "uncertainty": None if self.uncertainty is None else self.uncertainty.document(self.values),
-            "trail": None if self.trail is None else self.trail.document(),
+            **document,
+            **derived,
+            "shares": [line.share for line in lines],
+            "ranks": [line.rank for line in lines],
+            "intervals_90": None if self.intervals is None else intervals,
         }
 
+    @staticmethod
+    def from_document(document: Any) -> "Valuation":
+        """The valuation that `document()` gave.
 
-def valuation_from(document: dict[str, Any]) -> Valuation:
-    """The valuation that `document()` gave.
-
-    Args:
-        document: What `valuation.document()` gave.
-
-    Returns:
-        The valuation.
-
-    Example:
-        assert fedworth.valuation_from(valuation.document()) == valuation
-    """
-    try:
-        errors, known = document["standard_errors"], document.get("uncertainty")
-        return Valuation(
-            checked_name("measure of worth", document["method"]),
-            tuple(document["clients"]),
-            _numbers(document["values"]),
-            None if errors is None else _numbers(errors),
-            document["completion"],
-            tuple(document["warnings"]),
-            None if known is None else uncertainty_from(known),
-            trail_from(document.get("trail")),
-        )
-    except (KeyError, TypeError, ValueError, IndexError, UsageError) as error:
-        raise ValuationError(f"not a valuation: {error!r}") from error
+        Example:
+            assert fedworth.Valuation.from_document(valuation.document()) == valuation
+        """
+        return read_as(Valuation, document, "a valuation", ValuationError)
 
 
-def _ends(line: Worth) -> tuple[int | None, int | None]:
-    return (None, None) if line.ranks is None else line.ranks
-
-
-def _nullable(numbers: NDArray[np.float64]) -> list[float | None]:
-    return [None if math.isnan(number) else number for number in numbers.tolist()]
-
-
-def _numbers(listed: list[float | None]) -> NDArray[np.float64]:
-    return np.array([math.nan if number is None else number for number in listed], dtype=np.float64)
+def _fits(array: Floats, shape: tuple[int | None, ...]) -> bool:
+    return array.ndim == len(shape) and all(
+        expected in (None, n) for n, expected in zip(array.shape, shape, strict=True)
+    )

@@ -6,7 +6,7 @@ from handwriting import client_app
 from handwriting.task import build
 
 import fedworth.flower
-from fedworth.findings import FindingKind, findings
+from fedworth.findings import CONTESTED_NAME, SHARED_NODE, findings
 from fedworth.ledger.ledger import verify_ledger
 from tests.recording.flower.in_process import InProcessGrid
 
@@ -42,7 +42,7 @@ def test_a_name_claimed_by_two_nodes_at_once_is_nobodys(tmp_path):
     assert answered(ledger, 0) == ["clinic-b", "clinic-c"]
     assert [ledger.clients[k] for k in ledger.entries[0].quarantined] == ["clinic-a"]
     assert "claimed by key-" in ledger.entries[0].quarantine_reasons[0]
-    assert kinds(ledger)[FindingKind.CONTESTED_NAME].clients == ("clinic-a",)
+    assert kinds(ledger)[CONTESTED_NAME].clients == ("clinic-a",)
 
 
 @pytest.mark.parametrize("lookalike", ["clinic-a", "Clinic-A", "clinic-a ", "сlinic-а", "clinic\u200b-a"])
@@ -55,7 +55,7 @@ def test_who_had_the_name_first_keeps_it_and_only_its_own_answer_is_valued(tmp_p
     assert ledger.clients == ("clinic-a", "clinic-b", "clinic-c")
     assert ledger.entries[1].nodes == ledger.entries[0].nodes  # from the same keys as before
     assert answered(ledger, 1) == ["clinic-a", "clinic-b", "clinic-c"]
-    assert kinds(ledger)[FindingKind.CONTESTED_NAME].rounds == (2,)
+    assert kinds(ledger)[CONTESTED_NAME].rounds == (2,)
     assert any("it belongs to key-" in note for note in ledger.entries[1].notes)
 
 
@@ -83,7 +83,7 @@ def test_a_client_that_fails_once_does_not_lose_its_name_to_whoever_claims_it(tm
     train(recording, 3, [1000, 1001])
     ledger = verify_ledger(tmp_path / "l")
     assert [answered(ledger, t) for t in range(3)] == [["clinic-a", "clinic-b"], ["clinic-b"], ["clinic-a", "clinic-b"]]
-    assert kinds(ledger)[FindingKind.CONTESTED_NAME].rounds == (2,)
+    assert kinds(ledger)[CONTESTED_NAME].rounds == (2,)
 
 
 def test_a_restarted_node_has_its_name_again_and_the_move_is_noted(tmp_path):
@@ -108,7 +108,7 @@ def test_where_keys_last_a_name_stays_with_its_key_even_after_the_server_was_sto
     train(fedworth.flower.record(grid, ledger=tmp_path / "l", keys_last=True, resume=True), 2)
     ledger = verify_ledger(tmp_path / "l")
     assert answered(ledger, 1) == ["clinic-b", "clinic-c"]
-    assert kinds(ledger)[FindingKind.CONTESTED_NAME].clients == ("clinic-a",)
+    assert kinds(ledger)[CONTESTED_NAME].clients == ("clinic-a",)
 
 
 def test_a_node_that_answers_by_two_names_is_found(tmp_path):
@@ -117,7 +117,7 @@ def test_a_node_that_answers_by_two_names_is_found(tmp_path):
     train(recording, 1)
     grid.clients = {**NAMES, 2: "clinic-d"}
     train(recording, 2)
-    finding = kinds(verify_ledger(tmp_path / "l"))[FindingKind.SHARED_NODE]
+    finding = kinds(verify_ledger(tmp_path / "l"))[SHARED_NODE]
     assert finding.clients == ("clinic-c", "clinic-d")
     assert "more names than nodes" in finding.sentence
 

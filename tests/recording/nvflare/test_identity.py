@@ -4,7 +4,7 @@ import pytest
 from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import ServerCommandKey
 
-from fedworth.findings import FindingKind, findings
+from fedworth.findings import CONTESTED_NAME, findings
 from fedworth.ledger.ledger import verify_ledger
 from fedworth.recording.nvflare import RoundRecorder
 from tests.recording.nvflare.test_recording import START, Job, result
@@ -42,7 +42,7 @@ def test_a_site_that_answers_by_anothers_name_is_refused_and_the_others_answer_i
     assert (entry.answered, entry.quarantined, entry.contested) == ((0, 2), (1,), (0,))
     assert entry.quarantine_reasons == ("it registered by this name, and answered as 'site-1'",)
     assert float(ledger.open_round(0).client_models[0]["b"][0]) == START["b"][0] + 1
-    assert kinds(ledger)[FindingKind.CONTESTED_NAME].clients == ("site-1",)
+    assert kinds(ledger)[CONTESTED_NAME].clients == ("site-1",)
 
 
 def test_a_site_whose_name_looks_like_anothers_is_not_valued_under_it(tmp_path):
@@ -55,7 +55,7 @@ def test_a_site_whose_name_looks_like_anothers_is_not_valued_under_it(tmp_path):
     ledger = verify_ledger(tmp_path / "l")
     assert ledger.clients == ("site-1", "site-3")
     assert [entry.answered for entry in ledger.entries] == [(0, 1), (0, 1)]
-    assert kinds(ledger)[FindingKind.CONTESTED_NAME].rounds == (0, 1)
+    assert kinds(ledger)[CONTESTED_NAME].rounds == (0, 1)
 
 
 def test_a_site_that_registers_again_has_its_name_and_the_move_is_noted_without_its_token(job, tmp_path):

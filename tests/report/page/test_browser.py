@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from fedworth.report.comparison import compare_reports
-from fedworth.report.page import PageSettings, comparison_html, page_html, statement_html
+from fedworth.report.comparison import Comparison
+from fedworth.report.page import PageSettings
 from fedworth.report.rewards import rewards
 from tests.support.browser import chromium, opened
 from tests.support.reports import HOSPITALS, HOSTILE, hospitals
@@ -14,9 +14,9 @@ from tests.support.reports import HOSPITALS, HOSTILE, hospitals
 SETTINGS = PageSettings("Sepsis model", "hospital", "hospitals", "16 November 2026")
 REPORT = hospitals()
 DOCUMENT = json.loads(json.dumps(REPORT.document()))
-PAGE = page_html(REPORT, SETTINGS, rewards=rewards(REPORT.chosen, "100000"))
-STATEMENT = statement_html(REPORT, HOSPITALS[6], SETTINGS)
-COMPARISON = comparison_html(compare_reports([REPORT, hospitals(seed=8)], ["monday", "friday"]), SETTINGS)
+PAGE = REPORT.page_html(SETTINGS, rewards=rewards(REPORT.chosen, "100000"))
+STATEMENT = REPORT.statement_html(HOSPITALS[6], SETTINGS)
+COMPARISON = Comparison.of([REPORT, hospitals(seed=8)], ["monday", "friday"]).page_html(SETTINGS)
 WIDTHS = (390, 768, 1280)
 DESK = {"viewport": {"width": 1280, "height": 900}}
 OPEN_FOLDS = "document.querySelectorAll('details').forEach(d => { d.open = true; })"
@@ -78,7 +78,7 @@ def test_every_heading_sorts_both_ways(browser, tmp_path):
 
 def test_pointer_and_arrow_keys_show_the_numbers_of_the_json(browser, tmp_path):
     page = opened(browser, tmp_path, PAGE, **DESK).page
-    cells, order = DOCUMENT["rounds"]["values"]["comfedsv"], [line.client for line in sorted(REPORT, reverse=True)]
+    cells, order = DOCUMENT["valuations"][0]["by_round"], [line.client for line in sorted(REPORT, reverse=True)]
     page.locator("#heat").scroll_into_view_if_needed()
     page.locator("#heat").hover(position={"x": 5, "y": 5})
     first = page.locator("#tip").inner_text()
@@ -92,7 +92,7 @@ def test_pointer_and_arrow_keys_show_the_numbers_of_the_json(browser, tmp_path):
     second = DOCUMENT["clients"].index(order[1])
     assert heard.startswith(f"{order[1]} round 2:") or heard.startswith(f"{order[1]}\nround 2:")
     assert number_in(heard) == pytest.approx(cells[1][second], abs=0.51 * 10 ** -decimals_in(heard))
-    took_part = second in DOCUMENT["rounds"]["participants"][1]
+    took_part = DOCUMENT["rounds"]["participants"][1][second]
     assert heard.endswith("did not take part") is not took_part
 
 
@@ -106,7 +106,7 @@ def test_lines_and_gains_tell_their_numbers_by_arrow_keys(browser, tmp_path):
     page.keyboard.press("ArrowRight")
     told = page.locator("#live").inner_text()
     best = DOCUMENT["clients"].index("Northfield General")
-    summed = sum(row[best] for row in DOCUMENT["rounds"]["values"]["comfedsv"][:2])
+    summed = sum(row[best] for row in DOCUMENT["valuations"][0]["by_round"][:2])
     assert told.startswith("Northfield General")
     assert number_in(told) == pytest.approx(summed, abs=0.51 * 10 ** -decimals_in(told))
 
@@ -118,7 +118,7 @@ def test_the_reader_can_turn_the_light_off(browser, tmp_path):
 
 
 def test_the_numbers_can_be_taken_to_a_spreadsheet(browser, tmp_path):
-    page = opened(browser, tmp_path, page_html(hospitals(names=HOSTILE), SETTINGS), **DESK).page
+    page = opened(browser, tmp_path, hospitals(names=HOSTILE).page_html(SETTINGS), **DESK).page
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download these numbers").click()
     text = waiting.value.path().read_text()
@@ -127,7 +127,7 @@ def test_the_numbers_can_be_taken_to_a_spreadsheet(browser, tmp_path):
 
 
 def test_six_hostile_names_are_text(browser, tmp_path):
-    shown = opened(browser, tmp_path, page_html(hospitals(names=HOSTILE), SETTINGS), **DESK)
+    shown = opened(browser, tmp_path, hospitals(names=HOSTILE).page_html(SETTINGS), **DESK)
     shown.page.locator("#heat").hover(position={"x": 5, "y": 5})
     assert shown.page.evaluate("window.hacked") is None
     assert shown.said == []
@@ -144,7 +144,7 @@ def test_the_policy_stops_what_escaping_would_miss(browser, tmp_path):
 
 
 def test_everything_is_shown_without_a_script(browser, tmp_path):
-    page = opened(browser, tmp_path, page_html(hospitals(30, 20), SETTINGS), java_script_enabled=False, **DESK).page
+    page = opened(browser, tmp_path, hospitals(30, 20).page_html(SETTINGS), java_script_enabled=False, **DESK).page
     assert page.locator(".worth tbody tr").count() == 30
     assert page.locator(".worth tbody tr").nth(20).is_visible()
     assert page.locator("#heat img").is_visible()
@@ -152,7 +152,7 @@ def test_everything_is_shown_without_a_script(browser, tmp_path):
 
 
 def test_many_rows_are_folded_until_asked_for(browser, tmp_path):
-    page = opened(browser, tmp_path, page_html(hospitals(1000, 40), SETTINGS), **DESK).page
+    page = opened(browser, tmp_path, hospitals(1000, 40).page_html(SETTINGS), **DESK).page
     rows = page.locator(".worth tbody tr:visible")
     assert rows.count() == 30
     page.get_by_role("button", name="Show all 1000 hospitals").click()
@@ -160,7 +160,7 @@ def test_many_rows_are_folded_until_asked_for(browser, tmp_path):
 
 
 def test_printing_shows_every_row_in_black_on_white(browser, tmp_path):
-    page = opened(browser, tmp_path, page_html(hospitals(30, 20), SETTINGS), color_scheme="dark", **DESK).page
+    page = opened(browser, tmp_path, hospitals(30, 20).page_html(SETTINGS), color_scheme="dark", **DESK).page
     page.emulate_media(media="print")
     assert page.locator(".worth tbody tr:visible").count() == 30
     assert page.locator("nav").is_hidden()

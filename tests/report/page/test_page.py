@@ -11,12 +11,10 @@ import pytest
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import UsageError
-from fedworth.findings import OF_ANSWERS, OF_VALUES, Finding
-from fedworth.names import MethodName
-from fedworth.report.page import PageSettings, page_html, statement_html
+from fedworth.findings import OF_ANSWERS, OF_VALUES, Finding, Kind
+from fedworth.report.page import PageSettings
 from fedworth.report.page.figures import axis_over, nice_ticks, packed
-from fedworth.report.page.kinds import WORDS
-from fedworth.report.report import Report, report_from
+from fedworth.report.report import Report
 from fedworth.report.rewards import rewards
 from fedworth.report.tables import findings_lines, markdown
 from fedworth.valuation.uncertainty import uncertainty
@@ -34,7 +32,7 @@ def text_of(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", bare)).split())
 
 
-def plain(method: MethodName, values: list[float], **more) -> Report:
+def plain(method: str, values: list[float], **more) -> Report:
     made = Valuation(method, tuple("abc"), np.array(values), **more)
     return Report("t", made.clients, (made,))
 
@@ -54,11 +52,11 @@ def test_every_colour_can_be_read_on_both_grounds(theme, role):
 
 
 def test_the_same_report_gives_the_same_bytes():
-    assert page_html(hospitals(), HOSPITAL) == page_html(report_from(hospitals().document()), HOSPITAL)
+    assert hospitals().page_html(HOSPITAL) == Report.from_document(hospitals().document()).page_html(HOSPITAL)
 
 
 def test_three_tiles_answer_in_ten_seconds():
-    text = text_of(page_html(hospitals(), HOSPITAL))
+    text = text_of(hospitals().page_html(HOSPITAL))
     assert "What each hospital is worth to the shared model" in text
     assert "9 clearly helped, 2 unclear, 1 harmed" in text
     assert "▲ 2 things to act on" in text
@@ -67,7 +65,7 @@ def test_three_tiles_answer_in_ten_seconds():
 
 
 def test_values_that_failed_come_with_their_verdict_first():
-    text = text_of(page_html(hospitals(error=3.0), HOSPITAL))
+    text = text_of(hospitals(error=3.0).page_html(HOSPITAL))
     assert text.index("✕ Do not use") < text.index("What they are worth")
     above = text.split("What is each hospital worth?")[1].split("Skip")[0]
     assert above.index("✕ Do not use.") < above.index("A value says")
@@ -75,7 +73,7 @@ def test_values_that_failed_come_with_their_verdict_first():
 
 def test_every_row_has_its_range_rank_and_findings():
     report = hospitals()
-    html = page_html(report, HOSPITAL)
+    html = report.page_html(HOSPITAL)
     row = re.search(r"<tr role=\"row\" data-k=\"1\">.*?</tr>", html)
     assert row is not None
     text = text_of(row.group())
@@ -89,11 +87,11 @@ def test_every_row_has_its_range_rank_and_findings():
 
 def test_the_wording_follows_the_method_and_what_its_range_covers():
     errors = np.array([0.1, 0.1, 0.1])
-    exact = text_of(page_html(plain("fedsv", [1.0, 2.0, -1.0])))
-    drawn = text_of(page_html(plain("fedsv", [1.0, 2.0, -1.0], standard_errors=errors)))
-    unknown = text_of(page_html(plain("comfedsv", [1.0, 2.0, -1.0], completion={"kind": "factors"})))
+    exact = text_of(plain("fedsv", [1.0, 2.0, -1.0]).page_html())
+    drawn = text_of(plain("fedsv", [1.0, 2.0, -1.0], standard_errors=errors).page_html())
+    unknown = text_of(plain("comfedsv", [1.0, 2.0, -1.0], completion={"kind": "factors"}).page_html())
     narrow = text_of(
-        page_html(plain("comfedsv", [1.0, 2.0, 3.0], standard_errors=errors, completion={"kind": "factors"}))
+        plain("comfedsv", [1.0, 2.0, 3.0], standard_errors=errors, completion={"kind": "factors"}).page_html()
     )
     assert "in the rounds it took part in" in exact
     assert "All values are measured; none is estimated." in exact
@@ -108,37 +106,36 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
 def test_bare_numbers_are_called_by_the_noun():
     numbered = replace(plain("fedsv", [1.0, -2.0, 3.0]), clients=("0", "1", "2"), valuations=())
     made = replace(numbered, valuations=(Valuation("fedsv", numbered.clients, np.array([1.0, -2.0, 3.0])),))
-    assert "Client 1 made the model worse" in text_of(page_html(made))
-    assert "Most valuable: client 2" in text_of(page_html(made))
+    assert "Client 1 made the model worse" in text_of(made.page_html())
+    assert "Most valuable: client 2" in text_of(made.page_html())
 
 
 def test_a_client_never_heard_has_no_value_and_no_zero():
-    text = text_of(page_html(plain("fedsv", [1.0, np.nan, 2.0])))
+    text = text_of(plain("fedsv", [1.0, np.nan, 2.0]).page_html())
     assert "b – – – – – Never heard" in text
     assert "b never took part" in text
 
 
 def test_a_page_says_what_was_not_looked_for():
-    text = text_of(page_html(replace(hospitals(findings=()), looked_for=())))
+    text = text_of(replace(hospitals(findings=()), looked_for=()).page_html())
     assert "No ledger was read for this page" in text
     assert "No two clients sent the same model." not in text
 
 
 def test_checks_that_found_nothing_are_counted_and_told():
-    text = text_of(page_html(hospitals(findings=()), HOSPITAL))
+    text = text_of(hospitals(findings=()).page_html(HOSPITAL))
     assert "No two hospitals sent the same model." in text
     assert "15 checks found nothing" in text
 
 
-@pytest.mark.parametrize("kind", OF_ANSWERS)
-def test_every_finding_says_what_was_seen_why_it_matters_and_what_to_do(kind):
-    evidence = {"ratio": 12.0, "n_samples": 9.0, "likeness": 0.9}
+@pytest.mark.parametrize("kind", OF_ANSWERS, ids=lambda kind: kind.name)
+def test_every_finding_says_what_was_seen_why_it_matters_and_what_to_do(kind: Kind):
+    evidence = {"ratio": 12.0, "n_samples": 9.0, "similarity": 0.9}
     found = Finding(kind, ("Lakeside Clinic", "Westbrook Day Surgery"), (1,), 2, evidence, 0.97)
-    text = text_of(page_html(hospitals(findings=(found,)), HOSPITAL))
+    text = text_of(hospitals(findings=(found,)).page_html(HOSPITAL))
     assert found.sentence in text
-    assert kind in WORDS
-    assert WORDS[kind].why in text
-    assert WORDS[kind].do in text
+    assert kind.why in text
+    assert kind.action in text
 
 
 def low_and_harming() -> Report:
@@ -154,45 +151,45 @@ def test_what_values_show_has_the_same_words_in_text_json_markdown_and_on_the_pa
     assert {found.kind for found in report.all_findings} == set(OF_VALUES)
     for found in report.all_findings:
         assert found.clients == ("i",)
-        for shown in (text_of(page_html(report)), markdown(report), json.dumps(report.document(), ensure_ascii=False)):
+        for shown in (text_of(report.page_html()), markdown(report), json.dumps(report.document(), ensure_ascii=False)):
             assert found.sentence in shown
         assert f"- {found.sentence}" in findings_lines(report.all_findings)
-        assert WORDS[found.kind].do in text_of(page_html(report))
-    assert report_from(report.document()) == report
-    assert "Your value is −2.0" in statement_html(report, "i")
+        assert found.kind.action in text_of(report.page_html())
+    assert Report.from_document(report.document()) == report
+    assert "Your value is −2.0" in report.statement_html("i")
 
 
 def test_a_report_without_values_says_why():
-    text = text_of(page_html(Report("t", ("a",), (), refusals=(("comfedsv", "nobody was heard"),))))
+    text = text_of(Report("t", ("a",), (), refusals=(("comfedsv", "nobody was heard"),)).page_html())
     assert "No client could be valued" in text
     assert "nobody was heard" in text
 
 
 def test_hostile_names_are_escaped_everywhere():
-    html = page_html(hospitals(names=HOSTILE), HOSPITAL)
+    html = hospitals(names=HOSTILE).page_html(HOSPITAL)
     assert "<img src=x" not in html
     assert "window.hacked=1</script>" not in html.replace("&lt;/script&gt;", "")
-    assert "49" not in text_of(html).split("Worth")[0]
+    assert "49" not in text_of(html).split("Values Findings")[0]
     data = json.loads(re.findall(r'id="data">(.*?)</script>', html, flags=re.DOTALL)[0])
     assert data["clients"][: len(HOSTILE)] == list(HOSTILE)
 
 
 def test_the_policy_lets_nothing_in_and_there_is_nothing_to_fetch():
-    html = page_html(hospitals(), HOSPITAL)
+    html = hospitals().page_html(HOSPITAL)
     assert "default-src 'none'" in unescape(html)
     assert re.findall(r"(?:src|href)=\"(?!data:image/png|#)[^\"]*\"", html) == []
     assert " style=" not in html
 
 
 def test_a_hundred_clients_and_a_thousand_rounds_fit_a_megabyte():
-    assert len(page_html(hospitals(100, 1000), HOSPITAL).encode()) <= 1_000_000
+    assert len(hospitals(100, 1000).page_html(HOSPITAL).encode()) <= 1_000_000
 
 
 def test_rewards_stand_on_the_page_if_asked_for():
     report = hospitals()
     made = rewards(report.chosen, "1000", unit="EUR")
-    assert "What each would get of 1,000.00 EUR" in text_of(page_html(report, rewards=made))
-    assert "would get" not in text_of(page_html(report))
+    assert "What each would get of 1,000.00 EUR" in text_of(report.page_html(rewards=made))
+    assert "would get" not in text_of(report.page_html())
 
 
 def test_a_noun_must_be_a_word():

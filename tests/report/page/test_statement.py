@@ -7,8 +7,7 @@ import pytest
 
 from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, Finding
-from fedworth.report.files import write_statement
-from fedworth.report.page import PageSettings, statement_html
+from fedworth.report.page import PageSettings
 from fedworth.report.rewards import rewards
 from tests.support.reports import HOSPITALS, HOSTILE, hospitals
 
@@ -28,7 +27,7 @@ def told(html: str) -> str:
 @pytest.mark.parametrize("client", HOSPITALS)
 def test_no_other_name_value_or_extreme_is_in_a_statement(client):
     report = hospitals()
-    html = told(statement_html(report, client, SETTINGS, rewards=rewards(report.chosen, "100000")))
+    html = told(report.statement_html(client, SETTINGS, rewards=rewards(report.chosen, "100000")))
     others = [line for line in report if line.client != client]
     assert [line.client for line in others if line.client in html or line.client.split()[0] in html] == []
     numbers = [n for line in others for n in (line.value, line.low, line.high, line.share) if n]
@@ -46,7 +45,7 @@ def test_pictures_do_not_reach_to_the_others_extremes():
     wild = report.chosen.values.copy()
     wild[0], wild[11] = 10 * wild[0], 10 * wild[11]
     far = replace(report, valuations=(replace(report.chosen, values=wild), *report.valuations[1:]))
-    near_html, far_html = (told(statement_html(r, HOSPITALS[6], SETTINGS)) for r in (report, far))
+    near_html, far_html = (told(r.statement_html(HOSPITALS[6], SETTINGS)) for r in (report, far))
     assert re.findall(r"<figure>.*?</figure>", near_html, re.DOTALL) == re.findall(
         r"<figure>.*?</figure>", far_html, re.DOTALL
     )
@@ -54,7 +53,7 @@ def test_pictures_do_not_reach_to_the_others_extremes():
 
 def test_a_statement_has_the_clients_own_numbers():
     report = hospitals()
-    html = statement_html(report, HOSPITALS[6], SETTINGS)
+    html = report.statement_html(HOSPITALS[6], SETTINGS)
     line = report[HOSPITALS[6]]
     assert f'<p class="big">+{line.value:.2f}</p>' in html
     assert f"+{line.low:.2f}" in html
@@ -65,20 +64,20 @@ def test_a_statement_has_the_clients_own_numbers():
 def test_fedsv_does_not_promise_that_nothing_is_lost():
     report = hospitals()
     earned = replace(report, valuations=report.valuations[1:])
-    html = statement_html(earned, HOSPITALS[6], SETTINGS)
+    html = earned.statement_html(HOSPITALS[6], SETTINGS)
     assert "you lose nothing" not in html
     assert "rounds in which you were not asked add nothing" in html
 
 
 def test_few_others_are_not_shown_as_a_band():
-    assert "You among" in statement_html(hospitals(8), HOSPITALS[0])
-    assert "You among" not in statement_html(hospitals(7), HOSPITALS[0])
+    assert "You among" in hospitals(8).statement_html(HOSPITALS[0])
+    assert "You among" not in hospitals(7).statement_html(HOSPITALS[0])
 
 
-@pytest.mark.parametrize("kind", OF_ANSWERS)
+@pytest.mark.parametrize("kind", OF_ANSWERS, ids=lambda kind: kind.name)
 def test_a_finding_is_told_without_the_others_name(kind):
-    found = Finding(kind, (HOSPITALS[0], HOSPITALS[5]), (1,), 2, {"ratio": 12.0, "n_samples": 9.0, "likeness": 0.9})
-    html = statement_html(hospitals(findings=(found,)), HOSPITALS[0], SETTINGS)
+    found = Finding(kind, (HOSPITALS[0], HOSPITALS[5]), (1,), 2, {"ratio": 12.0, "n_samples": 9.0, "similarity": 0.9})
+    html = hospitals(findings=(found,)).statement_html(HOSPITALS[0], SETTINGS)
     assert "Mercy" not in html
     assert "Seen in 1 of 2 rounds." in html
 
@@ -86,7 +85,7 @@ def test_a_finding_is_told_without_the_others_name(kind):
 def test_a_hostile_name_is_text_and_names_no_other_place(tmp_path):
     report = hospitals(names=(*HOSTILE[:5], "../../=1"))
     for client in report.clients:
-        path = write_statement(report, client, tmp_path)
+        path = report.write_statement(client, tmp_path)
         assert path.parent == tmp_path
         assert "<img src=x" not in path.read_text()
     assert len(list(tmp_path.iterdir())) == len(report.clients)
@@ -94,4 +93,4 @@ def test_a_hostile_name_is_text_and_names_no_other_place(tmp_path):
 
 def test_a_client_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="did you mean 'Lakeside Clinic'"):
-        statement_html(hospitals(), "Lakeside")
+        hospitals().statement_html("Lakeside")

@@ -2,16 +2,12 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedworth.cli.options import add_data_option, add_seed_option, command
 from fedworth.cli.results.page_options import add_page_options, page_settings
 from fedworth.cli.show import show_json, show_lines, show_table
 from fedworth.cli.valuing import add_measuring_options, add_without_option
 from fedworth.names import COMPARED
-
-if TYPE_CHECKING:
-    from fedworth.report.comparison import Comparison
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -47,16 +43,16 @@ def run(args: argparse.Namespace) -> None:
 
         compare_on_ledger(args)
         return
-    from fedworth.report.comparison import compare_reports, comparison_table
-    from fedworth.report.files import read_report
+    from fedworth.report.comparison import Comparison
+    from fedworth.report.report import Report
 
-    reports = [read_report(folder / "report.json") for folder in args.runs]
-    made = compare_reports(reports, [str(folder) for folder in args.runs], methods=args.method)
-    paths = [] if args.out is None else _write(made, args)
+    reports = [Report.read(folder / "report.json") for folder in args.runs]
+    made = Comparison.of(reports, [str(folder) for folder in args.runs], methods=args.method)
+    paths = [] if args.out is None else made.write(args.out, page_settings(args))
     if args.json:
         show_json({**made.document(), "files": [str(path) for path in paths]})
         return
-    show_table(comparison_table(made))
+    show_table(made.table())
     show_lines(["", *(f"({number}) {name}" for number, name in enumerate(made.names, start=1)), ""])
     for pair in made.pairs:
         correlation = "–" if pair.correlation is None else f"{pair.correlation:.2f}"
@@ -64,16 +60,3 @@ def run(args: argparse.Namespace) -> None:
             [f"{pair.first} and {pair.second}: rank correlation {correlation}, clear differences: {pair.sentence}"]
         )
     show_lines([f"written: {path}" for path in paths])
-
-
-def _write(made: "Comparison", args: argparse.Namespace) -> list[Path]:
-    from fedworth.report.comparison import comparison_csv
-    from fedworth.report.page import comparison_html
-    from fedworth.storage import make_folder, write_json, write_whole
-
-    make_folder(args.out)
-    paths = [args.out / f"compare.{ending}" for ending in ("html", "json", "csv")]
-    write_whole(paths[0], comparison_html(made, page_settings(args)).encode())
-    write_json(paths[1], made.document())
-    write_whole(paths[2], comparison_csv(made).encode())
-    return paths

@@ -55,20 +55,23 @@ def compare_on_ledger(args: argparse.Namespace) -> None:
     if args.json:
         show_json({"clients": list(ledger.clients), "measures": [row.document() for row in rows]})
         return
-    from fedworth.report.tables import LABELS
+    from fedworth.pipeline.stages import REPORTED
+    from fedworth.valuation.labels import label
 
     show_table(measures_table(rows))
-    show_lines(f"{LABELS[row.name]}: {row.refusal}" for row in rows if row.refusal)
+    show_lines(f"{label(REPORTED.get(row.name, row.name))}: {row.refusal}" for row in rows if row.refusal)
 
 
 def measures_table(rows: "Sequence[MeasureRow]") -> "Table":
     """A line a measure."""
-    from fedworth.report.tables import ABSENT, LABELS, Table
+    from fedworth.pipeline.stages import REPORTED
+    from fedworth.report.tables import ABSENT, Table
+    from fedworth.valuation.labels import label
 
     headings = ("measure", "error", "rank correlation", "gap", "evaluations", "CPU s")
     lines = tuple(
         (
-            LABELS[row.name],
+            label(REPORTED.get(row.name, row.name)),
             _number(row.error),
             _number(row.correlation),
             _number(row.gap),

@@ -1,20 +1,11 @@
 """fedworth rewards: a pool of money, split by value."""
 
 import argparse
-import csv
-import io
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedworth.cli.options import command, name, real
 from fedworth.cli.show import show_json, show_lines, show_table, warn
-from fedworth.errors import UsageError
-from fedworth.names import CHOICES, checked_name
-
-if TYPE_CHECKING:
-    from fedworth.report.report import Report
-    from fedworth.report.rewards import Rewards
-    from fedworth.valuation.valuation import Valuation
+from fedworth.names import CHOICES
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,14 +36,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> None:
     """Split, write, show."""
-    from fedworth.report.files import read_report
+    from fedworth.report.report import Report
     from fedworth.report.rewards import RewardSettings, rewards
     from fedworth.report.tables import Table
 
-    report = read_report(args.run / "report.json")
+    report = Report.read(args.run / "report.json")
     settings = RewardSettings(args.rule, args.floor, args.temperature)
-    made = rewards(_valuation(report, args.method), args.pool, settings, unit=args.unit)
-    paths = _write(made, args.out or args.run)
+    made = rewards(
+        report.chosen if args.method is None else report.valued_by(args.method), args.pool, settings, unit=args.unit
+    )
+    paths = made.write(args.out or args.run)
     if args.json:
         show_json({**made.document(), "files": [str(path) for path in paths]})
         return
@@ -61,28 +54,3 @@ def run(args: argparse.Namespace) -> None:
     show_table(Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, words=words))
     show_lines(["written: " + ", ".join(str(path) for path in paths)])
     warn(made.notes)
-
-
-def _valuation(report: "Report", method: str | None) -> "Valuation":
-    found = report.chosen if method is None else report.valuation(checked_name("method", method))
-    if found is None:
-        known = ", ".join(made.method for made in report.valuations)
-        raise UsageError(f"--method {method}: the report has no values by it; it has {known}")
-    return found
-
-
-def _write(made: "Rewards", folder: Path) -> list[Path]:
-    from fedworth.report.files import REWARDS
-    from fedworth.report.tables import harmless
-    from fedworth.storage import make_folder, write_json, write_whole
-
-    make_folder(folder)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["client", "reward", "unit"])
-    for client, cents in zip(made.clients, made.cents, strict=True):
-        writer.writerow([harmless(client), f"{cents // 100}.{cents % 100:02d}", harmless(made.unit)])
-    paths = [folder / REWARDS, folder / "rewards.csv"]
-    write_json(paths[0], made.document())
-    write_whole(paths[1], buffer.getvalue().encode())
-    return paths

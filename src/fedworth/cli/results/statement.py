@@ -29,13 +29,14 @@ def run(args: argparse.Namespace) -> None:
     """Write the statements, and say where they are."""
     if (args.client is None) != args.all:
         raise UsageError("name one client, or all of them with --all")
-    from fedworth.report.files import read_report, read_rewards, write_statement
+    from fedworth.report.report import Report
+    from fedworth.report.rewards import Rewards
 
-    report = read_report(args.run / "report.json")
-    rewards = read_rewards(args.run) if args.rewards else None
+    report = Report.read(args.run / "report.json")
+    rewards = Rewards.read(args.run) if args.rewards else None
     folder, settings = args.out or args.run / "statements", page_settings(args)
     wanted = report.clients if args.all else (args.client,)
-    paths = {client: write_statement(report, client, folder, settings, rewards=rewards) for client in wanted}
+    paths = {client: report.write_statement(client, folder, settings, rewards=rewards) for client in wanted}
     if args.json:
         show_json({client: str(path) for client, path in paths.items()})
         return

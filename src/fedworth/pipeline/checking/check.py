@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import TooManyError, UsageError
-from fedworth.findings import Finding, FindingKind
+from fedworth.findings import HARM, Finding
 from fedworth.games.matrix_file import load_utilities
 from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.checking.selftests import (
@@ -56,7 +56,7 @@ class Check:
 
     def _soundness(self) -> str:
         warned = [test.name for test in self.tests if test.verdict is CheckVerdict.WARNS]
-        if self.trust is not None and self.trust.trust is Trust.NOT_TOLD_APART:
+        if self.trust is not None and self.trust.trust is Trust.INDISTINGUISHABLE:
             return "The values are sound, and say that these clients cannot be told apart: use no order of them."
         if warned:
             return f"The values are sound, but less sure than they say: see {', '.join(warned)}."
@@ -64,9 +64,7 @@ class Check:
 
     def _odd(self) -> str:
         """Whom to ask first; that a client harms is a value, and no reason to doubt it."""
-        odd = dict.fromkeys(
-            name for found in self.findings if found.kind is not FindingKind.HARM for name in found.clients
-        )
+        odd = dict.fromkeys(name for found in self.findings if found.kind is not HARM for name in found.clients)
         return f" Ask about {', '.join(odd)} before you use them: see findings." if odd else ""
 
     def document(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Numbers to SVG and PNG: everything that a browser shows without a script.
+"""Numbers to SVG and PNG: what a browser shows without a script.
 
-Pictures stretch with the page: places are percents, so text and strokes keep their size. A heat map is an indexed PNG
-with one pixel a cell, whose transparency is the scale: zero shows the ground, so that one picture fits light and dark.
-It is stored, not compressed: its bytes do not depend on the version of zlib.
+Figures stretch with the page: positions are percentages, so text and strokes keep their size. A heat map is an indexed
+PNG with one pixel for each cell, and transparency is the scale: zero shows the background, so one image fits light and
+dark. It is not compressed, so its bytes do not depend on the version of zlib.
 """
 
 import base64
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fedworth.arrays import Floats, Indices
 
 PLUS, MINUS, ABSENT = (47, 122, 204), (204, 92, 38), (128, 128, 128)
 BOX = (1000, 300)
@@ -30,19 +30,19 @@ class Axis:
     ticks: tuple[float, ...]
 
     def at(self, value: float) -> str:
-        """Where a value stands, in percent from the left."""
+        """The position of a value, in percent from the left."""
         return f"{self._percent(value):.2f}%"
 
     def up(self, value: float) -> str:
-        """Where a value stands, in percent from the top."""
+        """The position of a value, in percent from the top."""
         return f"{100 - self._percent(value):.2f}%"
 
     def width(self, first: float, second: float) -> str:
-        """How far two values are apart, in percent."""
+        """The distance of two values, in percent."""
         return f"{abs(self._percent(second) - self._percent(first)):.2f}%"
 
     def label(self, tick: float) -> str:
-        """A round number with its sign and no more decimals than the axis needs."""
+        """A tick as text, with its sign and as many decimals as the axis needs."""
         steps = np.diff(self.ticks)
         step = float(steps.min()) if len(steps) else abs(tick) or 1.0
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -73,13 +73,13 @@ def nice_ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:
     return tuple(float(f"{k * step:.12g}") + 0.0 for k in range(first, last + 1))
 
 
-def picks_of(n_points: int) -> NDArray[np.int64]:
-    """Which points of a long line are drawn."""
+def picks_of(n_points: int) -> Indices:
+    """The points of a long line that are drawn."""
     return np.unique(np.linspace(0, n_points - 1, min(MOST_POINTS, n_points)).round().astype(np.int64))
 
 
 def path(ys: Floats, axis: Axis) -> str:
-    """An SVG path over the whole box, in whole relative steps: five bytes a point."""
+    """An SVG path over the whole box, in whole relative steps (five bytes for each point)."""
     x = (np.arange(len(ys)) / max(len(ys) - 1, 1) * BOX[0]).round().astype(int)
     y = ((axis.high - ys) / (axis.high - axis.low) * BOX[1]).round().astype(int)
     steps = [f"{dx} {dy}" if dy >= 0 else f"{dx}{dy}" for dx, dy in zip(np.diff(x), np.diff(y), strict=True)]
@@ -87,7 +87,7 @@ def path(ys: Floats, axis: Axis) -> str:
 
 
 def heat_png(cells: Floats, top: float) -> str:
-    """A PNG as a data URI: blue above zero, orange below, darker the farther; grey without a number."""
+    """A PNG as a data URI: blue above zero, orange below, darker with the distance; grey without a number."""
     level = np.sign(cells) * np.sqrt(np.minimum(np.abs(cells) / top, 1.0))
     index = np.where(np.isnan(cells), 255, np.nan_to_num(level) * 127 + 127).round().astype(np.uint8)
     palette = b"".join(bytes(MINUS if k < 127 else PLUS if k < 255 else ABSENT) for k in range(256))
@@ -105,10 +105,9 @@ def dots(is_there: NDArray[np.bool_]) -> str:
 
 
 def packed(numbers: Floats) -> tuple[str, int]:
-    """Numbers rounded to so many decimals that they fit 16 bits, in base64, and the decimals: what is shown is exactly
-    the number, rounded. NaN is −32768."""
-    most = float(np.nanmax(np.abs(numbers), initial=0.0))
-    decimals = math.floor(math.log10(32767 / most)) if most > 0 else 4
+    """Numbers in base64, rounded to as many decimals as fit 16 bits, and the number of decimals; NaN is −32768."""
+    largest = float(np.nanmax(np.abs(numbers), initial=0.0))
+    decimals = math.floor(math.log10(32767 / largest)) if largest > 0 else 4
     whole = np.where(np.isnan(numbers), -32768, np.nan_to_num(numbers) * 10.0**decimals).round()
     return base64.b64encode(whole.astype("<i2").tobytes()).decode(), decimals
 

@@ -1,120 +1,204 @@
-"""The page. In: a report. Out: one HTML file that needs nothing else.
+"""Pages: a report, or a comparison of reports, as one HTML file that needs nothing else.
 
-It shows every number without a script; the script only sorts, unfolds and tells numbers under the pointer. The same
-report gives the same bytes.
+A page shows every number without a script; the script only sorts, unfolds and shows numbers under the pointer. The same
+report gives the same bytes. Everything is escaped, and a policy allows only our own script and style to run:
+
+default-src 'none'                  nothing is fetched
+script-src, style-src 'sha256-…'    only these texts run, even if a name were not escaped
 """
 
-from typing import Any
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
-from fedworth.report.page.figures import Axis
-from fedworth.report.page.findings import cards_of, passed_of
-from fedworth.report.page.made import facts_of, methods_of
-from fedworth.report.page.render import render
-from fedworth.report.page.settings import PageSettings
-from fedworth.report.page.story import Story, story_of
-from fedworth.report.page.table import Row, axis_of, rows_of, summary_of
-from fedworth.report.page.trust import answers_of, verdict_of
-from fedworth.report.page.wording import LEVEL_TEXT, wording_of
+import numpy as np
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from fedworth.colours import DARK, LIGHT
+from fedworth.errors import ArtefactError
+from fedworth.report.page import PageSettings
+from fedworth.report.page.clients import COLUMNS, axis_of, cards_of, n_rounds_of, passed_of, rows_of, summary_of
+from fedworth.report.page.figures import axis_over
+from fedworth.report.page.story import story_of
+from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
-from fedworth.report.rewards import Rewards
+from fedworth.report.tables import provenance_text
 from fedworth.trail import SOFTWARE
 from fedworth.valuation.notebook import digits_of, signed
 
+if TYPE_CHECKING:
+    from fedworth.report.comparison import Comparison
+    from fedworth.report.rewards import Rewards
+
 MOST_CARDS = 40
-WORDS = (
-    (
-        "Round",
-        "The server sends the model out, some {nouns} train it on their data, and the server averages what comes back.",
-    ),
-    (
-        "Improvement",
-        "How much less wrong the model is on the test data: its loss before minus after, or its accuracy if asked for.",
-    ),
-    ("Group", "Any set of {nouns} that could have trained together."),
-    (
-        "Estimated",
-        "Not measured, but computed from what was measured, because that group never trained together in that round.",
-    ),
-)
+LANE = 11
+"""Pixels between the dots of one client in a comparison."""
+GLOSSARY = {
+    "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages them.",
+    "Improvement": "How much less wrong the model is on the test data: its loss before minus after, or its accuracy if "
+    "asked for.",
+    "Group": "Any set of {nouns} that could have trained together.",
+    "Estimated": "Computed from measurements, because that group never trained together in that round.",
+}
 
 
-def page_html(report: Report, settings: PageSettings | None = None, *, rewards: Rewards | None = None) -> str:
-    """The whole page of a report.
-
-    Args:
-        report: What is shown.
-        settings: Title, nouns and date.
-        rewards: Show these rewards too.
-
-    Returns:
-        One HTML file that needs nothing else.
-
-    Example:
-        Path("report.html").write_text(fedworth.page_html(report, fedworth.PageSettings(title="Sepsis model")))
-    """
+def page_html(report: Report, settings: PageSettings | None = None, *, rewards: "Rewards | None" = None) -> str:
+    """The page of a report."""
     settings = settings or PageSettings()
+    check_rewards(rewards, report)
+    frame = {
+        **frame_of(settings, settings.title or report.title),
+        "has_counts": settings.title is not None,  # the report's own title says how many there are
+        "clients": report.clients,
+        "n_rounds": n_rounds_of(report),
+        "notes": report.all_notes,
+    }
     if not report.valuations:
-        return render("empty.html", _frame(report, settings) | {"warnings": report.warnings()})
+        return render("empty.html", frame)
     chosen, cards = report.chosen, cards_of(report, settings)
     wording = wording_of(chosen, settings)
     rows = rows_of(report, cards, wording.no_range)
     flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
     story = story_of(report, [row.place for row in rows], flagged)
-    view = _frame(report, settings) | {
+    said = {"total": wording.total, "range": wording.range, "rounds": wording.rounds}
+    nouns = {"noun": settings.noun, "nouns": settings.nouns}
+    view = frame | {
         "w": wording,
         "level": LEVEL_TEXT,
+        "columns": COLUMNS,
+        "help": [(column.heading, column.help.format(**said, **nouns)) for column in COLUMNS],
         "rows": rows,
         "axis": axis_of(report),
         "summary": summary_of(report),
         "verdict": verdict_of(report, settings),
-        "answers": answers_of(report, settings),
-        "doubts": () if chosen.uncertainty is None else chosen.uncertainty.doubts,
+        "questions": questions_of(report, settings),
+        "caveats": () if chosen.uncertainty is None else chosen.uncertainty.caveats,
         "cards": cards[:MOST_CARDS],
         "n_cards": len(cards),
-        "n_grave": sum(card.is_grave for card in cards),
+        "n_urgent": sum(card.is_urgent for card in cards),
         "passed": passed_of(report, cards, settings),
         "looked": bool(report.looked_for),
         "story": story,
+        "methods": [made.label for made in report.valuations],
         "others": _others(report),
-        "methods": methods_of(report),
-        "facts": facts_of(report, settings, wording),
-        "warnings": report.warnings(),
-        "words": [(word, meaning.replace("{nouns}", settings.nouns)) for word, meaning in WORDS],
+        "facts": _facts(report, settings, wording),
+        "glossary": [(word, settings.fill(meaning)) for word, meaning in GLOSSARY.items()],
         "rewards": rewards,
-        "data": _data(report, rows, story),
+        "data": {
+            "clients": list(report.clients),
+            "sort": [[column.key(row) for column in COLUMNS] for row in sorted(rows, key=lambda row: row.place)],
+            **({} if story is None else story.data),
+        },
     }
     return render("page.html", view, script="script.js")
 
 
-def _frame(report: Report, settings: PageSettings) -> dict[str, Any]:
-    """What every template needs."""
-    return {
-        "title": settings.title or report.title,
-        "has_counts": settings.title is not None,  # the report's own title says how many there are
-        "noun": settings.noun,
-        "nouns": settings.nouns,
-        "date": settings.date,
-        "software": SOFTWARE,
-        "clients": report.clients,
-        "n_rounds": len(report.rounds.numbers) if report.rounds is not None else report.trail and report.trail.n_rounds,
-        "signed": signed,
-        "tick": Axis.label,
-        "digits": digits_of(list(report)) if report.valuations else 2,
+def comparison_html(comparison: "Comparison", settings: PageSettings | None = None) -> str:
+    """The page of a comparison."""
+    settings = settings or PageSettings()
+    lines = [line for row in comparison.rows for line in row.values]
+    ends = [end for line in lines for end in (line.value, line.low, line.high) if end is not None]
+    view = {
+        **frame_of(settings, settings.title or " · ".join(comparison.names)),
+        "c": comparison,
+        "axis": axis_over(np.array(ends, dtype=np.float64)),
+        "level": LEVEL_TEXT,
+        "lane": LANE,
+        "height": LANE * len(comparison.names) + 8,
     }
+    return render("comparison.html", view)
 
 
-def _others(report: Report) -> list[list[str]]:
+def frame_of(settings: PageSettings, title: str) -> dict[str, Any]:
+    """What every template needs."""
+    nouns = {"noun": settings.noun, "nouns": settings.nouns}
+    return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed}
+
+
+def check_rewards(rewards: "Rewards | None", report: Report) -> None:
+    """Refuse rewards of other clients."""
+    if rewards is not None and rewards.clients != report.clients:
+        raise ArtefactError("rewards: of other clients than the report; make them again")
+
+
+def render(template: str, view: dict[str, Any], *, script: str = "") -> str:
+    """A template filled in, with our style and, by its file name, a script."""
+    style, code = _style(), _text(script) if script else ""
+    policy = (
+        "default-src 'none'",
+        "img-src data:",
+        f"style-src '{_source(style)}'",
+        f"script-src '{_source(code)}'" if code else "script-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return (
+        _environment()
+        .get_template(template)
+        .render(view | {"style": style, "script": code, "policy": "; ".join(policy)})
+    )
+
+
+def _others(report: Report) -> list[tuple[str, ...]]:
     """Every client's value by every method, if there are several."""
     if len(report.valuations) < 2:
         return []
     listed = [list(made) for made in report.valuations]
-    digits = [digits_of(lines) for lines in listed]
-    columns = [[signed(line.value, n) for line in lines] for lines, n in zip(listed, digits, strict=True)]
-    return [list(row) for row in zip(*columns, strict=True)]
+    columns = [[signed(line.value, digits_of(lines)) for line in lines] for lines in listed]
+    return list(zip(*columns, strict=True))
 
 
-def _data(report: Report, rows: list[Row], story: Story | None) -> dict[str, Any]:
-    """What the script needs: what to sort by, and the numbers behind the figures."""
-    keys = {row.place: row.sort_keys for row in rows}
-    shown = {} if story is None else story.data
-    return {"clients": list(report.clients), "sort": [keys[k] for k in range(len(report.clients))], **shown}
+def _facts(report: Report, settings: PageSettings, wording: Wording) -> list[tuple[str, str, bool]]:
+    """How the report was made: (what, text, whether the text is to be copied)."""
+    facts, known = [("Method", wording.method, False)], report.provenance
+    if report.chosen.completion is not None:
+        summary = dict(report.chosen.completion)
+        kind = summary.pop("kind", "factors")
+        details = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in summary.items())
+        facts.append(("Completion", f"by {kind}: {details}", False))
+    facts += [("Command", settings.command, True)] if settings.command else []
+    facts.append(("Fingerprint", f"sha256 {report.fingerprint} of report.json", True))
+    if known is None:
+        return [*facts, ("Provenance", provenance_text(None), False), ("Software", SOFTWARE, False)]
+    facts.append(("Ledger", f"{known.head} ({known.n_rounds} rounds)", True))
+    facts += [("Task", known.task, True)] if known.task is not None else []
+    facts.append(("Check it", "fedworth verify report.json --ledger LEDGER", True))
+    return [*facts, ("Software", known.software, False)]
+
+
+def _fact(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("fedworth.report.page") / "templates" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _style() -> str:
+    """Colours, then rules. Dark colours twice: by the system and by the reader's choice; print is always light."""
+    light, dark = (";".join(f"--{role}:{colour}" for role, colour in theme.items()) for theme in (LIGHT, DARK))
+    return (
+        f":root{{color-scheme:light;{light}}}"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
+        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}\n{_text('style.css')}"
+    )
+
+
+def _source(text: str) -> str:
+    """The name of a text in the policy."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""How the values came about: the model's gain, each client's value added up, and who added what in which round."""
+"""How the values came about: the model's improvement, each client's value over time, and who added what when."""
 
 import base64
 import math
@@ -6,29 +6,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedworth.arrays import Floats
 from fedworth.report.page.figures import Axis, axis_over, dots, heat_png, nice_ticks, packed, path, picks_of
-from fedworth.report.report import Report
-from fedworth.report.rounds import Rounds
-
-Floats = NDArray[np.float64]
+from fedworth.report.report import Report, Rounds
 
 MOST_CELLS = 150_000
-"""Beyond, several rounds make one column of the heat map."""
+"""With more cells, several rounds share a column of the heat map."""
 MOST_LINES = 120
 MOST_DOTTED = (80, 30)
-"""Rounds and clients up to which the heat map shows who took part."""
+"""The heat map shows who took part up to so many rounds and clients."""
 MOST_NAMED = 40
 LEVEL_PART, EARLY = 0.8, 0.5
 COLOURS, HARMING = (0, 1, 3, 2), 2
 CLOSE, EDGE = 0.15, 0.015
-"""Labels nearer than this to the first are left out; those so near to an end are set within it."""
+"""Labels closer than this to the first are left out; labels this close to an end are aligned with it."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The model's gain since the start, after each round."""
+    """The model's improvement since the start, after each round."""
 
     title: str
     gained: float
@@ -44,7 +41,7 @@ class Lines:
     title: str
     half_round: int
     axis: Axis
-    paths: tuple[tuple[int, str], ...]  # (client, path), those that matter last, on top
+    paths: tuple[tuple[int, str], ...]  # (client, path), highlighted ones last, on top
     hot: dict[int, int]  # client → colour
     n_other: int
     ticks: tuple[tuple[str, str, str], ...]
@@ -74,13 +71,13 @@ class Story:
 
 
 def story_of(report: Report, order: list[int], flagged: list[int]) -> Story | None:
-    """The figures of a report with rounds; `order` is that of the table, `flagged` are shown in colour."""
+    """The figures of a report with rounds; `order` is that of the table, `flagged` clients are shown in colour."""
     rounds = report.rounds
     if rounds is None or not len(rounds.numbers):
         return None
     data: dict[str, Any] = {"numbers": list(rounds.numbers), "order": order, "clients": list(report.clients)}
     curve = None if rounds.gains is None else _curve(rounds.gains, rounds.numbers, data)
-    found = rounds.values.get(report.chosen.method)
+    found = report.chosen.by_round
     if found is None or not np.isfinite(found).any():
         return Story(curve, None, None, data)
     return Story(curve, _lines(found, rounds, order, flagged, data), _heat(found, rounds, order, data), data)
@@ -95,7 +92,7 @@ def _curve(gains: Floats, numbers: tuple[int, ...], data: dict[str, Any]) -> Cur
 
 
 def _course(total: Floats) -> str:
-    """What the curve shows, if it shows one of three plain things."""
+    """A title that says what the curve shows, if it is clear."""
     n, end = len(total) - 1, float(total[-1])
     if end <= 0:
         return "The model did not improve"
@@ -123,13 +120,15 @@ def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], 
     data |= {"picks": picks.tolist(), "low": axis.low, "high": axis.high, "drawn": [*shown, *hot]}
     title = "How the values added up"
     if whole[-1] > 0 and half + 1 <= len(whole) / 3:
-        title = f"Most of the worth was made {'in the first round' if half == 0 else f'in the first {half + 1} rounds'}"
+        title = (
+            f"Most of the value was added {'in the first round' if half == 0 else f'in the first {half + 1} rounds'}"
+        )
     paths = tuple((k, path(drawn[k], axis)) for k in (*shown, *reversed(hot)))
     return Lines(title, rounds.numbers[half], axis, paths, hot, len(known) - len(hot), ticks_of(rounds.numbers))
 
 
 def _coloured(known: list[int], flagged: list[int], values: Floats) -> dict[int, int]:
-    """The best client and the flagged ones, each with its colour: 0 blue, 2 orange for the first that harms."""
+    """Colours of the best client and the flagged ones: 0 is blue, 2 is orange for the first that harms."""
     chosen = [known[0], *(k for k in flagged if k in known[1:])][: len(COLOURS)]
     spare, hot = [*COLOURS[1:]], {known[0]: COLOURS[0]}
     for k in sorted(chosen[1:], key=lambda k: (float(values[k]) >= 0, chosen.index(k))):
@@ -164,7 +163,7 @@ def _heat(found: Floats, rounds: Rounds, order: list[int], data: dict[str, Any])
 def ticks_of(
     numbers: tuple[int, ...], *, is_from_start: bool = False, is_cells: bool = False
 ) -> tuple[tuple[str, str, str], ...]:
-    """Labels below a figure, (where, anchor, text): some of the rounds by the federation's own numbers."""
+    """Labels below a figure, (where, anchor, text): some rounds by the federation's own numbers."""
     n = len(numbers)
     first = 0 if is_from_start else 1
     steps = [int(step) for step in nice_ticks(0, n, 4)[1:] if step == int(step)] if n > 1 else []
@@ -174,6 +173,6 @@ def ticks_of(
         share = place / n if is_from_start else (place - 0.5) / n if is_cells else (place - 1) / max(n - 1, 1)
         anchor = "end" if share > 1 - EDGE else "start" if share < EDGE and not is_cells else "middle"
         text = "start" if place == 0 else str(numbers[place - 1])
-        is_told = place == (far[0] if is_from_start and far else 1) and not is_cells
-        made.append((f"{100 * share:.2f}%", anchor, f"round {text}" if is_told else text))
+        is_long = place == (far[0] if is_from_start and far else 1) and not is_cells
+        made.append((f"{100 * share:.2f}%", anchor, f"round {text}" if is_long else text))
     return tuple(made)

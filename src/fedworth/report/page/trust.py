@@ -1,26 +1,30 @@
-"""Whether to trust the values: a verdict with what it is good for, and the checks behind it."""
+"""Whether to trust the values: a verdict, the questions behind it, and sentences that promise no more than is known.
 
-import math
+Verdicts are made from enums, numbers and flags of the report; no text is searched.
+"""
+
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
-from fedworth.report.page.findings import heard_counts
-from fedworth.report.page.settings import PageSettings
-from fedworth.report.page.table import share_text
-from fedworth.report.report import Report, agreement, truths_error
-from fedworth.valuation.uncertainty import Trust
-from fedworth.valuation.worth import Covered
+from fedworth.report.page import PageSettings
+from fedworth.report.page.clients import share_text
+from fedworth.report.report import Report
+from fedworth.valuation.labels import Basis, text_of
+from fedworth.valuation.uncertainty import LEVEL, Trust
+from fedworth.valuation.valuation import Covered, Valuation
 
+LEVEL_TEXT = f"{LEVEL:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 ENOUGH, PARTLY = 0.5, 0.1
-"""Of the cells that values rest on, seen."""
+"""Measured part of the cells that the values rest on."""
 FAIR, UNFAIR = 0.1, 0.5
 """Relative difference of the values of equal data."""
 NEAR = 0.9
-"""Rank correlation with the truth that is called near."""
+"""Rank correlation with the truth that counts as near."""
 
 
 @dataclass(frozen=True)
-class TrustVerdict:
+class Verdict:
     """How far to trust the values."""
 
     tone: str  # good, care or bad
@@ -30,175 +34,243 @@ class TrustVerdict:
     why: str
 
 
+class Answer(Enum):
+    """The answer to a question, with its tone and text."""
+
+    YES = ("good", "✓ Yes")
+    PARTLY = ("care", "◐ Partly")
+    NO = ("bad", "✕ No")
+    OPEN = ("info", "– Not checked")
+
+
 @dataclass(frozen=True)
 class Question:
     """One question about the numbers, answered."""
 
     question: str
-    tone: str
-    text: str  # ✓ Yes, ◐ Partly, ✕ No, – Not checked
+    answer: Answer
     found: str
 
 
-YES, PART, NO, OPEN = ("good", "✓ Yes"), ("care", "◐ Partly"), ("bad", "✕ No"), ("info", "– Not checked")
-
+GOOD, CARE, BAD = ("good", "✓", "Good to use"), ("care", "◐", "Use with care"), ("bad", "✕", "Do not use")
 USES = {
-    Trust.TOLD_APART: (
-        ("good", "✓", "Good to use"),
-        "Good for comparing {nouns}. Still pay by range, not by the last digit.",
-    ),
+    Trust.DISTINGUISHABLE: (GOOD, "Good for comparing {nouns}. Still pay by range, not by the last digit."),
     Trust.ROUGH_ORDER: (
-        ("care", "◐", "Use with care"),
+        CARE,
         "Good enough to tell strong from weak. Not good enough to rank neighbours, or to split money to the percent.",
     ),
-    Trust.NOT_TOLD_APART: (
-        ("bad", "✕", "Do not use"),
+    Trust.INDISTINGUISHABLE: (
+        BAD,
         "These values cannot tell the {nouns} apart. Treat all {nouns} as worth the same, or train more rounds with "
         "everyone.",
     ),
 }
 
 
-def verdict_of(report: Report, settings: PageSettings) -> TrustVerdict:
+def verdict_of(report: Report, settings: PageSettings) -> Verdict:
     """The verdict on the chosen values."""
     chosen = report.chosen
     if chosen.uncertainty is not None:
-        (tone, mark, head), use = USES[chosen.uncertainty.trust]
-        return TrustVerdict(tone, mark, head, _fill(use, settings), _fill(chosen.uncertainty.sentence, settings))
+        head, use = USES[chosen.uncertainty.trust]
+        return Verdict(*head, settings.fill(use), chosen.uncertainty.sentence_about(settings.nouns))
+    if chosen.method == "truth":
+        use = "Measured with every model of every round, which is possible in a simulation only."
+        return Verdict(*GOOD, use, "Nothing was estimated.")
     if chosen.covered is Covered.MEASURED:
-        use = (
-            "Measured, not estimated: good for what was earned in these rounds. Who was asked how often was not theirs "
-            "to choose."
-        )
-        if chosen.method == "truth":
-            use = "Measured with every model of every round, as only a simulation can."
-            return TrustVerdict("good", "✓", "Good to use", use, "Nothing was estimated.")
-        return TrustVerdict("care", "◐", "Use with care", use, "Every group that these values rest on was measured.")
+        use = "Measured, not estimated: good for what was earned. The {nouns} did not choose their rounds."
+        return Verdict(*CARE, settings.fill(use), "Every group that these values rest on was measured.")
     use = "How far off the values may be is not known. Look at large differences only, and split no money by them."
-    return TrustVerdict("care", "◐", "Use with care", use, f"The ranges cover {chosen.covered}.")
+    return Verdict(*CARE, use, f"The ranges cover {chosen.covered}.")
 
 
-def answers_of(report: Report, settings: PageSettings) -> list[Question]:
-    """The checks behind the verdict."""
-    return [
-        *_seen(report, settings),
-        *_estimates(report),
-        *_apart(report, settings),
-        *_equal(report, settings),
-        *_truth(report),
-        *_finished(report),
-        *_whole(report),
-    ]
+def questions_of(report: Report, settings: PageSettings) -> list[Question]:
+    """The questions behind the verdict, for which something is known."""
+    made = (_seen, _estimates, _apart, _equal, _truth, _finished, _complete)
+    return [question for ask in made for question in ask(report, settings)]
 
 
 def _seen(report: Report, settings: PageSettings) -> Iterator[Question]:
     question = f"Were enough groups of {settings.nouns} seen?"
     chosen, coverage = report.chosen, report.coverage
-    if chosen.covered in (Covered.MEASURED, Covered.DRAWS) and chosen.completion is None:
-        yield Question(
-            question, *YES, "Every group that these values rest on was measured, or drawn from those that were."
-        )
+    if chosen.completion is None:
+        found = "Every group that these values rest on was measured, or sampled from measured ones."
+        yield Question(question, Answer.YES, found)
     elif coverage is None:
-        yield Question(question, *OPEN, "This report does not say how much was measured.")
+        yield Question(question, Answer.OPEN, "This report does not say how much was measured.")
     else:
         share, unseen = float(coverage["share_seen"]), int(coverage["n_columns_unseen"])
-        answer = YES if share >= ENOUGH else PART if share >= PARTLY and not unseen else NO
+        partly = Answer.PARTLY if share >= PARTLY and not unseen else Answer.NO
         never = f" {unseen:,} of {int(coverage['n_columns']):,} groups were never seen in any round." if unseen else ""
-        yield Question(
-            question, *answer, f"{share_text(share)} of the results that the values rest on were measured.{never}"
-        )
+        found = f"{share_text(share)} of the results that the values rest on were measured.{never}"
+        yield Question(question, Answer.YES if share >= ENOUGH else partly, found)
 
 
-def _estimates(report: Report) -> Iterator[Question]:
+def _estimates(report: Report, settings: PageSettings) -> Iterator[Question]:  # noqa: ARG001
     chosen = report.chosen
     if chosen.completion is None:
         return
-    question, held = "Are the estimates checked?", chosen.completion.get("n_held_out")
-    if held:
-        found = (
-            f"{held:,} answers that were heard were hidden and estimated: the ranges come from how far off that was."
+    if n_held_out := chosen.completion.get("n_held_out"):
+        answer, found = (
+            Answer.YES,
+            f"{n_held_out:,} known answers were hidden and estimated; the ranges are their errors.",
         )
-        yield Question(question, *YES, found)
     elif report.coverage is not None and float(report.coverage["share_seen"]) >= 1:
-        yield Question(question, *YES, "Nothing had to be estimated: all that the values rest on was measured.")
+        answer, found = Answer.YES, "Nothing had to be estimated: everything that the values rest on was measured."
     elif chosen.covered is Covered.ESTIMATES:
-        yield Question(
-            question, *PART, "The ranges come from how far other estimates lie that explain what was seen as well."
-        )
+        answer = Answer.PARTLY
+        found = "The ranges show how much other estimates differ that explain the measurements as well."
     else:
-        yield Question(
-            question, *OPEN, "Nothing was hidden and estimated, so how accurate the estimates are is not known."
-        )
+        answer, found = Answer.OPEN, "Nothing was hidden and estimated, so the error of the estimates is not known."
+    yield Question("Are the estimates checked?", answer, found)
 
 
 def _apart(report: Report, settings: PageSettings) -> Iterator[Question]:
     known = report.chosen.uncertainty
-    question = f"Can the {settings.nouns} be told apart?"
     if known is None:
         return
-    answer = {Trust.TOLD_APART: YES, Trust.ROUGH_ORDER: PART, Trust.NOT_TOLD_APART: NO}[known.trust]
-    found = f"The values may be off by {known.ratio:.2f} of what they differ (below 0.3 is good, above 1 is useless)."
-    if math.isinf(known.ratio):
-        found = "Their values are the same."
-    yield Question(question, *answer, found)
+    answers = {Trust.DISTINGUISHABLE: Answer.YES, Trust.ROUGH_ORDER: Answer.PARTLY, Trust.INDISTINGUISHABLE: Answer.NO}
+    found = "Their values are equal."
+    if known.ratio is not None:
+        found = f"The errors are {known.ratio:.2f} of the differences (below 0.3 is good, above 1 is useless)."
+    yield Question(f"Can the {settings.nouns} be told apart?", answers[known.trust], found)
 
 
 def _equal(report: Report, settings: PageSettings) -> Iterator[Question]:
-    question = "Is equal data valued equally?"
-    row = next((row for row in agreement(report) if row["method"] == report.chosen.method), {})
-    apart = row.get("largest_difference_of_copies")
+    question, apart = "Is equal data valued equally?", _agreement(report, "largest_difference_of_copies")
     if apart is None:
-        yield Question(question, *OPEN, f"No two {settings.nouns} are known to hold the same data.")
+        yield Question(question, Answer.OPEN, f"No two {settings.nouns} are known to hold the same data.")
         return
-    answer = YES if apart <= FAIR else PART if apart <= UNFAIR else NO
-    pairs = "; ".join(f"{of} and {copy}" for copy, of in report.copies)
-    yield Question(
-        question, *answer, f"{pairs} hold the same data; their values differ by {share_text(apart)} of the larger."
-    )
+    answer = Answer.YES if apart <= FAIR else Answer.PARTLY if apart <= UNFAIR else Answer.NO
+    pairs = "; ".join(f"{original} and {copy}" for copy, original in report.copies)
+    found = f"{pairs} hold the same data; their values differ by {share_text(apart)} of the larger."
+    yield Question(question, answer, found)
 
 
-def _truth(report: Report) -> Iterator[Question]:
-    row = next((row for row in agreement(report) if row["method"] == report.chosen.method), {})
-    found = row.get("rank_correlation")
+def _truth(report: Report, settings: PageSettings) -> Iterator[Question]:  # noqa: ARG001
+    found, error = _agreement(report, "rank_correlation"), report.error_of_truth
     if found is None or report.chosen.method == "truth":
         return
-    question, drawn = "Is it near the truth?", truths_error(report)
-    answer = YES if found >= NEAR else PART if found >= ENOUGH else NO
-    if drawn is None:
-        yield Question(question, *answer, f"This is a simulation, so the truth is known: rank correlation {found:.2f}.")
+    question = "Is it near the truth?"
+    if error is None:
+        answer = Answer.YES if found >= NEAR else Answer.PARTLY if found >= ENOUGH else Answer.NO
+        yield Question(question, answer, f"This is a simulation, so the truth is known: rank correlation {found:.2f}.")
     else:
-        told = f"The truth of this simulation is itself drawn, and off by {drawn:.2f} of its spread"
-        yield Question(question, *OPEN, f"{told}; rank correlation with it {found:.2f}.")
+        text = f"The truth of this simulation was sampled, with an error of {error:.2f} of its spread"
+        yield Question(question, Answer.OPEN, f"{text}; rank correlation with it {found:.2f}.")
 
 
-def _finished(report: Report) -> Iterator[Question]:
-    status = (report.chosen.completion or {}).get("status")
-    if status is None:
-        return
-    yield Question("Is the calculation finished?", *(PART if "stopped" in status else YES), f"It says: {status}.")
-
-
-def _whole(report: Report) -> Iterator[Question]:
-    question = "Are the records whole?"
-    silent = [name for name, n in heard_counts(report).items() if n == 0]
-    if report.trail is None:
-        yield Question(question, *OPEN, "The numbers were brought without a ledger, so there is no record to check.")
-        return
-    said = [note for note in report.warnings() if "missing" in note or "refused" in note]
-    found = f"The {report.trail.n_rounds} recorded rounds matched their checksums when they were read."
-    if said:
+def _finished(report: Report, settings: PageSettings) -> Iterator[Question]:  # noqa: ARG001
+    summary = report.chosen.completion or {}
+    is_converged = summary.get("is_converged")
+    if is_converged is not None:
+        answer = Answer.YES if is_converged else Answer.PARTLY
         yield Question(
-            question, *PART, f"{found} {len(said)} remarks on missing or refused answers are under “How was it made?”."
+            "Is the calculation finished?", answer, f"The solver says: {summary.get('status', 'converged')}."
         )
-    elif silent:
-        yield Question(question, *PART, f"{found} {len(silent)} never answered.")
-    else:
-        yield Question(question, *YES, found)
 
 
-def _fill(text: str, settings: PageSettings) -> str:
-    return (
-        text.replace("{nouns}", settings.nouns)
-        .replace("The clients", f"The {settings.nouns}")
-        .replace("worst clients", f"worst {settings.nouns}")
+def _complete(report: Report, settings: PageSettings) -> Iterator[Question]:
+    question, known = "Are the records complete?", report.provenance
+    if known is None:
+        found = "The numbers were brought without a ledger, so there is no record to check."
+        yield Question(question, Answer.OPEN, found)
+        return
+    n_silent = sum(n == 0 for n in report.n_rounds_heard.values())
+    missing = [
+        f"{known.n_missing_rounds} rounds are missing." if known.n_missing_rounds else "",
+        f"{known.n_rejected_answers} answers were rejected." if known.n_rejected_answers else "",
+        f"{n_silent} {settings.noun if n_silent == 1 else settings.nouns} never answered." if n_silent else "",
+    ]
+    found = f"The {known.n_rounds} recorded rounds matched their checksums when they were read."
+    answer = Answer.PARTLY if any(missing) else Answer.YES
+    yield Question(question, answer, " ".join(text for text in (found, *missing) if text))
+
+
+def _agreement(report: Report, key: str) -> float | None:
+    row = next((row for row in report.agreement if row["method"] == report.chosen.method), {})
+    found: float | None = row.get(key)
+    return found
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What the page says about its values."""
+
+    value: str  # what a value is
+    own_value: str  # the same, to the client itself
+    estimate: str  # how certain it is
+    range: str  # what the likely range covers
+    no_range: str  # what stands in the column where there is no range
+    total: str  # what all values add up to
+    rounds: str  # what the number of rounds means for the value
+    own_rounds: str  # the same, to the client itself
+    method: str
+
+
+SCOPES = {
+    Basis.POTENTIAL: (", had it taken part in every round", ", had you taken part in every round"),
+    Basis.EARNED: (" in the rounds it took part in", " in the rounds you took part in"),
+    Basis.ONE_ROUND: (" in the one round in which everyone took part",) * 2,
+    Basis.OTHER: ("", ""),
+}
+ROUNDS = {
+    Basis.POTENTIAL: (
+        "The value does not punish a {noun} for rounds in which it was not asked.",
+        "you lose nothing for rounds in which you were not asked",
+    ),
+    Basis.EARNED: (
+        "A {noun} earns only in rounds in which it was asked: fewer rounds mean a value nearer to zero.",
+        "rounds in which you were not asked add nothing",
+    ),
+    Basis.ONE_ROUND: ("The value rests on one round.", "the value rests on one round"),
+    Basis.OTHER: ("", "the method decides how they count"),
+}
+TOTALS = {
+    Basis.POTENTIAL: "All values together are what the training would have gained with all {nouns} in every round.",
+    Basis.EARNED: "All values together are what the training gained.",
+}
+BEYOND = "It says nothing about other test data, or another training."
+
+
+def wording_of(valuation: Valuation, settings: PageSettings) -> Wording:
+    """The sentences that are true of this valuation."""
+    text, covered = text_of(valuation.method), valuation.covered
+    scope, own_scope = SCOPES[text.basis]
+    improves = "on the coordinator’s test data"
+    estimate = {
+        Covered.MEASURED: "All values are measured; none is estimated.",
+        Covered.UNKNOWN: "All values are estimates; how far off they may be is not known for this method.",
+    }
+    total = TOTALS.get(text.basis, "") if text.adds_up else ""
+    return Wording(
+        value=f"A value says how much a {settings.noun} improves the model {improves}{scope}. "
+        "Above zero it helps, below zero it harms.",
+        own_value=f"The value says how much your data improve the model {improves}{own_scope}. "
+        "Above zero they help, below zero they harm.",
+        estimate=estimate.get(
+            covered, "All values are estimates; the line through each bar shows how far off they may be."
+        ),
+        range=_range(valuation),
+        no_range="measured" if covered is Covered.MEASURED else "not known",
+        total=settings.fill(total or "The values need not add up to what the training gained."),
+        rounds=settings.fill(ROUNDS[text.basis][0]),
+        own_rounds=ROUNDS[text.basis][1],
+        method=f"{text.label} — {text.description}".replace("client", settings.noun),
     )
+
+
+def _range(valuation: Valuation) -> str:
+    match valuation.covered:
+        case Covered.ESTIMATES:
+            sampled = ", and the sampling of groups" if valuation.standard_errors is not None else ""
+            return (
+                f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group in every round would "
+                f"give. The range covers what had to be estimated, because no round has shown it{sampled}. {BEYOND}"
+            )
+        case Covered.SAMPLING:
+            wider = " It leaves out the error of the estimates: the real range is wider."
+            holds = f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group would give."
+            return f"{holds}{'' if valuation.completion is None else wider} {BEYOND}"
+        case Covered.MEASURED:
+            return f"There is none: every group that the values rest on was measured. {BEYOND}"
+    return "There is none: how far off the estimates may be is not known for this method."

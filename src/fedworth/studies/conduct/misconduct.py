@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedworth.findings import FindingKind
+from fedworth import findings as k
 from fedworth.ledger.model import Model
 from fedworth.ledger.writer import Answer
 
@@ -27,14 +27,14 @@ class Kind:
 
     name: str
     planted: tuple[int, ...]
-    found_as: frozenset[FindingKind]
+    found_as: frozenset[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
     act: Callable[["Memory", Model, Answers], Model] | None = None
 
     @property
     def is_valued(self) -> bool:
         """Whether values can show it: then the federation is valued too, and what they show is counted."""
-        return not self.found_as or FindingKind.LOW_VALUE in self.found_as
+        return not self.found_as or k.LOW_VALUE.name in self.found_as
 
 
 @dataclass
@@ -103,20 +103,20 @@ def _shares(n: int, share: float) -> tuple[float, ...]:
 
 def kinds(n: int) -> tuple[Kind, ...]:
     """All kinds of federations of n clients; in the first rounds of a free rider there is nothing to copy yet."""
-    same, k = frozenset({FindingKind.SAME_MODEL, FindingKind.SCALED_COPY, FindingKind.ALIKE}), FindingKind
-    low, pair, noisy = frozenset({k.LOW_VALUE}), (0, n - 1), (0, 1)
+    same = frozenset({k.SAME_MODEL.name, k.SCALED_COPY.name, k.SIMILAR.name})
+    low, pair, noisy = frozenset({k.LOW_VALUE.name}), (0, n - 1), (0, 1)
     copies = {"copies": ((n - 1, 0),)}
     return (
         Kind("clean", (), frozenset()),
         Kind(COPIED, pair, same, copies),
         Kind("copy, other batches", pair, same, {**copies, "copies_shuffled": True}),
-        Kind("free rider: no update", (0,), frozenset({k.NO_UPDATE}), act=_idle),
-        Kind("free rider: repeats its first update", (0,), frozenset({k.REPLAY}), act=_repeats),
-        Kind("free rider: another's last update", (0,), frozenset({k.LATE_COPY}), act=_copies_another),
-        Kind("free rider: the server's last step × 1.5", (0,), frozenset({k.ECHO}), act=_follows_the_server),
+        Kind("free rider: no update", (0,), frozenset({k.NO_UPDATE.name}), act=_idle),
+        Kind("free rider: repeats its first update", (0,), frozenset({k.REPLAY.name}), act=_repeats),
+        Kind("free rider: another's last update", (0,), frozenset({k.LATE_COPY.name}), act=_copies_another),
+        Kind("free rider: the server's last step × 1.5", (0,), frozenset({k.ECHO.name}), act=_follows_the_server),
         Kind("30 % of labels flipped", noisy, low, {"flip_shares": _shares(n, 0.3)}),
         Kind("noisy features, 3 sd", noisy, low, {"noise_shares": _shares(n, 1.0), "noise_strength": 3.0}),
         Kind("noisy features, 10 sd", noisy, low, {"noise_shares": _shares(n, 1.0), "noise_strength": 10.0}),
-        Kind("update × 10", (0,), frozenset({k.LARGE_UPDATE}), act=_scales),
-        Kind("replay of the last model", (0,), frozenset({k.REPLAY}), act=_sends_again),
+        Kind("update × 10", (0,), frozenset({k.LARGE_UPDATE.name}), act=_scales),
+        Kind("replay of the last model", (0,), frozenset({k.REPLAY.name}), act=_sends_again),
     )

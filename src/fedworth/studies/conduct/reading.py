@@ -45,7 +45,9 @@ def read_findings(kind_name: str, trial: Trial, bench: Bench) -> Reading:
     return {
         "kind": kind.name,
         "planted": list(kind.planted),
-        "findings": [{**found.document(), "clients": [int(k) for k in found.clients]} for found in said],
+        "findings": [
+            {**found.document(), "sure": found.confidence, "clients": [int(k) for k in found.clients]} for found in said
+        ],
         "truth": None if truth is None else truth.values.tolist(),
         **({"interactions": pairs} if pairs else {}),
     }

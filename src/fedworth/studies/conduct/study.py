@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedworth.findings import OF_VALUES, FindingKind
+from fedworth.findings import HARM, OF_VALUES
 from fedworth.studies.conduct.misconduct import kinds
 from fedworth.studies.conduct.pairs import interaction_claims
 from fedworth.studies.conduct.reading import PREFIX
@@ -81,12 +81,12 @@ def counted(rows: Sequence[Row]) -> Counted:
         reading, n = row["reading"], row["federation"]["n_clients"]
         kind = next(kind for kind in kinds(n) if kind.name == reading["kind"])
         wanted, planted = kind.found_as, set(reading["planted"])
-        apart = {FindingKind.HARM} if kind.is_valued else set(OF_VALUES)
+        apart = {HARM.name} if kind.is_valued else {found.name for found in OF_VALUES}
         said = [f for f in reading["findings"] if f["kind"] not in apart]
         right = {k for f in said if f["kind"] in wanted for k in f["clients"]} & planted
         named = {k for f in said for k in f["clients"]} - _copied_from(said, wanted, planted)
         sure += [f["sure"] for f in said if f["kind"] in wanted and planted & set(f["clients"])]
-        harm = {k: f["sure"] for f in reading["findings"] if f["kind"] == FindingKind.HARM for k in f["clients"]}
+        harm = {k: f["sure"] for f in reading["findings"] if f["kind"] == HARM.name for k in f["clients"]}
         truth = reading["truth"] or []
         harmed = {k for k in harm if truth[k] < 0} if truth else set()
         harm_sure += harm.values() if truth else ()
@@ -96,7 +96,7 @@ def counted(rows: Sequence[Row]) -> Counted:
     return Counted(len(rows), n_planted, n_right, n_other, n_honest, n_false, tuple(sure), tuple(harm_sure), n_harmed)
 
 
-def _copied_from(said: Sequence[dict[str, Any]], wanted: frozenset[FindingKind], planted: set[int]) -> set[int]:
+def _copied_from(said: Sequence[dict[str, Any]], wanted: frozenset[str], planted: set[int]) -> set[int]:
     """Honest clients that a right finding names beside the planted one, as those whose answers were copied."""
     right = [set(f["clients"]) for f in said if f["kind"] in wanted and planted & set(f["clients"])]
     return set[int]().union(*right) - planted

@@ -59,7 +59,7 @@ class _Scene:
             return
         known = made.uncertainty
         self.reading["values"][key] = made.values.tolist()
-        self.reading["deviations"][key] = None if known is None else known.deviations.tolist()
+        self.reading["deviations"][key] = None if known is None else known.standard_deviations.tolist()
         self.reading["intervals"][key] = None if known is None else known.intervals(made.values).tolist()
         self.reading["ratio"][key] = None if known is None else known.ratio
         self.reading["evaluations"][key] = self.n_seen + n_more

@@ -31,7 +31,7 @@
     button.type = "button"; button.append(...th.childNodes); th.append(button);
     button.addEventListener("click", () => {
       const key = th.dataset.key, was = th.getAttribute("aria-sort");
-      const down = was ? was === "ascending" : key !== "name" && key !== "3";
+      const down = was ? was === "ascending" : key !== "name" && th.dataset.low === undefined;
       $$("th", table.tHead).forEach(other => other.removeAttribute("aria-sort"));
       th.setAttribute("aria-sort", down ? "descending" : "ascending");
       body.append(...$$("tr", body).sort(order(key, down ? -1 : 1)));

@@ -6,14 +6,13 @@ import pytest
 from fedworth.errors import UsageError
 from fedworth.valuation.notebook import MOST_ROWS, digits_of, notebook_html, signed
 from fedworth.valuation.uncertainty import uncertainty
-from fedworth.valuation.valuation import COLUMNS, Valuation, valuation_from
-from fedworth.valuation.worth import Covered, Worth
+from fedworth.valuation.valuation import COLUMNS, ClientValue, Covered, Valuation
 
 VALUES = np.array([0.5, -0.25, np.nan])
 
 
 def made(**more) -> Valuation:
-    return Valuation("comfedsv", ("a", "<b>", "c"), VALUES, completion={"kind": "models"}, **more)
+    return Valuation("comfedsv-models", ("a", "<b>", "c"), VALUES, completion={"kind": "models"}, **more)
 
 
 KNOWN = made(uncertainty=uncertainty(VALUES, np.diag([0.01, 0.01, np.nan])))
@@ -23,7 +22,7 @@ def test_a_client_is_found_by_name():
     found = KNOWN["a"]
     assert (found.value, found.share, found.rank, found.ranks) == (0.5, 1.0, 1, (1, 1))
     assert [found.low, found.high] == pytest.approx([0.3355, 0.6645], abs=1e-4)
-    assert KNOWN["c"] == Worth("c", None, None, None, None, None, None)
+    assert KNOWN["c"] == ClientValue("c", None, None, None, None, None, None)
     with pytest.raises(UsageError, match="unknown client 'd'"):
         KNOWN["d"]
 
@@ -40,13 +39,13 @@ def test_only_a_whole_interval_on_one_side_of_zero_says_that_a_client_helps():
 
 
 def test_equal_numbers_make_equal_valuations():
-    assert valuation_from(KNOWN.document()) == KNOWN
+    assert Valuation.from_document(KNOWN.document()) == KNOWN
     assert made() != KNOWN
-    assert made() != "comfedsv"
+    assert made() != "comfedsv-models"
 
 
 def test_the_text_is_short_and_names_the_best():
-    assert repr(KNOWN) == "<Valuation by comfedsv of 3 clients; 'a': +0.5, '<b>': -0.25>"
+    assert repr(KNOWN) == "<Valuation by comfedsv-models of 3 clients; 'a': +0.5, '<b>': -0.25>"
     many = Valuation("fedsv", tuple(str(k) for k in range(1000)), np.arange(1000.0))
     assert len(repr(many)) < 120
 
@@ -54,7 +53,7 @@ def test_the_text_is_short_and_names_the_best():
 def test_what_the_intervals_cover_is_said():
     errors = np.array([0.1, 0.1, np.nan])
     assert KNOWN.covered is Covered.ESTIMATES
-    assert made(standard_errors=errors).covered is Covered.DRAWS
+    assert made(standard_errors=errors).covered is Covered.SAMPLING
     assert made().covered is Covered.UNKNOWN
     exact = Valuation("fedsv", ("a",), np.array([1.0]))
     assert exact.covered is Covered.MEASURED
@@ -100,5 +99,5 @@ def test_without_pandas_the_extra_is_named(monkeypatch):
 
 def test_numbers_have_a_true_minus_and_never_a_minus_zero():
     assert [signed(x) for x in (0.5, -0.25, -0.001, 0.0, None)] == ["+0.50", "−0.25", "+0.00", "+0.00", "–"]
-    assert digits_of([Worth("a", 0.00123, None, None, None, None, None)]) == 4
+    assert digits_of([ClientValue("a", 0.00123, None, None, None, None, None)]) == 4
     assert notebook_html("t", "t", []).count("<tr>") == 1

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedworth.findings import FindingKind, findings
-from fedworth.findings.likeness import MOST_SURE, alike_pairs
+from fedworth.findings import SIMILAR, findings
+from fedworth.findings.similarity import MOST_CONFIDENCE, similar_pairs
 from fedworth.findings.traces import RoundTrace, trace_of
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
@@ -26,22 +26,22 @@ def drawn():
 
 
 def test_nobody_is_alike_by_chance(drawn):
-    assert alike_pairs(trace(drawn[0])) == []
+    assert similar_pairs(trace(drawn[0])) == []
 
 
 def test_a_copy_with_other_batches_stands_out(drawn):
     updates, rng = drawn
     updates[9] = updates[0] + 0.7 * rng.normal(size=200) / np.sqrt(200)
-    (pair,) = alike_pairs(trace(updates))
-    assert pair.clients == (0, 9)
-    assert 0.9 < pair.sure <= MOST_SURE
+    ((clients, _, confidence),) = similar_pairs(trace(updates))
+    assert clients == (0, 9)
+    assert 0.9 < confidence <= MOST_CONFIDENCE
 
 
 def test_a_long_update_changes_nothing(drawn):
     updates, rng = drawn
     updates[9] = updates[0] + 0.7 * rng.normal(size=200) / np.sqrt(200)
     updates[4] *= 20
-    assert [pair.clients for pair in alike_pairs(trace(updates))] == [(0, 9)]
+    assert [clients for clients, _, _ in similar_pairs(trace(updates))] == [(0, 9)]
 
 
 def test_where_clients_come_in_kinds_nothing_is_said(drawn):
@@ -49,13 +49,13 @@ def test_where_clients_come_in_kinds_nothing_is_said(drawn):
     updates, rng = drawn
     for first, second in ((0, 9), (1, 8), (2, 7)):
         updates[second] = updates[first] + 0.5 * rng.normal(size=200) / np.sqrt(200)
-    assert alike_pairs(trace(updates)) == []
+    assert similar_pairs(trace(updates)) == []
     updates[9] = updates[0] + 1e-4 * rng.normal(size=200)  # hardly anything tells these apart
-    assert [pair.clients for pair in alike_pairs(trace(updates))] == [(0, 9)]
+    assert [clients for clients, _, _ in similar_pairs(trace(updates))] == [(0, 9)]
 
 
 def test_few_answers_have_too_few_pairs(drawn):
-    assert alike_pairs(trace([drawn[0][0]] * 7)) == []
+    assert similar_pairs(trace([drawn[0][0]] * 7)) == []
 
 
 def test_copies_with_other_batches_in_a_simulated_federation(tmp_path):
@@ -69,8 +69,7 @@ def test_copies_with_other_batches_in_a_simulated_federation(tmp_path):
         seed=3,
     )
     (found,) = findings(simulate(settings, tmp_path / "l"))
-    assert (found.kind, found.clients) == (FindingKind.ALIKE, ("0", "9"))
-    assert found.sentence.endswith("by how alike other pairs are; data of one kind can look like a copy.")
+    assert (found.kind, found.clients) == (SIMILAR, ("0", "9"))
 
 
 def test_products_that_take_too_long_are_left_out_kept_so_and_nothing_is_said(tiny_ledger, monkeypatch):
@@ -78,4 +77,4 @@ def test_products_that_take_too_long_are_left_out_kept_so_and_nothing_is_said(ti
     first, kept = (trace_of(tiny_ledger, 0) for _ in range(2))
     assert first.products is None
     assert kept.products is None
-    assert alike_pairs(kept) == []
+    assert similar_pairs(kept) == []

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedworth.completion.doubt import Doubt, heard_once
-from fedworth.findings import FindingKind
-from fedworth.findings.of_values import value_findings
+from fedworth.completion.caveat import Caveat, heard_once
+from fedworth.findings import HARM, LOW_VALUE, value_findings
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
 ALIKE = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, 1.03]
 
 
-def valued(values, deviation=0.05, completion=None, doubts=()):
+def valued(values, deviation=0.05, completion=None, caveats=()):
     names, found = tuple(str(k) for k in range(len(values))), np.array(values, dtype=float)
-    known = uncertainty(found, np.eye(len(found)) * deviation**2, doubts=doubts) if deviation else None
+    known = uncertainty(found, np.eye(len(found)) * deviation**2, caveats=caveats) if deviation else None
     return Valuation("comfedsv", names, found, None, {} if completion is None else completion, (), known)
 
 
@@ -28,12 +27,12 @@ def test_nothing_is_found_where_values_are_alike_or_differ_by_nature():
     assert kinds(valued([0.1, 0.3, 0.6, 0.9, 1.2, 1.5, 1.9, 2.2, 2.5])) == []
 
 
-def test_a_value_far_below_the_others_is_found_with_its_interval_and_how_sure_that_is():
+def test_a_value_far_below_the_others_is_found_with_its_interval_and_a_confidence():
     (found,) = value_findings(valued([*ALIKE, 0.3]))
-    assert (found.kind, found.clients) == (FindingKind.LOW_VALUE, ("9",))
+    assert (found.kind, found.clients) == (LOW_VALUE, ("9",))
     spread = 1.4826 * np.median(np.abs(np.array(ALIKE) - 1.0))
     chance = stats.t.cdf(-0.7 / np.hypot(spread, 0.05), 0.4 * 9)
-    assert found.sure == pytest.approx(1 - 10 * chance)
+    assert found.confidence == pytest.approx(1 - 10 * chance)
     assert found.evidence == pytest.approx({"value": 0.3, "low": 0.3 - 0.0822, "high": 0.3 + 0.0822, "middle": 1}, 1e-3)
 
 
@@ -42,20 +41,20 @@ def test_a_low_value_that_may_be_far_off_is_not_named():
 
 
 def test_two_noisy_clients_do_not_hide_each_other():
-    assert kinds(valued([*ALIKE, 0.2, 0.1])) == [(FindingKind.LOW_VALUE, ("9",)), (FindingKind.LOW_VALUE, ("10",))]
+    assert kinds(valued([*ALIKE, 0.2, 0.1])) == [(LOW_VALUE, ("9",)), (LOW_VALUE, ("10",))]
 
 
 def test_a_value_whose_interval_lies_below_zero_harms():
     (found,) = value_findings(valued([0.5, 0.2, -0.1, -0.3], deviation=0.1))
-    assert (found.kind, found.clients) == (FindingKind.HARM, ("3",))
-    assert found.sure == pytest.approx(stats.norm.cdf(3))
+    assert (found.kind, found.clients) == (HARM, ("3",))
+    assert found.confidence == pytest.approx(stats.norm.cdf(3))
 
 
 def test_nobody_is_accused_by_an_interval_that_is_too_narrow():
     low, harmful = [*ALIKE, 0.3, 0.2], [0.5, 0.2, -0.2, -0.3]
-    assert kinds(valued(low, doubts=(heard_once("9"),))) == [(FindingKind.LOW_VALUE, ("10",))]
-    assert kinds(valued(harmful, doubts=(heard_once("3"),))) == [(FindingKind.HARM, ("2",))]
-    assert kinds(valued(harmful, doubts=(Doubt(None, "all are too narrow"),))) == []
+    assert kinds(valued(low, caveats=(heard_once("9"),))) == [(LOW_VALUE, ("10",))]
+    assert kinds(valued(harmful, caveats=(heard_once("3"),))) == [(HARM, ("2",))]
+    assert kinds(valued(harmful, caveats=(Caveat(None, "all are too narrow"),))) == []
 
 
 def test_many_that_harm_are_one_finding():
@@ -67,7 +66,7 @@ def test_many_that_harm_are_one_finding():
 def test_a_measured_value_below_zero_is_certain():
     names = ("a", "b")
     (found,) = value_findings(Valuation("fedsv", names, np.array([1.0, -1.0])))
-    assert (found.clients, found.sure) == (("b",), 1.0)
+    assert (found.clients, found.confidence) == (("b",), 1.0)
 
 
 def test_of_values_whose_errors_are_not_known_nothing_is_said():

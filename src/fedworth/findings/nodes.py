@@ -1,0 +1,50 @@
+"""Names and nodes: a name that a second node claimed, and one node that answered under several names."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fedworth.findings.finding import Evidence, Kind, Level
+from fedworth.findings.traces import RoundTrace
+from fedworth.ledger.ledger import Ledger
+
+CONTESTED_NAME = Kind(
+    "contested name",
+    Level.ACT,
+    sentence="{clients} had its name claimed by another node",
+    basis="messages of the nodes",
+    tag="Name contested",
+    title="had its name claimed by a second node",
+    why="Somebody else may have answered, or tried to, in its name.",
+    action="Find out which node is its own, and who runs the other.",
+    client_title="Another node answered in your name",
+    client_action="Tell the coordinator which node is yours.",
+    passed="No name was claimed by two nodes.",
+    when_asked=True,
+)
+SHARED_NODE = Kind(
+    "shared node",
+    Level.NOTE,
+    sentence="{clients} answered from one node, so there are more names than nodes",
+    basis="messages of the nodes",
+    tag="One node",
+    title="answered from one node",
+    why="Several names of one owner collect several shares.",
+    action="Ask whether they are one owner; if so, value them as one.",
+    client_title="You share a node with another name",
+    client_action="Tell the coordinator why, if you know it.",
+    passed="No two {nouns} answered from one node.",
+    across_rounds=True,
+)
+
+
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
+    """Contested names and shared nodes, from the ledger's entries alone."""
+    answers: dict[str, list[tuple[int, int]]] = defaultdict(list)  # node → (client, round)
+    for entry in ledger.entries:
+        yield from (Evidence(CONTESTED_NAME, (client,), entry.round_index) for client in entry.contested)
+        for client, node in zip(entry.answered, entry.nodes, strict=bool(entry.nodes)):
+            answers[node].append((client, entry.round_index))
+    for node, given in answers.items():
+        clients = tuple(sorted({client for client, _ in given}))
+        if node and len(clients) > 1:
+            yield from (Evidence(SHARED_NODE, clients, round_index) for _, round_index in given)

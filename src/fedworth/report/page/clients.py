@@ -1,0 +1,270 @@
+"""The clients on the page: the table of values, whose columns are rows of `COLUMNS`, and the cards of findings.
+
+What a client itself is told about a finding names nobody else, because a statement goes to one data owner.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from markupsafe import Markup
+
+from fedworth.findings import OF_VALUES, Finding, Kind, Level
+from fedworth.report.page import PageSettings
+from fedworth.report.page.figures import Axis, axis_over
+from fedworth.report.report import Report
+from fedworth.valuation.notebook import digits_of, ranks_text, signed
+from fedworth.valuation.valuation import ClientValue, Covered
+
+MOST_SHOWN, FIRST, LAST, MOST_FLAGGED = 25, 10, 5, 15
+"""With more rows than `MOST_SHOWN` a script folds all but the first, the last and some of those with a finding."""
+MOST_LISTED = 8
+
+HEARD_ONCE = Kind(
+    "heard once",
+    Level.NOTE,
+    sentence="Took part in {n_heard} of {n_rounds} rounds.",
+    basis="",
+    tag="Heard once",
+    title="answered in one round only",
+    why="Almost all of its value is estimated, and its range is likely too narrow. This is no judgement of its data.",
+    action="Ask it in more rounds before deciding on it.",
+    client_title="You took part in one round only",
+    client_action="Nothing is wrong with your data. Take part more often, and more of your value will be measured.",
+    passed="Every {noun} with a value took part more than once.",
+)
+NEVER_HEARD = replace(
+    HEARD_ONCE,
+    name="never heard",
+    sentence="No round has an answer.",
+    tag="Never heard",
+    title="never took part",
+    why="Nothing is known about its data, so no value can be given. The others are valued without it.",
+    action="Ask it in the next rounds.",
+    client_title="You never took part",
+    client_action="Nothing is known about your data, so you have no value here, not even zero.",
+    passed="Every {noun} took part at least once.",
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """One finding as the page shows it."""
+
+    clients: tuple[str, ...]
+    kind: Kind
+    title: Markup
+    seen: str
+    client_title: str
+    client_seen: str
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether somebody should act on it."""
+        return self.kind.level is Level.ACT
+
+
+@dataclass(frozen=True)
+class Row:
+    """One client as the table shows it."""
+
+    place: int  # among the report's clients
+    line: ClientValue
+    digits: int
+    n_heard: int | None
+    n_rounds: int | None
+    no_range: str
+    tags: tuple[tuple[str, str], ...]  # (tone, text)
+    is_folded: bool
+
+    @property
+    def bar(self) -> str:
+        """The classes of the bar: its sign, and whether the interval holds zero."""
+        low, high = self.line.low, self.line.high
+        is_unclear = low is not None and high is not None and low <= 0 <= high
+        return ("minus" if (self.line.value or 0) < 0 else "plus") + (" unsure" if is_unclear else "")
+
+    @property
+    def value(self) -> str:
+        """The value as text."""
+        return signed(self.line.value, self.digits)
+
+    @property
+    def interval(self) -> str:
+        """The interval as text."""
+        if self.line.value is None:
+            return "–"
+        low, high = (signed(end, self.digits) for end in (self.line.low, self.line.high))
+        return self.no_range if self.line.low is None else f"{low} to {high}"
+
+    @property
+    def heard(self) -> str:
+        """How often the client took part."""
+        if self.n_heard is None:
+            return "–"
+        return f"{self.n_heard} of {self.n_rounds}" if self.n_rounds else str(self.n_heard)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: heading, text, number to sort by, and how to read it."""
+
+    heading: str
+    css: str
+    text: Callable[[Row], str]
+    key: Callable[[Row], float | None]
+    help: str  # {noun}, {nouns}, {total}, {range}, {rounds}
+    best_is_low: bool = False
+
+
+COLUMNS = (
+    Column(
+        "Value",
+        "strong",
+        lambda row: row.value,
+        lambda row: row.line.value,
+        "+0.50 means: averaged over all groups of {nouns} it could join, the model does better by 0.50 with this "
+        "{noun} than without it. {total}",
+    ),
+    Column("Likely range", "soft lo", lambda row: row.interval, lambda row: row.line.low, "{range}"),
+    Column(
+        "Share",
+        "sh",
+        lambda row: share_text(row.line.share),
+        lambda row: row.line.share,
+        "The value as a part of all values above zero. A {noun} at or below zero has a share of 0 %.",
+    ),
+    Column(
+        "Rank",
+        "rk",
+        lambda row: ranks_text(row.line),
+        lambda row: row.line.ranks[0] if row.line.ranks else row.line.rank,
+        "“2–4” means: as far as we can tell, anywhere from second to fourth. Do not rank {nouns} whose ranks overlap.",
+        best_is_low=True,
+    ),
+    Column(
+        "Rounds",
+        "ro",
+        lambda row: row.heard,
+        lambda row: row.n_heard,
+        "How many rounds the {noun} took part in. {rounds}",
+    ),
+)
+
+
+def rows_of(report: Report, cards: list[Card], no_range: str) -> list[Row]:
+    """All rows, the most valuable first, those without a value last."""
+    lines, heard = list(report.chosen), report.n_rounds_heard
+    order = sorted(range(len(lines)), key=lambda k: (lines[k].value is None, -(lines[k].value or 0.0), k))
+    tags: dict[str, dict[str, str]] = {}
+    for card in cards:
+        for client in card.clients:
+            tags.setdefault(client, {}).setdefault(card.kind.tag, "bad" if card.is_urgent else "care")
+    flagged = [k for k in order[FIRST:-LAST] if lines[k].client in tags][:MOST_FLAGGED]
+    folded = set(order[FIRST:-LAST]) - set(flagged) if len(order) > MOST_SHOWN else set()
+    digits, n_rounds = digits_of(lines), n_rounds_of(report)
+    return [
+        Row(
+            k,
+            lines[k],
+            digits,
+            heard.get(lines[k].client),
+            n_rounds,
+            no_range,
+            tuple((tone, text) for text, tone in tags.get(lines[k].client, {}).items()),
+            k in folded,
+        )
+        for k in order
+    ]
+
+
+def n_rounds_of(report: Report) -> int | None:
+    """How many rounds the federation had, if that is known."""
+    if report.rounds is not None:
+        return len(report.rounds.numbers)
+    return None if report.provenance is None else report.provenance.n_rounds
+
+
+def share_text(share: float | None) -> str:
+    """A share in whole percents; small shares are "under 1 %", not 0."""
+    if share is None:
+        return "–"
+    return "under 1\N{NO-BREAK SPACE}%" if 0 < share < 0.005 else f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
+
+
+def axis_of(report: Report) -> Axis:
+    """The axis that all bars share."""
+    known = report.chosen.intervals
+    ends = [] if known is None else known.ravel().tolist()
+    return axis_over(np.array([*report.chosen.values.tolist(), *ends], dtype=np.float64))
+
+
+def summary_of(report: Report) -> tuple[str, ClientValue | None]:
+    """How many clients helped, and the most valuable one."""
+    valued = [line for line in report.chosen if line.value is not None]
+    best = max(valued, default=None)
+    if report.chosen.covered in (Covered.MEASURED, Covered.UNKNOWN):
+        above, below = (sum(sign * (line.value or 0) > 0 for line in valued) for sign in (1, -1))
+        return f"{above} above zero, {below} below", best
+    helped, unclear, harmed = (sum(line.helps is helps for line in valued) for helps in (True, None, False))
+    return f"{helped} clearly helped, {unclear} unclear, {harmed} harmed", best
+
+
+def cards_of(report: Report, settings: PageSettings) -> list[Card]:
+    """All findings of a report, the urgent ones first."""
+    cards = [_card(found, report, settings) for found in report.all_findings]
+    heard, n_rounds = report.n_rounds_heard, n_rounds_of(report) or 0
+    once = tuple(line.client for line in report.chosen if line.value is not None and heard.get(line.client) == 1)
+    if once and HEARD_ONCE in _participation_checks(report) and n_rounds > 1:
+        seen = HEARD_ONCE.sentence.format(n_heard=1, n_rounds=n_rounds)
+        cards.append(_made(once, HEARD_ONCE, seen, seen, settings))
+    if never := tuple(line.client for line in report.chosen if line.value is None):
+        cards.append(_made(never, NEVER_HEARD, NEVER_HEARD.sentence, NEVER_HEARD.sentence, settings))
+    return sorted(cards, key=lambda card: not card.is_urgent)
+
+
+def passed_of(report: Report, cards: list[Card], settings: PageSettings) -> list[str]:
+    """A sentence for each check that found nothing."""
+    of_values = OF_VALUES if report.chosen.covered is not Covered.UNKNOWN else ()
+    found = {card.kind.name for card in cards}
+    checked = (*_participation_checks(report), *of_values, *report.looked_for)
+    return [settings.fill(kind.passed) for kind in checked if kind.name not in found]
+
+
+def _participation_checks(report: Report) -> Iterator[Kind]:
+    if report.rounds is not None:
+        yield NEVER_HEARD
+        if report.chosen.completion is not None:
+            yield HEARD_ONCE
+
+
+def _card(finding: Finding, report: Report, settings: PageSettings) -> Card:
+    return _made(finding.clients, finding.kind, finding.sentence, _for_client(finding, report), settings)
+
+
+def _for_client(finding: Finding, report: Report) -> str:
+    """What the client itself is told was seen, without anybody else's name or number."""
+    if finding.kind.is_of_values and len(finding.clients) > 1:
+        return "Your value lies below zero, with its whole likely range if there is one."
+    if finding.kind.is_of_values:
+        line, digits = report[finding.clients[0]], digits_of(list(report))
+        value, low, high = (signed(number, digits) for number in (line.value, line.low, line.high))
+        return f"Your value is {value}." if line.low is None else f"Your value is {value}, likely {low} to {high}."
+    if finding.n_rounds == 1:
+        return "Seen in your only round."
+    return f"Seen in {len(finding.rounds)} of {finding.n_rounds} rounds."
+
+
+def _made(clients: tuple[str, ...], kind: Kind, seen: str, client_seen: str, settings: PageSettings) -> Card:
+    title = Markup("{} {}").format(_named(clients, settings), kind.title)
+    return Card(clients, kind, title, seen, settings.fill(kind.client_title), client_seen)
+
+
+def _named(clients: tuple[str, ...], settings: PageSettings) -> Markup:
+    """Names as escaped text, each with its own text direction; bare numbers follow the noun."""
+    shown = [Markup("<bdi>{}</bdi>").format(name) for name in clients[:MOST_LISTED]]
+    noun = (settings.noun if len(clients) == 1 else settings.nouns) + " "
+    before = Markup(noun[0].upper()) + noun[1:] if all(name.isdigit() for name in clients) else Markup("")
+    if len(clients) > MOST_LISTED:
+        return before + Markup(", ").join(shown) + f" and {len(clients) - MOST_LISTED:,} more"
+    return before + (shown[0] if len(shown) == 1 else Markup(", ").join(shown[:-1]) + Markup(" and ") + shown[-1])
