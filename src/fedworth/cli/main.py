@@ -1,77 +1,166 @@
-"""The command line: one verb a stage. Errors know their exit code; docs/exit-codes.md lists them.
+"""The command line. Errors know their exit code; docs/exit-codes.md lists them.
 
-Options are parsed before anything heavy is imported: a command's module has its options, and imports what it needs to
-work where it works. So help and a mistyped option take no longer than Python itself does to start.
+Options are parsed before anything heavy is imported: a command's module has its options, and imports what it needs
+where it works. So help and a mistyped option take no longer than Python itself does to start.
 """
 
 import argparse
 import contextlib
-import gc
 import io
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedworth import errors
-from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
-from fedworth.cli.arguments import Parser, Wrapped, parse, wants_json
-from fedworth.cli.results import check, compare, interactions, rewards, statement
+from fedworth.cli.options import Option, add_options, command_from, example_of, options_of, refuse_unknown, summary_of
 from fedworth.cli.show import warn, whole_words
-from fedworth.errors import FedworthError, MachineError, UsageError
+from fedworth.errors import FedworthError, MachineError, UsageError, unknown_name
 from fedworth.notices import warned
 
-SELDOM = 100_000
-"""Objects made before Python looks for garbage: imports make a million that stay (a tenth of a start, measured)."""
-
-COMMANDS = (
-    simulate,
-    observe,
-    complete,
-    value,
-    report,
-    statement,
-    rewards,
-    compare,
-    check,
-    interactions,
-    run,
-    theory,
-    watch,
-    verify,
-    import_,
-    reproduce,
-)
+COMMANDS = {
+    "simulate": "record:Simulate",
+    "observe": "values:Observe",
+    "complete": "values:Complete",
+    "value": "values:Value",
+    "report": "values:Report",
+    "statement": "results:Statement",
+    "rewards": "results:RewardsCommand",
+    "compare": "values:Compare",
+    "interactions": "values:Interactions",
+    "run": "values:Run",
+    "watch": "values:Watch",
+    "verify": "record:Verify",
+    "import": "record:Import",
+    "theory observation-1": "theory:Observation1",
+    "theory rank-bound": "theory:RankBound",
+    "theory rank": "theory:Rank",
+    "theory fairness": "theory:Fairness",
+}
 INTERRUPTED = 130
 INSTALLED_INDEX = "share/doc/fedworth/index.md"
 """Where pyproject.toml has the wheel put the first page."""
 
 
-class _Version(argparse.Action):
-    """Show the version, which is looked up only then."""
+def command_class(name: str) -> type:
+    """The dataclass of a command."""
+    module, _, kind = COMMANDS[name].partition(":")
+    found: type = getattr(import_module(f"fedworth.cli.{module}"), kind)
+    return found
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are fedworth's."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse what was given."""
+        raise UsageError(message)
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, examples left as they are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; the exit code says how it ended."""
+    given = sys.argv[1:] if argv is None else argv
+    _make_output_safe()
+    as_json = any(len(text) > 2 and "--json".startswith(text) for text in given)
+    return code_of(lambda: _act(given), as_json=as_json)
+
+
+def _act(given: list[str]) -> None:
+    if not given or given[0] in ("-h", "--help"):
+        print(_overview())
+        return
+    if given[0] == "--version":
         from importlib.metadata import version
 
         print(f"fedworth {version('fedworth')}")
-        parser.exit()
+        return
+    name, rest = _split(given)
+    if name == "theory":
+        print(_list("fedworth theory STATEMENT", "theory "))
+        return
+    kind = command_class(name)
+    options = options_of(kind)
+    try:
+        refuse_unknown(options, rest)
+        parsed = vars(_parser(name, kind, options).parse_args(rest))
+        as_json = parsed.pop("json")
+        command = command_from(kind, options, parsed)
+        with warned(lambda what: warn([what])):
+            command.run(as_json=as_json)
+    except UsageError as error:
+        error.add_note(_usage(name, options))
+        raise
 
 
-class _Top(Parser):
-    """The parser of all commands; its help ends with where to read on, which is looked up only then."""
+def _split(given: list[str]) -> tuple[str, list[str]]:
+    """The command's name, and what stands behind it."""
+    if given[0] == "theory":
+        if len(given) == 1 or given[1] in ("-h", "--help"):
+            return "theory", []
+        name = f"theory {given[1]}"
+        if name not in COMMANDS:
+            known = [known.removeprefix("theory ") for known in COMMANDS if known.startswith("theory ")]
+            raise unknown_name("statement", given[1][:40], known)
+        return name, given[2:]
+    if given[0] not in COMMANDS:
+        raise unknown_name("command", given[0][:40], [*(name for name in COMMANDS if " " not in name), "theory"])
+    return given[0], given[1:]
 
-    def format_help(self) -> str:
-        """The help, with the exit codes and the place of the documentation."""
-        kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FedworthError)]
-        codes = ", ".join(f"{kind.exit_code} {kind.__name__}" for kind in kinds if kind is not FedworthError)
-        self.epilog = (
-            "example:\n  fedworth run --out runs/demo\n\n"
-            f"exit codes: 0 done, 1 a fault of fedworth itself, {codes}, {INTERRUPTED} interrupted\n\n"
-            f"documentation: {_documentation()}"
-        )
-        return super().format_help()
+
+def _parser(name: str, kind: type, options: list[Option]) -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=f"fedworth {name}",
+        description=summary_of(kind),
+        epilog=f"example:\n  {example_of(kind)}",
+        formatter_class=Formatter,
+    )
+    add_options(parser, options)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _usage(name: str, options: list[Option]) -> str:
+    """One line: what a command needs."""
+    needed = [option.name.upper() for option in options if option.is_positional]
+    needed += [f"{option.flag} {option.metavar}" for option in options if option.is_required_option]
+    return f"usage: {' '.join(['fedworth', name, *needed])} [options]; more: fedworth {name} --help"
+
+
+def _overview() -> str:
+    """The help of all commands, with the exit codes and the place of the documentation."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FedworthError)]
+    codes = ", ".join(f"{kind.exit_code} {kind.__name__}" for kind in kinds if kind is not FedworthError)
+    ending = [
+        "example:\n  fedworth run --out runs/demo\n",
+        textwrap.fill(f"exit codes: 0 done, 1 a fault of fedworth itself, {codes}, {INTERRUPTED} interrupted", 100),
+        f"\ndocumentation: {_documentation()}",
+    ]
+    lead = "What each client's data is worth in a federation.\n\n"
+    return lead + _list("fedworth COMMAND", "") + "\n" + "\n".join(ending)
+
+
+def _list(usage: str, prefix: str) -> str:
+    """Commands with this prefix and their summaries."""
+    lines = [f"usage: {usage} [options]; each has --help and --json\n"]
+    for name in COMMANDS:
+        if name.startswith(prefix) and (prefix or " " not in name):
+            said = textwrap.wrap(summary_of(command_class(name)), 78)
+            shown = name.removeprefix(prefix)
+            lines += [f"  {shown:<14}  {said[0]}", *(f"{'':18}{more}" for more in said[1:])]
+    if not prefix:
+        lines.append(f"  {'theory':<14}  The paper's statements in numbers, corrected.")
+    return "\n".join(lines) + "\n"
 
 
 def _documentation() -> str:
@@ -85,44 +174,13 @@ def _documentation() -> str:
     return "not installed; it is in docs/ of the source"
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    top = _Top(
-        prog="fedworth",
-        description="What each client's data is worth in a federation.",
-        formatter_class=Wrapped,
-    )
-    top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    for module in COMMANDS:
-        module.add_parser(subparsers)
-    return top
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; the exit code says how it ended."""
-    given = sys.argv[1:] if argv is None else argv
-
-    def act() -> None:
-        args, usage = parse(parser(), given)
-        try:
-            with warned(lambda what: warn([what])):
-                args.action(args)
-        except UsageError as error:
-            error.add_note(usage)
-            raise
-
-    _make_output_safe()
-    return code_of(act, as_json=wants_json(given))
-
-
 def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
     """Do it, and say how it ended: an error is a line on standard error, one more of usage if it helps, and a code."""
     try:
         action()
         _flush()
     except BrokenPipeError:
-        _stop_printing()  # whoever read has seen enough
+        _stop_printing()  # the reader has seen enough
     except (FedworthError, KeyboardInterrupt, OSError, MemoryError) as error:
         if isinstance(error, OSError):
             _stop_printing()
@@ -160,7 +218,7 @@ def _ending(error: BaseException) -> tuple[str, int, str]:
 
 
 def _make_output_safe() -> None:
-    """A character that a terminal's encoding lacks is shown by its number; it must not end a command."""
+    """Show a character that a terminal's encoding lacks by its number; it must not end a command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -172,7 +230,7 @@ def _printable(text: str) -> str:
 
 
 def _flush() -> None:
-    if sys.stdout is not None:  # as it is if the descriptor was closed before Python began
+    if sys.stdout is not None:  # None if the descriptor was closed before Python began
         sys.stdout.flush()
 
 
@@ -184,5 +242,9 @@ def _stop_printing() -> None:
 
 def entry() -> None:
     """What the `fedworth` script calls."""
-    gc.set_threshold(SELDOM)
     sys.exit(main())
+
+
+def reference() -> list[tuple[str, Any]]:
+    """Every command's name and dataclass, for the reference page."""
+    return [(name, command_class(name)) for name in COMMANDS]

@@ -1,235 +1,257 @@
-"""Options that several commands share, and what becomes of them."""
+"""Commands from dataclasses: name, type, default and help of an option are written once.
+
+A command is a frozen dataclass with a `run` method. The first line of its docstring is the summary, the section `Args:`
+the help of its fields. A field without a default is an argument, a field with one is an option, and a field that is a
+settings dataclass adds all options of that class. Equal names in two of them are one option that sets both.
+
+    n_rounds: int = 10               --rounds N
+    with_truth: bool = True          --no-truth
+    strict: bool = False             --strict
+    without: tuple[str, ...] = ()    --without TEXT, repeated
+    hidden: tuple[int, ...] = ()     --hidden N,N
+"""
 
 import argparse
+import dataclasses
+import inspect
 import math
-from collections.abc import Callable
-from functools import partial
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from fedworth.cli.arguments import Wrapped
-from fedworth.errors import UsageError
-from fedworth.names import CHOICES, DEFAULT_COMPLETION, checked_name
+from fedworth.errors import UsageError, near_name, unknown_name
 
-if TYPE_CHECKING:
-    from fedworth.completion.factors import FactorSettings
-    from fedworth.games.matrix import UtilityMatrix
-    from fedworth.games.planning.choose import PlanSettings
+NAMES = {
+    "copies": "copy",
+    "copies_shuffled": "shuffle-copies",
+    "noise_shares": "noise",
+    "flip_shares": "flips",
+    "n_steps": "local-steps",
+    "n_epochs": "local-epochs",
+    "everyone_heard": "everyone-first",
+    "evaluations": "budget",
+    "data_folder": "data",
+    "n_threads": "threads",
+    "all_clients": "all",
+}
+"""Fields whose option has a name of its own."""
 
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 MOST_DIGITS = 18
-"""Digits of a whole number on the command line: what a machine integer holds."""
+_OPTION = re.compile(r"--?[A-Za-z]\S*")
 
 
-def command(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    summary: str,
-    example: str,
-    action: Callable[[argparse.Namespace], None],
-) -> argparse.ArgumentParser:
-    """A subcommand with a sentence, an example, and `--json`."""
-    parser = subparsers.add_parser(
-        name,
-        help=summary,
-        description=summary,
-        epilog=f"example:\n  {example}",
-        formatter_class=Wrapped,
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
-    parser.set_defaults(action=action)
-    return parser
+@dataclass(frozen=True)
+class Option:
+    """One argument or option of a command, and the fields that it sets."""
+
+    name: str  # "rounds", or a positional argument's name
+    help: str
+    type: Any
+    default: Any  # dataclasses.MISSING: a positional argument
+    fields: tuple[tuple[str, ...], ...]  # paths from the command to the fields
+
+    @property
+    def is_positional(self) -> bool:
+        return self.default is dataclasses.MISSING and not self.is_required_option
+
+    @property
+    def is_required_option(self) -> bool:
+        return self.default is dataclasses.MISSING and self.name in ("out", "pool")
+
+    @property
+    def flag(self) -> str:
+        """The option as it is typed."""
+        if self.type is bool and self.default is True:
+            return f"--no-{self.name}"
+        return f"--{self.name}"
+
+    @property
+    def metavar(self) -> str:
+        """A stand-in for the value; empty for a switch."""
+        kind = _without_none(self.type)
+        if kind is bool:
+            return ""
+        if typing.get_origin(kind) is Literal:
+            return "|".join(map(str, typing.get_args(kind)))
+        if typing.get_origin(kind) is tuple:
+            inner = typing.get_args(kind)[0]
+            if typing.get_origin(inner) is tuple:
+                return "I=J"
+            return METAVARS.get(inner, "TEXT") if inner is str else f"{METAVARS.get(inner, 'X')},…"
+        return METAVARS.get(kind, "TEXT")
+
+    def meaning(self) -> str:
+        """The help, with the default where it says something."""
+        text = self.help
+        if self.default not in (None, (), "", False, True, dataclasses.MISSING) and "default" not in text:
+            text = f"{text.rstrip('.')} (default {self.default})"
+        if typing.get_origin(_without_none(self.type)) is tuple and _is_repeated(self.type):
+            text = f"{text.rstrip('.')} (repeatable)"
+        return text.rstrip(".")
 
 
-def name(kind: str) -> Callable[[str], str]:
-    """How an option reads a name of this kind; a slip is refused before anything else is looked at."""
-    return partial(checked_name, kind)
+def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
+    """All arguments and options of a command, those of its settings included."""
+    found: dict[str, Option] = {}
+    hints, said = typing.get_type_hints(kind), _documented(kind)
+    for field in dataclasses.fields(kind):
+        hint, place = hints[field.name], (*path, field.name)
+        if dataclasses.is_dataclass(hint):
+            made = options_of(typing.cast(type, hint), place)
+        elif field.name not in said:
+            continue  # a field that no option sets
+        else:
+            made = [Option(_option_name(field.name), said[field.name], hint, _default(field), (place,))]
+        for option in made:
+            same = found.get(option.name)
+            fields = option.fields if same is None else same.fields + option.fields
+            found[option.name] = dataclasses.replace(same or option, fields=fields)
+    return list(found.values())
 
 
-def add_completion_options(parser: argparse.ArgumentParser) -> None:
-    """How to complete by factors: rank, penalty, kind."""
-    group = parser.add_argument_group("completion by factors")
-    group.add_argument(
-        "--rank",
-        type=rank_or_auto,
-        default="5",
-        metavar="R|auto",
-        help="rank of the factors, or auto: cross-validation (default 5)",
-    )
-    penalty = group.add_mutually_exclusive_group()
-    penalty.add_argument("--penalty", type=real, metavar="λ", help="penalty, absolute")
-    penalty.add_argument(
-        "--relative-penalty",
-        type=real,
-        metavar="f",
-        help="penalty as a fraction of the smallest that zeroes all (default 0.01)",
-    )
-    group.add_argument(
-        "--penalty-kind",
-        type=name("penalty kind"),
-        default="counts",
-        metavar="KIND",
-        help="counts (default) or uniform, as the paper prints it",
-    )
-    group.add_argument("--max-sweeps", type=whole, metavar="N", help="most sweeps of the solver")
+def add_options(parser: argparse.ArgumentParser, options: list[Option]) -> None:
+    """Add them to a parser; what is not given is absent from the parsed arguments."""
+    for option in options:
+        how: dict[str, Any] = {"help": option.meaning().replace("%", "%%")}
+        kind = _without_none(option.type)
+        if kind is bool:
+            parser.add_argument(
+                option.flag, dest=option.name, action="store_const", const=not option.default, default=argparse.SUPPRESS, **how
+            )
+            continue
+        how |= {"metavar": option.metavar, "type": _converter(kind)}
+        if option.is_positional:
+            nargs = "+" if typing.get_origin(kind) is tuple else None
+            parser.add_argument(option.name, **how, **({"nargs": nargs} if nargs else {}))
+        else:
+            if _is_repeated(option.type):
+                how["action"] = "append"
+            required = option.is_required_option
+            parser.add_argument(option.flag, dest=option.name, default=argparse.SUPPRESS, required=required, **how)
 
 
-def add_kind_option(parser: argparse.ArgumentParser) -> None:
-    """What ComFedSV rests on."""
-    parser.add_argument(
-        "--completion",
-        type=name("completion"),
-        default=DEFAULT_COMPLETION,
-        metavar="KIND",
-        help=f"what ComFedSV rests on: {', '.join(CHOICES['completion'])} (default {DEFAULT_COMPLETION}); "
-        "factors, the paper's, stand beside it in every report",
-    )
+def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> Any:
+    """The command with what was given; everything else has its default."""
+    tree: dict[str, Any] = {}
+    for option in options:
+        if option.name in given:
+            value = given[option.name]
+            value = tuple(value) if isinstance(value, list) else value
+            for path in option.fields:
+                place = tree
+                for name in path[:-1]:
+                    place = place.setdefault(name, {})
+                place[path[-1]] = value
+    return _made(kind, tree)
 
 
-def factor_settings(args: argparse.Namespace) -> "FactorSettings":
-    """The completion asked for; with `--rank auto` the rank is yet to be chosen."""
-    check_factors(args)
-    from fedworth.completion.factors import FactorSettings
-
-    max_sweeps = FactorSettings().max_sweeps if args.max_sweeps is None else args.max_sweeps
-    relative = 0.01 if args.relative_penalty is None else args.relative_penalty
-    if is_auto(args):
-        return FactorSettings(penalty_kind=args.penalty_kind, max_sweeps=max_sweeps)
-    return FactorSettings(rank_of(args.rank), args.penalty, relative, args.penalty_kind, max_sweeps)
+def _made(kind: type, tree: dict[str, Any]) -> Any:
+    hints = typing.get_type_hints(kind)
+    given = {
+        name: _made(hints[name], value) if dataclasses.is_dataclass(hints[name]) else value
+        for name, value in tree.items()
+    }
+    adjust = getattr(kind, "adjust_options", None)  # for settings of which one option changes another's default
+    return kind(**(adjust(given) if adjust else given))
 
 
-def check_factors(args: argparse.Namespace) -> None:
-    """Refuse options of a completion by factors that contradict each other."""
-    if is_auto(args) and (args.penalty is not None or args.relative_penalty is not None):
-        raise UsageError("--rank auto chooses the penalty too; leave out --penalty and --relative-penalty")
+def refuse_unknown(options: list[Option], given: list[str]) -> None:
+    """Refuse an option that the command does not have, with the nearest name that it has."""
+    known = [option.flag for option in options if not option.is_positional] + ["--help", "--json"]
+    for text in given[: given.index("--")] if "--" in given else given:
+        name = text.partition("=")[0]
+        if _OPTION.fullmatch(name) and name != "-h" and not any(flag.startswith(name) for flag in known):
+            near = near_name(f"--{name.lstrip('-')}", known, cutoff=0.7)
+            raise UsageError(f"unknown option {name[:40]!r}: {near or 'expected one that this command has'}".strip())
 
 
-def is_auto(args: argparse.Namespace) -> bool:
-    """Whether rank and penalty are to be chosen by cross-validation."""
-    return bool(args.rank == "auto")
+def summary_of(kind: type) -> str:
+    """The first paragraph of a command's docstring."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
 
 
-def chosen_settings(args: argparse.Namespace, matrix: "UtilityMatrix") -> "tuple[FactorSettings, tuple[str, ...]]":
-    """The completion asked for, chosen by cross-validation where so asked, and a note that says how."""
-    from fedworth.arrays import stream
-    from fedworth.completion.factors import choose_factors
-
-    settings = factor_settings(args)
-    if not is_auto(args):
-        return settings, ()
-    choice = choose_factors(matrix, penalty_kind=args.penalty_kind, rng=stream(args.seed, "cross-validation"))
-    found = f"rank {choice.settings.rank}, relative penalty {choice.settings.relative_penalty:g}"
-    return choice.settings, (
-        f"cross-validation chose {found}: held-out error {choice.error:.3f} on {choice.n_hidden} cells",
-    )
+def example_of(kind: type) -> str:
+    """The example in a command's docstring, a command line."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    return text.partition("Example:\n")[2].strip()
 
 
-def rank_or_auto(text: str) -> str:
-    """A rank from the command line, as text: it may be auto."""
-    if text != "auto":
-        rank_of(text)
-    return text
+def _documented(kind: type) -> dict[str, str]:
+    """Field → help, from the section `Args:` of a docstring."""
+    documents = [base.__doc__ for base in kind.__mro__ if "Args:\n" in (base.__doc__ or "")]
+    text = inspect.cleandoc(documents[0] if documents else "").partition("Args:\n")[2].split("\n\n")[0]
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        start = re.match(r" {4}(\w+): (.*)", line)
+        if start:
+            name = start[1]
+            found[name] = start[2]
+        elif name:
+            found[name] += " " + line.strip()
+    return {name: said.replace("`", "") for name, said in found.items()}
 
 
-def rank_of(text: str) -> int:
-    """A rank from the command line."""
-    return whole_number(text, "--rank", least=1, otherwise=", or auto")
+def _option_name(field: str) -> str:
+    return NAMES.get(field) or field.removeprefix("n_").removeprefix("with_").replace("_", "-")
 
 
-def add_data_option(parser: argparse.ArgumentParser) -> None:
-    """Where data sets lie."""
-    parser.add_argument(
-        "--data", type=data_folder, metavar="FOLDER", help="where data sets lie (default: $FEDWORTH_DATA)"
-    )
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
-def data_folder(text: str) -> Path:
-    """A folder of data sets; the name of a data set, where no folder has that name, is a slip for `--dataset`."""
-    if text in CHOICES["data set"] and not Path(text).is_dir():
-        raise UsageError(
-            f"--data {text}: expected the folder where data sets lie, found the name of a data set and no folder of "
-            f"that name; choose a data set with --dataset {text}, an option of simulate and run"
-        )
-    return Path(text)
+def _without_none(hint: Any) -> Any:
+    """X of `X | None`."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return kinds[0]
+    return hint
 
 
-def add_as_average_option(parser: argparse.ArgumentParser) -> None:
-    """Go on where the server did something else than the rule says."""
-    parser.add_argument(
-        "--as-average",
-        action="store_true",
-        help="take the server for one that averages, although its recorded models say otherwise; every report says so",
-    )
+def _is_repeated(hint: Any) -> bool:
+    """Whether an option is given once for each item: texts and pairs; numbers stand in one list with commas."""
+    kind = _without_none(hint)
+    return typing.get_origin(kind) is tuple and typing.get_args(kind)[0] not in (int, float)
 
 
-def add_unseen_option(parser: argparse.ArgumentParser) -> None:
-    """What becomes of coalitions that no round has shown."""
-    parser.add_argument(
-        "--unseen",
-        type=name("treatment of unseen coalitions"),
-        default="refuse",
-        help="coalitions never seen: refuse (default), or count as zero",
-    )
+def _converter(kind: Any) -> Callable[[str], Any]:
+    if typing.get_origin(kind) is Literal:
+        return _choice(typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)[0]
+        if typing.get_origin(inner) is tuple:
+            return _pair
+        if inner in (int, float):
+            return lambda text: _numbers(text, inner)
+        return _converter(inner)
+    return {int: whole, float: real, str: str, Path: Path}[kind]
 
 
-def add_seed_option(parser: argparse.ArgumentParser) -> None:
-    """The seed of whatever is drawn."""
-    parser.add_argument("--seed", type=whole, default=0, help="seed of whatever is drawn (default 0)")
+def _choice(known: tuple[Any, ...]) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        if text not in known:
+            raise unknown_name("value", text[:40], map(str, known))
+        return text
 
-
-def add_permutations_option(parser: argparse.ArgumentParser) -> None:
-    """Exact, or Monte Carlo over permutations."""
-    parser.add_argument(
-        "--permutations",
-        type=permutations_of,
-        metavar="M|auto",
-        help="Monte Carlo over M permutations; auto: N⌈ln N⌉ (default: all coalitions of rounds with up to 20 "
-        "participants, an estimate of larger ones)",
-    )
-    parser.add_argument(
-        "--sampler",
-        type=name("sampler"),
-        help="Monte Carlo of FedSV and the heard round: stratified (default) or permutations",
-    )
-
-
-def plan_settings(args: argparse.Namespace, *, with_fedsv: bool = True) -> "PlanSettings":
-    """The plan asked for."""
-    check_plan(args, with_fedsv=with_fedsv)
-    from fedworth.games.planning.choose import PlanSettings
-    from fedworth.games.planning.plan import DEFAULT_SAMPLER
-
-    return PlanSettings(args.permutations, args.sampler or DEFAULT_SAMPLER, with_fedsv)
-
-
-def check_plan(args: argparse.Namespace, *, with_fedsv: bool = True) -> None:
-    """Refuse options of a plan without the one that they need."""
-    if args.permutations is None and (args.sampler or not with_fedsv):
-        raise UsageError("--sampler and --no-fedsv: expected --permutations beside them")
-
-
-def permutations_of(text: str) -> int | Literal["auto"]:
-    """How many permutations were asked for."""
-    if text == "auto":
-        return "auto"
-    return whole_number(text, "--permutations", least=2, otherwise=", or auto")
-
-
-def whole_number(text: str, option: str, *, least: int = 0, otherwise: str = "") -> int:
-    """A whole number from the command line, from `least` on."""
-    if not is_whole(text) or int(text) < least:
-        raise UsageError(f"{option} {text[:40]}: expected a whole number from {least} on{otherwise}")
-    return int(text)
+    return convert
 
 
 def whole(text: str) -> int:
-    """The type of every option that takes a whole number: from 0 on, and no longer than a machine's."""
-    if not is_whole(text):
+    """A whole number from 0 on, no longer than a machine's integer."""
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a whole number from 0 on")
     return int(text)
 
 
 def real(text: str) -> float:
-    """The type of every option that takes a number: a finite one."""
+    """A finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -239,14 +261,35 @@ def real(text: str) -> float:
     return number
 
 
-def is_whole(text: str) -> bool:
-    """Whether a text is a whole number that a machine's integer holds."""
-    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+def _numbers(text: str, kind: type) -> Any:
+    """Numbers with commas between them; `step:S` stays text: S·i for client i, as many as there are clients."""
+    if text.startswith("step:") and kind is float:
+        return Steps(real(text.removeprefix("step:")))
+    convert: Callable[[str], Any] = whole if kind is int else real
+    return tuple(convert(part) for part in text.split(",") if part)
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """Finite numbers separated by commas."""
-    try:
-        return tuple(real(part) for part in text.split(",") if part)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"{text[:80]!r}: {error}; expected numbers separated by commas") from None
+@dataclass(frozen=True)
+class Steps:
+    """S·i for client i."""
+
+    step: float
+
+    def for_clients(self, n_clients: int) -> tuple[float, ...]:
+        """The numbers of so many clients."""
+        return tuple(self.step * k for k in range(n_clients))
+
+
+def _pair(text: str) -> tuple[int, int]:
+    left, _, right = text.partition("=")
+    if not (left.isdigit() and right.isdigit()):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected I=J, two client numbers")
+    return int(left), int(right)
+
+
+def rows(options: list[Option]) -> Iterator[tuple[str, str]]:
+    """Each option as it is written and what it means, for the reference page."""
+    for option in options:
+        shown = option.name if option.is_positional else f"{option.flag} {option.metavar}".strip()
+        needed = " (needed)" if option.is_required_option else ""
+        yield shown + needed, option.meaning()

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from fedworth.games.matrix import UtilityMatrix, needed_columns
+from fedworth.games.matrix import UtilityMatrix
 
 
 @dataclass(frozen=True)
 class Coverage:
     """Counts of what was seen of the columns that the values rest on (the empty coalition left out)."""
 
+    n_rounds: int
     n_rounds_heard: tuple[int, ...]  # by client
     n_columns: int
     n_columns_unseen: int
@@ -42,7 +43,7 @@ def coverage(matrix: UtilityMatrix) -> Coverage:
     Example:
         fedworth.coverage(utilities).share_seen
     """
-    columns = needed_columns(matrix)
+    columns = matrix.needed_coalitions()
     columns = columns[columns.any(axis=1)]  # (n_columns, n_clients)
     seen = matrix.within(columns)
     n_seen = np.bincount(seen.coalition_indices, minlength=len(seen.coalitions))  # rounds that show each column
@@ -51,6 +52,7 @@ def coverage(matrix: UtilityMatrix) -> Coverage:
     cells_by_size = np.bincount(sizes_seen, weights=n_seen, minlength=matrix.n_clients + 1)[1:]
     possible = np.maximum(n_by_size * matrix.n_rounds, 1)
     return Coverage(
+        n_rounds=matrix.n_rounds,
         n_rounds_heard=tuple(matrix.participants.sum(axis=0).tolist()),
         n_columns=len(columns),
         n_columns_unseen=len(columns) - int((n_seen > 0).sum()),

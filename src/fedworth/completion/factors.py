@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from fedworth.arrays import Floats, Indices, Memberships, Permutations, Utilities, stream
 from fedworth.coalitions import locate, names
 from fedworth.completion.caveat import Caveat
-from fedworth.completion.doubt import Doubt
+from fedworth.completion.settings import FactorSettings
 from fedworth.completion.solver import (
     MAX_STEPS,
     Factors,
@@ -38,12 +38,11 @@ from fedworth.completion.solver import (
     solve,
 )
 from fedworth.errors import ArtefactError, CompletionError, UnseenError
-from fedworth.games.matrix import UtilityMatrix, needed_columns
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.shapley import exact_shares, shapley_values
 from fedworth.names import PenaltyKind, Unseen, checked_name
 from fedworth.threads import one_blas_thread
-from fedworth.trail import Trail, fingerprint
 
 TOO_NARROW = (
     "the intervals of ComFedSV by factors are too narrow: they only say how far other ranks, penalties and held-out "
@@ -63,34 +62,6 @@ MOST_CELLS = 200_000
 RANKS = (1, 2, 3, 5, 8)
 RELATIVE_PENALTIES = (0.1, 0.03, 0.01, 0.003, 0.001)
 TRIAL_SWEEPS = 500
-
-
-@dataclass(frozen=True, slots=True)
-class FactorSettings:
-    """Rank and penalty of the completion by factors.
-
-    Args:
-        rank: How many factors.
-        penalty: The penalty λ, absolute.
-        relative_penalty: The penalty relative to λ_collapse, the smallest that makes everything zero; used if no
-            `penalty` is given.
-        penalty_kind: `counts`: each factor is penalised once a seen cell; `uniform`: once, as the paper prints it.
-        max_sweeps: The most Newton steps.
-
-    Example:
-        completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3, relative_penalty=0.03))
-    """
-
-    rank: int = 5
-    penalty: float | None = None
-    relative_penalty: float = 0.01
-    penalty_kind: PenaltyKind = "counts"
-    max_sweeps: int = MAX_STEPS
-
-    def __post_init__(self) -> None:
-        checked_name("penalty kind", self.penalty_kind)
-        if self.rank < 1 or self.max_sweeps < 1:
-            raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")
 
 
 @dataclass(frozen=True)
@@ -133,7 +104,7 @@ class FactorCompletion:
     permutations: Permutations | None = None  # of the heard clients, if only their prefixes were completed
     alternatives: Alternatives | None = None
     unseen: Unseen = "refuse"  # what a coalition that no round has shown counts as
-    trail: Trail | None = None
+    n_seen: int = 0  # utilities that were measured for it
 
     def __post_init__(self) -> None:
         expected = (len(self.coalitions), self.rank)
@@ -204,60 +175,6 @@ class FactorCompletion:
             )
         return rows
 
-    # What follows serves callers that still ask for cells.
-
-    @property
-    def is_whole(self) -> bool:
-        """No: a coalition that no round has shown has no estimate."""
-        return False
-
-    @property
-    def by_rounds(self) -> None:
-        """Factors have cells, however many clients there are."""
-        return
-
-    def has(self, coalitions: Memberships) -> NDArray[np.bool_]:
-        """Which of these coalitions some round has shown."""
-        return locate(coalitions, self.coalitions) >= 0
-
-    def estimates(self, coalitions: Memberships) -> Utilities:
-        """(n_rounds, n_coalitions): w_t·h_S."""
-        return np.asarray(self.round_factors @ self._factors(coalitions).T)
-
-    def totals(self, coalitions: Memberships) -> Utilities:
-        """(n_coalitions,): Σ_t w_t·h_S."""
-        return np.asarray(self._factors(coalitions) @ self.round_factors.sum(axis=0))
-
-    def variances(self, coalitions: Memberships) -> Utilities | None:
-        """(n_rounds, n_coalitions): variances of the estimates; None without alternatives."""
-        others, made = self.alternatives, self.estimates(coalitions)
-        if others is None:
-            return None
-        H = others.coalition_factors[:, locate(coalitions, self.coalitions)]
-        squares = (others.round_factors @ H.transpose(0, 2, 1) - made) ** 2  # (n_alternatives, n_rounds, n_coalitions)
-        return np.asarray(np.einsum("a,atc->tc", others.weights, squares))
-
-    def error_factors(self, coalitions: Memberships) -> Utilities | None:
-        """(n_coalitions, n_alternatives): L, with L Lᵀ the covariance of the totals' errors."""
-        others, made = self.alternatives, self.totals(coalitions)
-        if others is None:
-            return None
-        H = others.coalition_factors[:, locate(coalitions, self.coalitions)]
-        totals = np.einsum("ack,atk->ca", H, others.round_factors)
-        return np.asarray(np.sqrt(others.weights) * (totals - made[:, None]))
-
-    def value_covariance(self) -> None:
-        """Not by rounds."""
-        return
-
-    def doubts(self) -> tuple[Doubt, ...]:
-        """The caveats."""
-        return tuple(Doubt(caveat.client, caveat.reason) for caveat in self.caveats)
-
-    def _factors(self, coalitions: Memberships) -> Factors:
-        rows = self.places(coalitions)
-        return np.asarray(np.where(rows[:, None] < 0, 0.0, self.coalition_factors[rows]))
-
 
 @dataclass(frozen=True, eq=False)
 class FactorGame:
@@ -287,13 +204,18 @@ class FactorGame:
 
 @one_blas_thread()
 def complete(
-    matrix: UtilityMatrix, settings: FactorSettings | None = None, *, start: Factors | None = None
+    matrix: UtilityMatrix,
+    settings: FactorSettings | None = None,
+    *,
+    unseen: Unseen = "refuse",
+    start: Factors | None = None,
 ) -> FactorCompletion:
     """The completion of a utility matrix by factors, as in the paper.
 
     Args:
         matrix: The measured utilities.
         settings: Rank and penalty.
+        unseen: What a coalition that no round has shown counts as: `refuse` (an error), or `zero`.
         start: Round factors near the answer, such as those of the rounds before. They change how soon the answer is
             found, not what it is.
 
@@ -304,11 +226,9 @@ def complete(
         completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3))
     """
     settings = settings or FactorSettings()
-    if matrix.is_truth:
-        raise CompletionError("the matrix holds the truth; complete its seen part, or value the truth itself")
     if start is not None and start.shape != (matrix.n_rounds, settings.rank):
         raise CompletionError(f"start of shape {start.shape}, expected ({matrix.n_rounds}, {settings.rank})")
-    reduced = matrix.within(needed_columns(matrix))
+    reduced = matrix.within(matrix.needed_coalitions())
     problem = problem_of(reduced, settings.penalty_kind)
     limit = collapse_penalty(problem)
     penalty = settings.relative_penalty * limit if settings.penalty is None else settings.penalty
@@ -332,7 +252,8 @@ def complete(
         heard=np.flatnonzero(matrix.heard),
         block_factors=_block_factors(reduced, problem, solution),
         permutations=matrix.heard_permutations,
-        trail=None if matrix.trail is None else replace(matrix.trail, utilities=fingerprint(matrix)),
+        unseen=unseen,
+        n_seen=len(matrix.utilities) - matrix.n_rounds,
     )
 
 
@@ -341,7 +262,7 @@ def _block_factors(matrix: UtilityMatrix, problem: Problem, solution: Solution) 
 
     The ridge problems of the columns are linear in the utilities, so the blocks sum to the factors of the total.
     """
-    if matrix.utilities.ndim == 1 or matrix.utilities.shape[1] == 1:
+    if matrix.n_blocks == 1:
         return None
     cells = (matrix.coalition_indices, matrix.round_indices)
     grams = best_columns(problem, solution.W, solution.penalty)[1]  # (n_coalitions, rank, rank)
@@ -359,7 +280,7 @@ def with_errors(matrix: UtilityMatrix, completion: FactorCompletion) -> FactorCo
     The settings around the completion's own count by their mean squared distance; held-out parts by the jackknife,
     (n − 1)/n times the sum of the squared distances for n parts.
     """
-    reduced = matrix.within(needed_columns(matrix))
+    reduced = matrix.within(matrix.needed_coalitions())
     n_seen = len(reduced.utilities)
     if n_seen > MOST_CELLS:
         return completion
@@ -398,15 +319,10 @@ def factor_covariance(values: Floats, reference_values: Floats, reference_covari
 def _fit(matrix: UtilityMatrix, kept: NDArray[np.bool_], settings: FactorSettings) -> Solution:
     """The factors of some of the cells."""
     shape = (matrix.n_rounds, len(matrix.coalitions))
-    cells = matrix.round_indices[kept], matrix.coalition_indices[kept], _totals(matrix)[kept]
+    cells = matrix.round_indices[kept], matrix.coalition_indices[kept], matrix.totals[kept]
     problem = problem_of_cells(shape, *cells, settings.penalty_kind)
     penalty = settings.relative_penalty * collapse_penalty(problem) if settings.penalty is None else settings.penalty
     return solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps)
-
-
-def _totals(matrix: UtilityMatrix) -> Utilities:
-    """(n_seen,): the utilities summed over blocks."""
-    return matrix.utilities if matrix.utilities.ndim == 1 else np.asarray(matrix.utilities.sum(axis=1))
 
 
 def _stacked(factors: list[Factors]) -> Floats:
@@ -457,7 +373,7 @@ def choose_factors(
         choice = fedworth.choose_factors(utilities, rng=numpy.random.default_rng(0))
         fedworth.complete(utilities, choice.settings)
     """
-    reduced = matrix.within(needed_columns(matrix))
+    reduced = matrix.within(matrix.needed_coalitions())
     folds = folds_of(reduced, n_folds, rng)
     candidates = []
     for rank in ranks:
@@ -473,7 +389,7 @@ def held_out_error(
     matrix: UtilityMatrix, settings: FactorSettings, *, n_folds: int = N_FOLDS, rng: np.random.Generator
 ) -> float:
     """The relative error of these settings on held-out cells, ‖U − X‖ / ‖U‖."""
-    reduced = matrix.within(needed_columns(matrix))
+    reduced = matrix.within(matrix.needed_coalitions())
     return _error(reduced, folds_of(reduced, n_folds, rng), settings)
 
 
@@ -496,7 +412,7 @@ def folds_of(matrix: UtilityMatrix, n_folds: int, rng: np.random.Generator) -> l
 def _error(matrix: UtilityMatrix, folds: list[Indices], settings: FactorSettings) -> float:
     """‖U − X‖ / ‖U‖ over all held-out cells."""
     trial = replace(settings, max_sweeps=min(settings.max_sweeps, TRIAL_SWEEPS))
-    utilities, misses, truths = _totals(matrix), [], []
+    utilities, misses, truths = matrix.totals, [], []
     for hidden in folds:
         kept = np.ones(len(utilities), dtype=bool)
         kept[hidden] = False

@@ -1,53 +1,204 @@
-"""Utilities to a report: several methods side by side, without a ledger or a task."""
+"""Methods side by side on one ledger: their values, their costs, and how far from the truth they are."""
 
+import time
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
-from fedworth.completion.completion import Completion
-from fedworth.completion.coverage import coverage
-from fedworth.games.matrix import UtilityMatrix
-from fedworth.names import MethodName, checked_name
-from fedworth.pipeline.stages import ValuingSettings, factors_of, rounds_of, value_by
-from fedworth.report.report import Provenance, Report
-from fedworth.valuation.value import COMPLETED
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Floats
+from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
+from fedworth.games.game import Game, SummedGame
+from fedworth.games.shapley import MOST_ENUMERATED, all_utilities
+from fedworth.games.shapley import interactions as interaction_matrix
+from fedworth.ledger.ledger import Ledger
+from fedworth.storage import Progress, silent
+from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.methods import by_models, method_named, methods
+from fedworth.valuation.ranking import rank_correlation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
+from fedworth.valuation.valuation import Valuation
+
+if TYPE_CHECKING:
+    import shapiq
+
+
+@dataclass(frozen=True)
+class ComparedMethod:
+    """One method: its values or why it gave none, its cost, and how far from the truth it is."""
+
+    method: str
+    valuation: Valuation | None
+    refusal: str | None
+    n_evaluations: int
+    seconds: float  # of processor time
+    error: float | None = None
+    rank_correlation: float | None = None
+    copies_gap: float | None = None  # largest difference of two copies, over the spread of the values
+
+    def document(self) -> dict[str, Any]:
+        """The row as JSON."""
+        values = None if self.valuation is None else self.valuation.document()["values"]
+        return {
+            "method": self.method,
+            "values": values,
+            "refusal": self.refusal,
+            "evaluations": self.n_evaluations,
+            "cpu_seconds": self.seconds,
+            "error": self.error,
+            "rank_correlation": self.rank_correlation,
+            "copies_gap": self.copies_gap,
+        }
+
+
+def everyday_methods() -> list[str]:
+    """The methods that `compare` takes unless asked otherwise."""
+    return [name for name, method in methods().items() if not (method.is_slow or method.needs_truth)]
 
 
 def compare(
-    utilities: UtilityMatrix,
-    methods: Sequence[MethodName] = ("comfedsv", "fedsv"),
+    ledger: Ledger,
+    task: Task,
+    settings: ValuationSettings | None = None,
+    names: Sequence[str] | None = None,
     *,
-    completion: Completion | None = None,
-    settings: ValuingSettings | None = None,
-    title: str = "",
-) -> Report:
-    """What each client is worth by several methods, side by side.
+    copies: Sequence[tuple[str, str]] = (),
+    work: WorkSettings | None = None,
+    progress: Progress = silent,
+) -> tuple[ComparedMethod, ...]:
+    """Value a ledger by several methods, each from nothing, so that its cost is its own.
 
     Args:
-        utilities: measured by `observe`, or your own; with the truth if that is one of the methods.
-        methods: names of methods; one that must be refused is named in the report, with the reason.
-        completion: what ComFedSV rests on; else factors are made.
-        settings: how they are made, what is strict, and what becomes of coalitions never seen.
-        title: of the report.
+        ledger: The recorded federation.
+        task: What its models are judged by.
+        settings: How it is valued.
+        names: The methods; all that take seconds, unless named.
+        copies: Pairs of clients that hold the same data, if any are known.
+        work: Where and by what coalitions are measured.
+        progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
-        The valuations side by side; `report.refusals` has the methods that could not be had, and why.
+        A row a method: its values, its distance from the truth where that is known, its cost, or why it was refused.
 
     Example:
-        fedworth.compare(fedworth.load_utilities("mine.npz"), ["comfedsv", "fedsv"]).to_dataframe()
+        fedworth.compare(ledger, task, names=["comfedsv-models", "banzhaf"])
     """
-    settings = settings or ValuingSettings()
-    asked = [checked_name("method", method) for method in dict.fromkeys(methods)]
-    seen = utilities.seen_part() if utilities.is_truth else utilities
-    completed = cache(lambda: completion or factors_of(seen, settings))
-    resting = {method: completed for method in COMPLETED if method in asked}
-    valuations, refusals = value_by(asked, seen, resting, settings, truth=utilities)
-    trail = seen.trail
-    return Report(
-        title or f"{len(seen.clients)} clients, {seen.n_rounds} rounds",
-        seen.clients,
-        valuations,
-        refusals,
-        coverage=coverage(seen).document() if seen.heard.any() else None,
-        rounds=rounds_of(seen),
-        provenance=None if trail is None else Provenance(trail.head, trail.n_rounds, trail.task, trail.software),
-    )
+    names = everyday_methods() if names is None else names
+    if not names:
+        raise UsageError("no method to compare; name one or more of " + ", ".join(methods()))
+    for name in names:
+        method_named(name)
+    work = replace(work or WorkSettings(), cache=False)
+    federation = Federation(ledger, task, settings, work=work)
+    truth = federation.value("truth") if federation.has_truth else None
+    rows = []
+    for n_done, name in enumerate(names):
+        progress("comparing methods", n_done, len(names))
+        rows.append(_against(_row(Federation(ledger, task, settings, work=work), name), truth, copies))
+    progress("comparing methods", len(names), len(names))
+    return tuple(rows)
+
+
+def _row(federation: Federation, name: str) -> ComparedMethod:
+    start = time.process_time()
+    try:
+        made = federation.value(name)
+    except (CompletionError, ValuationError, TooManyError) as error:
+        return ComparedMethod(name, None, str(error), 0, time.process_time() - start)
+    return ComparedMethod(name, made, None, made.n_evaluations, time.process_time() - start)
+
+
+def _against(row: ComparedMethod, truth: Valuation | None, copies: Sequence[tuple[str, str]]) -> ComparedMethod:
+    if row.valuation is None:
+        return row
+    values, place = row.valuation.values, row.valuation.clients.index
+    spread = float(np.nanstd(values)) or 1.0
+    gap = max((abs(float(values[place(a)] - values[place(b)])) / spread for a, b in copies), default=None)
+    if truth is None:
+        return replace(row, copies_gap=gap)
+    ranked = rank_correlation(values.tolist(), truth.values.tolist())
+    has_unit = row.method != "cosine"  # a similarity is in no unit of utility
+    error = centred_error(values, truth.values) if has_unit else None
+    return replace(row, copies_gap=gap, rank_correlation=ranked, error=error)
+
+
+def centred_error(values: Floats, truth: Floats) -> float | None:
+    """‖v − v*‖ / ‖v*‖, both centred: 1 is as good as to say that all clients are worth the same."""
+    known = ~np.isnan(values) & ~np.isnan(truth)
+    if not known.any():
+        return None
+    ours, theirs = (side[known] - side[known].mean() for side in (values, truth))
+    scale = float(np.linalg.norm(theirs))
+    return float(np.linalg.norm(ours - theirs)) / scale if scale > 0 else None
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """Two clients, and how much more they add together than apart."""
+
+    first: str
+    second: str
+    index: float  # below 0: redundant; above 0: they complement each other
+
+
+def completed_game(federation: Federation) -> Game:
+    """Everyone's game, summed over the rounds, on heard and predicted models."""
+    n_heard = len(federation.recorded.heard)
+    if n_heard > MOST_ENUMERATED:
+        raise TooManyError(f"{n_heard} clients: pairs are compared among at most {MOST_ENUMERATED}; leave some out")
+    games = by_models(federation)
+    return SummedGame([games.game(t) for t in games.rounds])
+
+
+def interactions(federation: Federation) -> tuple[Interaction, ...]:
+    """The Shapley interaction index of every pair of clients, the most redundant pair first.
+
+    Args:
+        federation: The recorded federation.
+
+    Returns:
+        The pairs; below 0 the two are redundant, above 0 they complement each other.
+
+    Example:
+        fedworth.interactions(fedworth.Federation(ledger, task))[0]
+    """
+    game = completed_game(federation)
+    found = interaction_matrix(game)
+    pairs = [
+        Interaction(federation.clients[game.clients[i]], federation.clients[game.clients[j]], float(found[i, j]))
+        for i, j in combinations(range(len(game.clients)), 2)
+    ]
+    return tuple(sorted(pairs, key=lambda pair: pair.index))
+
+
+def shapiq_game(federation: Federation) -> "shapiq.Game":
+    """Everyone's game for the library `shapiq`, whose approximators and plots then work on a ledger.
+
+    Args:
+        federation: The recorded federation.
+
+    Returns:
+        The game; its player i is the i-th client that took part.
+
+    Example:
+        game = fedworth.shapiq_game(fedworth.Federation(ledger, task))
+    """
+    try:
+        from shapiq import Game as ShapiqGame
+    except ImportError:
+        raise UsageError("the game for shapiq needs shapiq: pip install 'fedworth[shapiq]'") from None
+    game = completed_game(federation)
+    totals, n = all_utilities(game).sum(axis=1), len(game.clients)
+
+    class CompletedGame(ShapiqGame):  # type: ignore[misc]  # an extra: without it ShapiqGame is unknown
+        """A coalition's utility, looked up."""
+
+        def value_function(self, coalitions: NDArray[np.bool_]) -> Floats:
+            return totals[coalitions.astype(np.int64) @ (1 << np.arange(n))]
+
+    names = [federation.clients[k] for k in game.clients]
+    return CompletedGame(n_players=n, normalize=True, normalization_value=0.0, player_names=names)

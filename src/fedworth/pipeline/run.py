@@ -1,23 +1,29 @@
-"""All stages in one go: simulate, observe, complete, value, report; each left on disk, so a killed run can go on.
+"""Simulate, value and report in one go; and value a federation while it still trains.
 
-    settings.json  ledger/  valuing.json  truth.npz  utilities.npz  completion.npz  factors.npz  report.json and others
+    run       settings.json  ledger/  report.json, .html, .csv, .md
+    watch     report.json, .html, .csv, .md, written anew after each round
 
-A stage whose artefact is there is not run again. Every artefact is written whole or not at all, and depends on the
-settings alone, so an interrupted and resumed run gives the same bytes as one that was not.
+Measured utilities lie beside the ledger, so a run that was killed goes on where it stopped, and the report is the same as
+that of a run that was not. What `watch` and `live_values` say of a ledger is what `fedworth report` says of it.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedworth.oracle.choices import device_named
-from fedworth.pipeline.folder import claim
-from fedworth.pipeline.report_on import report_on
-from fedworth.pipeline.stages import ValuingSettings
+from fedworth.errors import ArtefactError
+from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.pipeline.report_on import refuse_other_report, report_on
 from fedworth.report.report import Report
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
-from fedworth.storage import Place, Progress, silent
+from fedworth.storage import PARTIAL, Place, Progress, json_bytes, make_folder, read_json, silent, write_json
+from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
+
+SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True)
@@ -26,20 +32,18 @@ class RunSettings:
 
     Args:
         simulation: The federation.
-        valuing: How it is valued.
-        device: Where coalitions are evaluated: `cpu`, `cuda`, …
+        valuation: How it is valued.
 
     Example:
         settings = fedworth.RunSettings(fedworth.SimulationSettings(seed=7))
     """
 
     simulation: SimulationSettings = field(default_factory=SimulationSettings)
-    valuing: ValuingSettings = field(default_factory=ValuingSettings)
-    device: str = "cpu"
+    valuation: ValuationSettings = field(default_factory=ValuationSettings)
 
     def document(self) -> dict[str, Any]:
-        """The settings as JSON; a device is named only if it is not the CPU."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("device", "cpu")}
+        """The settings as JSON."""
+        return asdict(self)
 
 
 def run(
@@ -48,15 +52,17 @@ def run(
     *,
     data_folder: Place | None = None,
     resume: bool = False,
+    work: WorkSettings | None = None,
     progress: Progress = silent,
 ) -> Report:
-    """Simulate, observe, complete, value and report.
+    """Simulate a federation, value it and write the report.
 
     Args:
         settings: The federation to simulate, and how it is valued.
         folder: Where everything is written.
-        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
-        resume: Do only the stages that are not there yet.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if not given.
+        resume: Go on with a run that was killed.
+        work: Where and by what coalitions are measured.
         progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
@@ -67,19 +73,52 @@ def run(
         report = fedworth.run(fedworth.RunSettings(small), "runs/small")
     """
     folder, simulation = Path(folder), settings.simulation
-    device_named(settings.device)
-    otherwise = "was run with other settings; resume with the same ones, or name another folder"
-    claim(folder, settings.document(), may_resume=resume, otherwise=otherwise)
+    _claim(folder, settings.document(), may_resume=resume)
     ledger = simulate(simulation, folder / "ledger", data_folder=data_folder, resume=resume, progress=progress)
     report = report_on(
         ledger,
-        task_of(ledger, data_folder=data_folder).to(settings.device),
-        settings.valuing,
-        folder,
+        task_of(ledger, data_folder=data_folder),
+        settings.valuation,
+        work=work,
         title=f"{simulation.dataset}, {simulation.model}: {simulation.n_clients} clients, {simulation.n_rounds} rounds",
-        with_truth=simulation.with_truth,
         copies=tuple((ledger.clients[copy], ledger.clients[of]) for copy, of in simulation.copies),
         progress=progress,
     )
     report.write(folder)
     return report
+
+
+def _claim(folder: Path, document: dict[str, Any], *, may_resume: bool) -> None:
+    """Take the folder for these settings, or refuse it; what a killed run left half written does not count."""
+    path = folder / SETTINGS
+    if not folder.exists() or all(found.name.endswith(PARTIAL) for found in folder.iterdir()):
+        make_folder(folder)
+        write_json(path, document)
+    elif not may_resume:
+        raise ArtefactError(f"{folder}: exists already; resume it with --resume, or name another folder")
+    elif not path.is_file() or json_bytes(read_json(path)) != json_bytes(document):
+        raise ArtefactError(f"{folder}: was run with other settings; resume with the same ones, or name another folder")
+
+
+def update(
+    ledger: Ledger, task: Task, settings: ValuationSettings, folder: Path, *, work: WorkSettings | None = None
+) -> Report:
+    """Value the rounds recorded so far, and write the report."""
+    title = f"{ledger.folder}, after {ledger.n_rounds} rounds" + (", closed" if ledger.is_closed else "")
+    report = report_on(ledger, task, settings, work=work, title=title)
+    refuse_other_report(folder, report)
+    report.write(folder)
+    return report
+
+
+def live_values(
+    folder: Path, task: Task, *, method: str = "fedsv", settings: ValuationSettings | None = None
+) -> dict[str, float]:
+    """What each client is worth by the rounds recorded so far; a client without a value is left out.
+
+    For a server that weighs, chooses or drops clients while it trains. FedSV costs the new round's coalitions only; a
+    method that completes costs all rounds so far.
+    """
+    valued = Federation(open_ledger(folder), task, settings).value(method)
+    pairs = zip(valued.clients, valued.values.tolist(), strict=True)
+    return {name: value for name, value in pairs if not math.isnan(value)}

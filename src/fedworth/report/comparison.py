@@ -21,7 +21,7 @@ from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue
 
 if TYPE_CHECKING:
-    from fedworth.report.page import PageSettings
+    from fedworth.report.settings import PageSettings
 
 WORDS = "(1), (2), …: value in each report; ±: half of the difference's 90 % interval; clear: larger than that"
 

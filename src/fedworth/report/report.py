@@ -19,13 +19,13 @@ from fedworth.findings import KINDS, Finding, Kind, value_findings
 from fedworth.records import document_of, read_as
 from fedworth.storage import Place, json_bytes, make_folder, read_json, write_whole
 from fedworth.theory.fairness import relative_difference
-from fedworth.trail import SOFTWARE
+from fedworth.provenance import Provenance
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue, Valuation
 
 if TYPE_CHECKING:
-    from fedworth.report.page import PageSettings
+    from fedworth.report.settings import PageSettings
     from fedworth.report.rewards import Rewards
 
 HEADLINE = "comfedsv-models"
@@ -46,19 +46,6 @@ class Rounds:
             raise ArtefactError(f"rounds: participants of shape {self.participants.shape}, expected {n_rounds} rounds")
         if self.gains is not None and self.gains.shape != (n_rounds,):
             raise ArtefactError(f"rounds: gains of shape {self.gains.shape}, expected {n_rounds} rounds")
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Which ledger, task, software and settings the values come from."""
-
-    head: str  # of the ledger
-    n_rounds: int
-    task: str | None  # the task's fingerprint
-    software: str = SOFTWARE
-    settings: dict[str, Any] = field(default_factory=dict)
-    n_missing_rounds: int = 0
-    n_rejected_answers: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -25,50 +25,13 @@ from fedworth.errors import ArtefactError, UsageError, ValuationError
 from fedworth.names import RewardRule, checked_name
 from fedworth.records import document_of, read_as
 from fedworth.report.tables import csv_of
+from fedworth.report.settings import RewardSettings
 from fedworth.storage import Place, make_folder, read_json, write_json, write_whole
 from fedworth.valuation.uncertainty import Trust
 from fedworth.valuation.valuation import ClientValue, Covered, Valuation
 
 CENTS = 100
 MOST_CENTS = 10**17
-
-SENTENCES: dict[RewardRule, str] = {
-    "positive": "in proportion to the value where it is above zero; the others get nothing",
-    "floor": "{floor} of the pool in equal parts for taking part, the rest in proportion to values above zero",
-    "lower": "in proportion to the lower end of the likely range where it is above zero, which pays what is certain",
-    "softmax": "in proportion to exp(value / ({temperature:g} × their standard deviation)); everyone gets something",
-}
-
-
-@dataclass(frozen=True)
-class RewardSettings:
-    """How a pool is split.
-
-    Args:
-        rule: `positive`, `floor`, `lower` or `softmax`.
-        floor: With `floor`: the part of the pool for taking part.
-        temperature: With `softmax`: the larger, the more equal; in standard deviations of the values.
-
-    Example:
-        paid = fedworth.rewards(report.chosen, "1000", fedworth.RewardSettings("softmax", temperature=2))
-    """
-
-    rule: RewardRule = "positive"
-    floor: float = 0.2
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        checked_name("rule", self.rule)
-        if not 0 <= self.floor <= 1:
-            raise UsageError(f"--floor {self.floor}: expected a part of the pool, from 0 to 1")
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise UsageError(f"--temperature {self.temperature}: expected a number above 0")
-
-    @property
-    def sentence(self) -> str:
-        """The rule in words."""
-        return SENTENCES[self.rule].format(floor=f"{self.floor:.0%}", temperature=self.temperature)
-
 
 @dataclass(frozen=True)
 class Rewards:

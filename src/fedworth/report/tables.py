@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedworth.findings import Finding
-from fedworth.valuation.labels import description, label
+from fedworth.valuation.methods import description, label
 from fedworth.valuation.valuation import COLUMNS, Valuation
 
 if TYPE_CHECKING:

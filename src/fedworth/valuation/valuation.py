@@ -15,8 +15,6 @@ import numpy as np
 from fedworth.arrays import Floats
 from fedworth.errors import UsageError, ValuationError, unknown_name
 from fedworth.records import document_of, read_as
-from fedworth.trail import Trail
-from fedworth.valuation.labels import description, label
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import ranks_of
 from fedworth.valuation.uncertainty import HALF_WIDTH, Uncertainty
@@ -88,7 +86,6 @@ class Valuation:
     completion: dict[str, Any] | None = None  # the summary of the completion
     notes: tuple[str, ...] = ()
     uncertainty: Uncertainty | None = None
-    trail: Trail | None = None
     by_round: Floats | None = None  # (n_rounds, n_clients), adds up to the values
     block_values: Floats | None = None  # (n_clients, n_blocks), adds up to the values
     n_evaluations: int = 0
@@ -116,11 +113,15 @@ class Valuation:
     @property
     def label(self) -> str:
         """The method's name in tables."""
+        from fedworth.valuation.methods import label  # the registry makes valuations
+
         return label(self.method)
 
     @property
     def description(self) -> str:
         """What the method measures."""
+        from fedworth.valuation.methods import description
+
         return description(self.method)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fedworth.findings import OF_VALUES, Finding, Kind, Level
-from fedworth.report.page import PageSettings
+from fedworth.report.settings import PageSettings
 from fedworth.report.page.figures import Axis, axis_over
 from fedworth.report.report import Report
 from fedworth.valuation.notebook import digits_of, ranks_text, signed
@@ -263,7 +263,7 @@ def _made(clients: tuple[str, ...], kind: Kind, seen: str, client_seen: str, set
 def _named(clients: tuple[str, ...], settings: PageSettings) -> Markup:
     """Names as escaped text, each with its own text direction; bare numbers follow the noun."""
     shown = [Markup("<bdi>{}</bdi>").format(name) for name in clients[:MOST_LISTED]]
-    noun = (settings.noun if len(clients) == 1 else settings.nouns) + " "
+    noun = (settings.noun if len(clients) == 1 else settings.plural) + " "
     before = Markup(noun[0].upper()) + noun[1:] if all(name.isdigit() for name in clients) else Markup("")
     if len(clients) > MOST_LISTED:
         return before + Markup(", ").join(shown) + f" and {len(clients) - MOST_LISTED:,} more"

@@ -18,14 +18,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import ArtefactError
-from fedworth.report.page import PageSettings
+from fedworth.report.settings import PageSettings
 from fedworth.report.page.clients import COLUMNS, axis_of, cards_of, n_rounds_of, passed_of, rows_of, summary_of
 from fedworth.report.page.figures import axis_over
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
 from fedworth.report.tables import provenance_text
-from fedworth.trail import SOFTWARE
+from fedworth.provenance import SOFTWARE
 from fedworth.valuation.notebook import digits_of, signed
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
     flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
     story = story_of(report, [row.place for row in rows], flagged)
     said = {"total": wording.total, "range": wording.range, "rounds": wording.rounds}
-    nouns = {"noun": settings.noun, "nouns": settings.nouns}
+    nouns = {"noun": settings.noun, "nouns": settings.plural}
     view = frame | {
         "w": wording,
         "level": LEVEL_TEXT,
@@ -113,7 +113,7 @@ def comparison_html(comparison: "Comparison", settings: PageSettings | None = No
 
 def frame_of(settings: PageSettings, title: str) -> dict[str, Any]:
     """What every template needs."""
-    nouns = {"noun": settings.noun, "nouns": settings.nouns}
+    nouns = {"noun": settings.noun, "nouns": settings.plural}
     return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedworth.report.page import PageSettings
+from fedworth.report.settings import PageSettings
 from fedworth.report.page.clients import cards_of, share_text
 from fedworth.report.page.figures import axis_over, path, picks_of
 from fedworth.report.page.page import check_rewards, frame_of, render

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from fedworth.report.page import PageSettings
+from fedworth.report.settings import PageSettings
 from fedworth.report.page.clients import share_text
 from fedworth.report.report import Report
-from fedworth.valuation.labels import Basis, text_of
+from fedworth.valuation.methods import Basis, method_text
 from fedworth.valuation.uncertainty import LEVEL, Trust
 from fedworth.valuation.valuation import Covered, Valuation
 
@@ -72,7 +72,7 @@ def verdict_of(report: Report, settings: PageSettings) -> Verdict:
     chosen = report.chosen
     if chosen.uncertainty is not None:
         head, use = USES[chosen.uncertainty.trust]
-        return Verdict(*head, settings.fill(use), chosen.uncertainty.sentence_about(settings.nouns))
+        return Verdict(*head, settings.fill(use), chosen.uncertainty.sentence_about(settings.plural))
     if chosen.method == "truth":
         use = "Measured with every model of every round, which is possible in a simulation only."
         return Verdict(*GOOD, use, "Nothing was estimated.")
@@ -90,7 +90,7 @@ def questions_of(report: Report, settings: PageSettings) -> list[Question]:
 
 
 def _seen(report: Report, settings: PageSettings) -> Iterator[Question]:
-    question = f"Were enough groups of {settings.nouns} seen?"
+    question = f"Were enough groups of {settings.plural} seen?"
     chosen, coverage = report.chosen, report.coverage
     if chosen.completion is None:
         found = "Every group that these values rest on was measured, or sampled from measured ones."
@@ -132,13 +132,13 @@ def _apart(report: Report, settings: PageSettings) -> Iterator[Question]:
     found = "Their values are equal."
     if known.ratio is not None:
         found = f"The errors are {known.ratio:.2f} of the differences (below 0.3 is good, above 1 is useless)."
-    yield Question(f"Can the {settings.nouns} be told apart?", answers[known.trust], found)
+    yield Question(f"Can the {settings.plural} be told apart?", answers[known.trust], found)
 
 
 def _equal(report: Report, settings: PageSettings) -> Iterator[Question]:
     question, apart = "Is equal data valued equally?", _agreement(report, "largest_difference_of_copies")
     if apart is None:
-        yield Question(question, Answer.OPEN, f"No two {settings.nouns} are known to hold the same data.")
+        yield Question(question, Answer.OPEN, f"No two {settings.plural} are known to hold the same data.")
         return
     answer = Answer.YES if apart <= FAIR else Answer.PARTLY if apart <= UNFAIR else Answer.NO
     pairs = "; ".join(f"{original} and {copy}" for copy, original in report.copies)
@@ -179,7 +179,7 @@ def _complete(report: Report, settings: PageSettings) -> Iterator[Question]:
     missing = [
         f"{known.n_missing_rounds} rounds are missing." if known.n_missing_rounds else "",
         f"{known.n_rejected_answers} answers were rejected." if known.n_rejected_answers else "",
-        f"{n_silent} {settings.noun if n_silent == 1 else settings.nouns} never answered." if n_silent else "",
+        f"{n_silent} {settings.noun if n_silent == 1 else settings.plural} never answered." if n_silent else "",
     ]
     found = f"The {known.n_rounds} recorded rounds matched their checksums when they were read."
     answer = Answer.PARTLY if any(missing) else Answer.YES
@@ -234,7 +234,7 @@ BEYOND = "It says nothing about other test data, or another training."
 
 def wording_of(valuation: Valuation, settings: PageSettings) -> Wording:
     """The sentences that are true of this valuation."""
-    text, covered = text_of(valuation.method), valuation.covered
+    text, covered = method_text(valuation.method), valuation.covered
     scope, own_scope = SCOPES[text.basis]
     improves = "on the coordinator’s test data"
     estimate = {

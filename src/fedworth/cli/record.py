@@ -1,0 +1,243 @@
+"""Commands that make and check ledgers: simulate, import, verify."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedworth.cli.options import Steps
+from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, warn
+from fedworth.errors import LedgerError, UsageError
+from fedworth.names import Aggregation
+from fedworth.simulation.settings import SimulationSettings
+
+if TYPE_CHECKING:
+    from fedworth.ledger.manifest import LedgerHead
+    from fedworth.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class SimulationOptions(SimulationSettings):
+    """A federation to simulate, as options."""
+
+    def plain(self) -> SimulationSettings:
+        """The settings without the options' own behaviour."""
+        return SimulationSettings(**{field.name: getattr(self, field.name) for field in fields(SimulationSettings)})
+
+    @staticmethod
+    def adjust_options(given: dict[str, Any]) -> dict[str, Any]:
+        """Local epochs replace local steps; shares in steps become one share a client."""
+        if given.get("n_epochs") is not None:
+            given.setdefault("n_steps", None)
+        n_clients = given.get("n_clients", SimulationSettings.n_clients)
+        return {
+            name: value.for_clients(n_clients) if isinstance(value, Steps) else value for name, value in given.items()
+        }
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """Train a federation with federated averaging and record it in a ledger.
+
+    Args:
+        out: The ledger to write.
+        resume: Go on with a ledger that a killed run left.
+        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+
+    Example:
+        fedworth simulate --dataset digits --clients 10 --copy 9=0 --participants 3 --rounds 10 --out ledger
+    """
+
+    out: Path
+    resume: bool = False
+    data_folder: Path | None = None
+    simulation: SimulationOptions = field(default_factory=SimulationOptions)
+
+    def run(self, *, as_json: bool) -> None:
+        """Simulate, and say what was written."""
+        from fedworth.pipeline.report_on import NO_ALL_CLIENTS_ROUND
+        from fedworth.simulation.simulate import simulate
+
+        with progress_bars() as progress:
+            ledger = simulate(
+                self.simulation.plain(), self.out, data_folder=self.data_folder, resume=self.resume, progress=progress
+            )
+        warn([] if self.simulation.everyone_heard else [NO_ALL_CLIENTS_ROUND])
+        _show_ledger(ledger, f"fedworth report {self.out}", as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Import:
+    """Make a ledger from a folder of models (safetensors, .pt, .npz), a subfolder a round.
+
+    Args:
+        folder: Subfolders, one a round, each with global.safetensors and one file a client.
+        out: The ledger to write.
+        aggregation: How the server averaged: `samples` or `uniform`.
+
+    Example:
+        fedworth import models --out my.ledger
+    """
+
+    folder: Path
+    out: Path
+    aggregation: Aggregation = "samples"
+
+    def run(self, *, as_json: bool) -> None:
+        """Import, and say what was found."""
+        from fedworth.recording.importing import import_folder
+
+        with progress_bars() as progress:
+            ledger = import_folder(self.folder, self.out, aggregation=self.aggregation, progress=progress)
+        _show_ledger(ledger, f"fedworth report {self.out} --task mytask.py:task", as_json=as_json)
+        warn([] if as_json else ledger.warnings())
+
+
+def _show_ledger(ledger: "Ledger", following: str, *, as_json: bool) -> None:
+    if as_json:
+        warnings = list(ledger.warnings())
+        found = {"n_rounds": ledger.n_rounds, "clients": list(ledger.clients), "warnings": warnings}
+        show_json({"ledger": str(ledger.folder), **found})
+        return
+    show_lines([f"{ledger.folder}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients", f"next: {following}"])
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check every byte of a ledger and that its server did what its rule says; or make a report again and compare.
+
+    Args:
+        what: A ledger, or a report (report.json, or the folder of a run).
+        as_average: Accept a server that did something else than averaging.
+        head: A head kept elsewhere: an error unless the ledger has passed it.
+        sign: Sign the head with this Ed25519 key (PEM).
+        signature: With --sign the file to write, else one to be checked.
+        public_key: Whose signature it should be (PEM).
+        ledger: Of a report: its ledger (default: ledger/ beside it).
+        task: Of a report: model and test set, such as mytask.py:task.
+        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+
+    Example:
+        fedworth verify my.ledger
+    """
+
+    what: Path
+    as_average: bool = False
+    head: str | None = None
+    sign: Path | None = None
+    signature: Path | None = None
+    public_key: Path | None = None
+    ledger: Path | None = None
+    task: str | None = None
+    data_folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.sign is not None and self.signature is None:
+            raise UsageError("--sign: expected --signature FILE beside it, the file to write")
+        if self.sign is not None and self.public_key is not None:
+            raise UsageError("--sign and --public-key: sign first, and check the signature with a second command")
+        if self.sign is None and (self.signature is None) != (self.public_key is None):
+            raise UsageError("--signature and --public-key: expected both, to check whose signature it is")
+
+    def run(self, *, as_json: bool) -> None:
+        """Verify a report, or a ledger."""
+        path = self.what / "report.json" if self.what.is_dir() else self.what
+        if path.is_file():
+            self._report(path, as_json=as_json)
+        else:
+            self._ledger(as_json=as_json)
+
+    def _report(self, path: Path, *, as_json: bool) -> None:
+        from fedworth.ledger.ledger import open_ledger
+        from fedworth.pipeline.verify import verify_report
+        from fedworth.report.report import Report
+        from fedworth.simulation.simulate import task_for
+
+        folder = self.ledger or path.parent / "ledger"
+        if not folder.is_dir():
+            raise UsageError(f"{path}: a report; expected --ledger LEDGER beside it, the ledger that it is of")
+        ledger = open_ledger(folder)
+        task = task_for(ledger, self.task, data_folder=self.data_folder)
+        with progress_bars() as progress:
+            checks = verify_report(Report.read(path), folder, task, folder=path.parent, progress=progress)
+        said = self._check_head(ledger)
+        if as_json:
+            found = [{"check": check.name, "is_checked": check.is_checked, "found": check.found} for check in checks]
+            show_json({"report": str(path), "ledger": str(folder), "head_checks": said, "checks": found})
+            return
+        show_lines(said)
+        show_lines(f"{check.name}: {'' if check.is_checked else 'not checked: '}{check.found}" for check in checks)
+        show_lines([f"{path}: is what its ledger and task give"])
+
+    def _ledger(self, *, as_json: bool) -> None:
+        from fedworth.findings import findings as find
+        from fedworth.ledger.ledger import verify_ledger
+        from fedworth.ledger.writer import exposures
+        from fedworth.task.rules import check_ledger, rule_name, rule_of
+
+        ledger = verify_ledger(self.what)
+        said = self._check_head(ledger)
+        checked = check_ledger(ledger, rule_of(ledger))
+        findings = find(ledger, is_kept=False)
+        unsettled = [f"{file} is whole, but still has its partial name" for file in ledger.unsettled()]
+        warnings = (*exposures(ledger.folder), *unsettled, *ledger.warnings(), *checked.notes())
+        if as_json:
+            show_json(
+                {
+                    "ledger": str(self.what),
+                    "n_rounds": ledger.n_rounds,
+                    "n_missing": len(ledger.missing),
+                    "n_clients": len(ledger.clients),
+                    "is_closed": ledger.is_closed,
+                    "head": ledger.chain,
+                    "head_checks": said,
+                    "rule": rule_name(checked.rule),
+                    "n_rounds_by_rule": checked.n_same,
+                    "largest_gap": checked.largest_gap,
+                    "warnings": list(warnings),
+                    "findings": [finding.document() for finding in findings],
+                }
+            )
+        else:
+            state = "closed" if ledger.is_closed else "still open"
+            counts = f"{ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}"
+            show_lines(
+                [
+                    f"{self.what}: {counts}; every byte as written",
+                    f"head: {ledger.chain} (keep it elsewhere; --head tells whether the ledger has passed it)",
+                    *said,
+                    f"server: {rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds",
+                ]
+            )
+            show_findings(findings)
+            warn(warnings)
+        if not self.as_average:
+            checked.refuse_others()
+
+    def _check_head(self, ledger: "Ledger") -> list[str]:
+        """Compare the ledger with the heads that were given, sign its own if asked; what was found, in sentences."""
+        from fedworth.ledger.manifest import LedgerHead, find_head, parse_head
+
+        said = []
+        if self.head is not None:
+            said.append(_passed(find_head(ledger.folder, parse_head(self.head)), ledger, "the head given"))
+        if self.sign is not None and self.signature is not None:
+            from fedworth.ledger.signature import sign_head
+
+            sign_head(LedgerHead(ledger.chain, ledger.n_rounds), self.sign, self.signature)
+            said.append(f"head signed: {self.signature}")
+        elif self.signature is not None and self.public_key is not None:
+            from fedworth.ledger.signature import signed_head
+
+            head = signed_head(self.signature, self.public_key)
+            passed = find_head(ledger.folder, head.chain)
+            if passed.n_rounds != head.n_rounds:
+                found = f"{self.signature}: signed as the head of {head.n_rounds} rounds"
+                raise LedgerError(f"{found}, and it is that of {passed.n_rounds}; ask who signed it")
+            said.append(_passed(passed, ledger, "the head signed"))
+        return said
+
+
+def _passed(head: "LedgerHead", ledger: "Ledger", which: str) -> str:
+    if head.chain == ledger.chain:
+        return f"{which} is this ledger's: nothing was added or removed since"
+    return f"{which} is this ledger's after {head.n_rounds} rounds; they are unchanged, and more was added since"

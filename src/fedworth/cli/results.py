@@ -1,0 +1,95 @@
+"""Commands on a finished report: statement, rewards."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.errors import UsageError
+from fedworth.report.settings import PageSettings, RewardSettings
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Write a page that one client can be sent: its own value, and nothing of any other client.
+
+    Args:
+        of: The folder of a run, or of a report.
+        client: The client's name.
+        all_clients: A statement for every client.
+        out: Where to write (default: RUN/statements).
+        rewards: Show the client's amount from `fedworth rewards` too.
+
+    Example:
+        fedworth statement runs/demo --all --out statements
+    """
+
+    of: Path
+    client: str | None = None
+    all_clients: bool = False
+    out: Path | None = None
+    rewards: bool = False
+    page: PageSettings = field(default_factory=PageSettings)
+
+    def __post_init__(self) -> None:
+        if (self.client is None) != self.all_clients:
+            raise UsageError("name one client with --client NAME, or all of them with --all")
+
+    def run(self, *, as_json: bool) -> None:
+        """Write the statements, and say where they are."""
+        from fedworth.report.report import Report
+        from fedworth.report.rewards import Rewards
+
+        report = Report.read(self.of / "report.json")
+        paid = Rewards.read(self.of) if self.rewards else None
+        folder = self.out or self.of / "statements"
+        wanted = report.clients if self.client is None else (self.client,)
+        paths = {client: report.write_statement(client, folder, self.page, rewards=paid) for client in wanted}
+        if as_json:
+            show_json({client: str(path) for client, path in paths.items()})
+            return
+        show_lines(f"{client}: {path}" for client, path in paths.items())
+
+
+@dataclass(frozen=True)
+class RewardsCommand:
+    """Split a pool of money by value, exact to the cent.
+
+    Args:
+        of: The folder of a run, or of a report.
+        pool: What is to be split, at most two decimals.
+        unit: What stands behind an amount, such as EUR.
+        method: The values to pay by (default: those that the page shows).
+        out: Where to write (default: the run's folder).
+
+    Example:
+        fedworth rewards runs/demo --pool 100000 --rule floor --floor 0.1 --unit EUR
+    """
+
+    of: Path
+    pool: str
+    unit: str = ""
+    method: str | None = None
+    out: Path | None = None
+    settings: RewardSettings = field(default_factory=RewardSettings)
+
+    def run(self, *, as_json: bool) -> None:
+        """Split, write, show."""
+        from fedworth.report.report import Report
+        from fedworth.report.rewards import rewards
+        from fedworth.report.tables import Table
+
+        report = Report.read(self.of / "report.json")
+        found = report.chosen if self.method is None else report.valuation(self.method)
+        if found is None:
+            known = ", ".join(made.method for made in report.valuations)
+            raise UsageError(f"--method {self.method}: the report has no values by it; it has {known}")
+        made = rewards(found, self.pool, self.settings, unit=self.unit)
+        paths = made.write(self.out or self.of)
+        if as_json:
+            show_json({**made.document(), "files": [str(path) for path in paths]})
+            return
+        rows = tuple((client, made.amount(client)) for client in made.clients)
+        words = f"reward: {made.sentence} (rule {made.rule})"
+        show_table(Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, words=words))
+        show_lines(["written: " + ", ".join(str(path) for path in paths)])
+        warn(made.notes)

@@ -1,1 +1,0 @@
-"""Commands that start from a report: statements, rewards, comparisons."""

@@ -1,0 +1,536 @@
+"""Commands from a ledger or utilities to values: observe, complete, value, report, watch, run, compare, interactions."""
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedworth.cli.record import SimulationOptions
+from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, show_table, warn
+from fedworth.errors import ArtefactError, UsageError
+from fedworth.report.settings import PageSettings
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
+
+if TYPE_CHECKING:
+    from fedworth.ledger.ledger import Ledger
+    from fedworth.report.report import Report as ReportObject
+    from fedworth.storage import Progress
+    from fedworth.valuation.federation import BroughtUtilities, Federation
+    from fedworth.valuation.valuation import Valuation
+
+LONGEST_WAIT = 86_400.0  # seconds between two looks
+CLEAR = "\x1b[2J\x1b[H"
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What models are judged by.
+
+    Args:
+        task: Model and test set, such as mytask.py:task; a simulated ledger knows its own.
+        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+    """
+
+    task: str | None = None
+    data_folder: Path | None = None
+
+    def of(self, ledger: "Ledger") -> Any:
+        """The task of a ledger."""
+        from fedworth.simulation.simulate import task_for
+
+        return task_for(ledger, self.task, data_folder=self.data_folder)
+
+
+@dataclass(frozen=True)
+class BudgetOptions:
+    """How much may be measured.
+
+    Args:
+        evaluations: The most utilities to measure; what is known already is free.
+        seconds: The most seconds to spend.
+    """
+
+    evaluations: int | None = None
+    seconds: float | None = None
+
+
+def open_federation(
+    folder: Path,
+    task: TaskOptions,
+    settings: ValuationSettings,
+    work: WorkSettings,
+    progress: "Progress | None" = None,
+) -> "Federation":
+    """The federation that a ledger has recorded."""
+    from fedworth.ledger.ledger import open_ledger
+    from fedworth.storage import silent
+    from fedworth.valuation.federation import Federation
+
+    ledger = open_ledger(folder)
+    return Federation(ledger, task.of(ledger), settings, work=work, progress=progress or silent)
+
+
+def _source(
+    of: Path, task: TaskOptions, settings: ValuationSettings, work: WorkSettings, progress: "Progress"
+) -> "Federation | BroughtUtilities":
+    """A ledger's federation, or the utilities in a file."""
+    if of.is_dir():
+        return open_federation(of, task, settings, work, progress)
+    from fedworth.games.matrix import UtilityMatrix
+    from fedworth.valuation.federation import BroughtUtilities
+
+    if task.task is not None:
+        raise UsageError(f"--task: {of} is a file of utilities, which need no task; name a ledger to measure anew")
+    return BroughtUtilities(UtilityMatrix.load(of), settings)
+
+
+@dataclass(frozen=True)
+class Observe:
+    """Measure the utilities of coalitions of a recorded federation.
+
+    Args:
+        ledger: The ledger of a federation.
+        out: The utilities to write (.npz).
+
+    Example:
+        fedworth observe ledger --out utilities.npz
+    """
+
+    ledger: Path
+    out: Path
+    task: TaskOptions = field(default_factory=TaskOptions)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+
+    def run(self, *, as_json: bool) -> None:
+        """Measure, and say how many cells were seen."""
+        from fedworth.games.observe import Budget
+        from fedworth.storage import refuse_no_place
+
+        refuse_no_place(self.out, "a file of utilities")
+        budget = Budget(self.budget.evaluations, self.budget.seconds)
+        with progress_bars() as progress:
+            federation = open_federation(self.ledger, self.task, self.settings, self.work, progress)
+            matrix = federation.observe(budget)
+        matrix.save(self.out)
+        n_measured = len(matrix.utilities) - matrix.n_rounds  # the empty coalition of each round is known
+        if as_json:
+            found = {"n_rounds": matrix.n_rounds, "clients": list(matrix.clients), "n_utilities": n_measured}
+            n_permutations = None if matrix.permutations is None else len(matrix.permutations)
+            show_json(
+                {"utilities": str(self.out), **found, "permutations": n_permutations, "notes": list(federation.notes)}
+            )
+            return
+        show_lines([f"{self.out}: {n_measured:,} utilities in {matrix.n_rounds} rounds of {matrix.n_clients} clients"])
+        show_lines([f"next: fedworth value {self.out} --method comfedsv,fedsv"])
+        warn(federation.notes)
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Estimate the utilities that no round has shown, and write the completed utility matrix.
+
+    Args:
+        of: A ledger, or a file of utilities (.npz).
+        out: The completed matrix to write (.npz).
+        by: `factors`, as in the paper, or `models`: predicted models of absent clients (ledgers of up to 12 clients).
+        held_out: Also measure the factors' error on seen cells that were hidden.
+
+    Example:
+        fedworth complete utilities.npz --out completed.npz
+    """
+
+    of: Path
+    out: Path
+    by: Literal["factors", "models"] = "factors"
+    held_out: bool = False
+    task: TaskOptions = field(default_factory=TaskOptions)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+
+    def run(self, *, as_json: bool) -> None:
+        """Complete, and say how good the completion is known to be."""
+        from fedworth.completion.factors import coverage, held_out_error
+        from fedworth.report.tables import completion_table
+        from fedworth.storage import refuse_no_place, write_npz
+        from fedworth.valuation.federation import completed_arrays
+
+        refuse_no_place(self.out, "a completed matrix")
+        if self.held_out and self.by != "factors":
+            raise UsageError("--held-out is for factors; a completion by models always holds something out")
+        with progress_bars() as progress:
+            source = _source(self.of, self.task, self.settings, self.work, progress)
+            made = source.by_factors() if self.by == "factors" else source.by_models()
+            arrays = completed_arrays(source, made)
+        write_npz(self.out, arrays)
+        summary, seen = made.summary(), coverage(source.utility_matrix())
+        if self.held_out:
+            from fedworth.arrays import stream
+
+            rng = stream(self.settings.seed, "cross-validation")
+            summary["held_out_error"] = held_out_error(source.utility_matrix(), self.settings.factors, rng=rng)
+        notes = [str(caveat) for caveat in made.caveats]
+        if as_json:
+            show_json({"completion": str(self.out), **summary, "coverage": seen.document(), "notes": notes})
+            return
+        warn(notes)
+        show_table(completion_table(summary))
+        show_lines([f"{self.out}: {seen.share_seen:.1%} of {seen.n_columns:,} × {seen.n_rounds} cells were seen"])
+
+
+@dataclass(frozen=True)
+class Value:
+    """Value the clients of a ledger, or from utilities of your own, by one or several methods.
+
+    Args:
+        of: A ledger, or a file of utilities (.npz).
+        method: A method's name, or several with commas; `fedworth compare --help` lists them (default: comfedsv-models
+            of a ledger, comfedsv of utilities).
+        out: Write a page, CSV, JSON and Markdown there.
+
+    Example:
+        fedworth value utilities.npz --method comfedsv,fedsv --out values
+    """
+
+    of: Path
+    method: tuple[str, ...] = ()
+    out: Path | None = None
+    task: TaskOptions = field(default_factory=TaskOptions)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+
+    def run(self, *, as_json: bool) -> None:
+        """Value, write what is asked for, and show it."""
+        default = "comfedsv-models" if self.of.is_dir() else "comfedsv"
+        methods = [name for text in self.method for name in text.split(",") if name] or [default]
+        with progress_bars() as progress:
+            if len(methods) == 1 and self.out is None:
+                source = _source(self.of, self.task, self.settings, self.work, progress)
+                _show_one(source.value(methods[0]), as_json=as_json)
+                return
+            report = self._report(methods, progress)
+        _show_report(report, [] if self.out is None else report.write(self.out), as_json=as_json)
+
+    def _report(self, methods: list[str], progress: "Progress") -> "ReportObject":
+        from fedworth.games.matrix import UtilityMatrix
+        from fedworth.ledger.ledger import open_ledger
+        from fedworth.pipeline.report_on import report_on
+
+        if not self.of.is_dir():
+            return report_on(UtilityMatrix.load(self.of), None, self.settings, methods=methods, title=self.of.name)
+        ledger = open_ledger(self.of)
+        return report_on(
+            ledger, self.task.of(ledger), self.settings, methods=methods, work=self.work, progress=progress
+        )
+
+
+def _show_one(made: "Valuation", *, as_json: bool) -> None:
+    from fedworth.report.report import Report as ReportObject
+    from fedworth.report.tables import values_table
+    from fedworth.valuation.methods import description
+
+    if as_json:
+        show_json(made.document())
+        return
+    show_table(values_table(ReportObject(made.method, made.clients, (made,))))
+    show_lines([f"{made.method}: {description(made.method)}"])
+    warn(made.notes)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Value a ledger and write a page, CSV, JSON and Markdown; of a run, write them again.
+
+    Args:
+        of: A ledger, or the folder of a run or a report.
+        out: Where to write (default: LEDGER.report, or the run's folder).
+        rewards: Show the amounts of `fedworth rewards` too.
+
+    Example:
+        fedworth report my.ledger --task mytask.py:task
+    """
+
+    of: Path
+    out: Path | None = None
+    rewards: bool = False
+    task: TaskOptions = field(default_factory=TaskOptions)
+    page: PageSettings = field(default_factory=PageSettings)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+
+    def run(self, *, as_json: bool) -> None:
+        """Make or read the report, write its files, show it."""
+        from fedworth.ledger.manifest import is_ledger
+        from fedworth.pipeline.report_on import refuse_other_report
+        from fedworth.report.rewards import Rewards
+
+        page = self.page
+        if is_ledger(self.of):
+            folder = self.out or self.of.with_name(self.of.name + ".report")
+            report = self._of_ledger()
+            refuse_other_report(folder, report)
+            page = replace(page, command=shlex.join(["fedworth", *sys.argv[1:]]))
+        else:
+            folder, report = self.out or self.of, self._of_run()
+        paid = Rewards.read(folder if is_ledger(self.of) else self.of) if self.rewards else None
+        _show_report(report, report.write(folder, page, rewards=paid), as_json=as_json)
+
+    def _of_ledger(self) -> "ReportObject":
+        from fedworth.ledger.ledger import open_ledger
+        from fedworth.pipeline.report_on import report_on
+
+        ledger = open_ledger(self.of)
+        with progress_bars() as progress:
+            return report_on(ledger, self.task.of(ledger), self.settings, work=self.work, progress=progress)
+
+    def _of_run(self) -> "ReportObject":
+        from fedworth.report.report import Report as ReportObject
+
+        path = self.of / "report.json"
+        if not path.is_file():
+            raise ArtefactError(f"{self.of}: neither a ledger nor the folder of a run: no report.json is in it")
+        if self.task != TaskOptions() or self.settings != ValuationSettings():
+            raise UsageError(
+                f"{self.of}: the folder of a run, whose values are made; to value its federation otherwise name its "
+                f"ledger (of a simulated run {self.of / 'ledger'})"
+            )
+        return ReportObject.read(path)
+
+
+def _show_report(report: "ReportObject", paths: list[Path], *, as_json: bool) -> None:
+    """A report on the screen, and where its files are."""
+    from fedworth.report.tables import headlines, tables
+
+    if as_json:
+        show_json({**report.document(), "files": [str(path) for path in paths]})
+        return
+    for table in tables(report):
+        show_table(table)
+    show_lines([*headlines(report), ""] if report.copies else [])
+    show_findings(report.all_findings)
+    show_lines(["written: " + ", ".join(str(path) for path in paths)] if paths else [])
+    warn(report.all_notes())
+
+
+@dataclass(frozen=True)
+class Run:
+    """Simulate a federation, value it and write a report; a killed run can be resumed.
+
+    Args:
+        out: The folder of the run.
+        resume: Go on with a run that was killed, or show a finished one.
+        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+
+    Example:
+        fedworth run --out runs/demo
+    """
+
+    out: Path
+    resume: bool = False
+    data_folder: Path | None = None
+    simulation: SimulationOptions = field(default_factory=SimulationOptions)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+
+    def run(self, *, as_json: bool) -> None:
+        """Run all stages, and show the report."""
+        from fedworth.pipeline.run import RunSettings, run
+
+        settings = RunSettings(self.simulation.plain(), self.settings)
+        with progress_bars() as progress:
+            report = run(
+                settings, self.out, data_folder=self.data_folder, resume=self.resume, work=self.work, progress=progress
+            )
+        _show_report(report, sorted(self.out.iterdir()), as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Value a federation while it still trains: the table changes after each round, until the ledger is closed.
+
+    Args:
+        ledger: The ledger that a recorder is writing; it may not be there yet.
+        out: Where the report goes (default: LEDGER.watch).
+        every: Seconds between two looks.
+        once: Value what is there and stop.
+
+    Example:
+        fedworth watch my.ledger --task mytask.py:task
+    """
+
+    ledger: Path
+    out: Path | None = None
+    every: float = 1.0
+    once: bool = False
+    task: TaskOptions = field(default_factory=TaskOptions)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.every <= LONGEST_WAIT:
+            raise UsageError(f"--every {self.every}: expected from 0 to {LONGEST_WAIT:g} seconds")
+
+    def run(self, *, as_json: bool) -> None:
+        """Watch until the ledger is closed."""
+        from fedworth.pipeline.run import update
+
+        place = self.ledger if self.ledger.name else self.ledger.resolve()
+        if not place.name:
+            raise UsageError(f"{self.ledger}: expected the folder of a ledger")
+        folder, task = self.out or place.with_name(place.name + ".watch"), None
+        for ledger in self._growing():
+            task = task or self.task.of(ledger)
+            report = update(ledger, task, self.settings, folder, work=self.work)
+            self._show(report, as_json=as_json)
+
+    def _growing(self) -> "Iterator[Ledger]":
+        """The ledger each time it has grown, until it is closed; says if nobody writes it any more."""
+        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.lock import recorder_gone
+        from fedworth.ledger.manifest import is_ledger
+
+        chain, gone = None, None
+        while True:
+            ledger = open_ledger(self.ledger) if self.once or is_ledger(self.ledger) else None
+            if ledger is not None and ledger.chain != chain and (ledger.n_rounds or self.once):
+                chain = ledger.chain
+                yield ledger
+            if self.once or (ledger is not None and ledger.is_closed):
+                return
+            if ledger is not None and recorder_gone(self.ledger) != gone:
+                gone = recorder_gone(self.ledger)
+                said = "a recorder writes it again"
+                if gone is not None:
+                    said = f"not closed, and nobody is writing it: {gone}; no round comes until a recorder resumes it"
+                warn([f"{self.ledger}: {said}"])
+            time.sleep(self.every)
+
+    def _show(self, report: "ReportObject", *, as_json: bool) -> None:
+        from fedworth.report.tables import values_table
+
+        if as_json:
+            show_json(report.document())
+            return
+        show_lines([CLEAR] if sys.stdout.isatty() else [])
+        show_lines([report.title])
+        if report.valuations:
+            show_table(values_table(report))
+        show_findings(report.all_findings)
+        warn(report.all_notes())
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare reports on the same clients across seeds, methods or weeks; or methods on one ledger.
+
+    Args:
+        runs: Folders of runs or reports; with --methods one ledger or run.
+        method: Compare the values of this method.
+        methods: Value one ledger by several methods, and show what each costs and how far from the truth it is: names
+            with commas, or `all`.
+        out: Write compare.html, .json and .csv there.
+
+    Example:
+        fedworth compare runs/monday runs/friday --out compared
+    """
+
+    runs: tuple[Path, ...]
+    method: tuple[str, ...] = ()
+    methods: str | None = None
+    out: Path | None = None
+    task: TaskOptions = field(default_factory=TaskOptions)
+    page: PageSettings = field(default_factory=PageSettings)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+
+    def run(self, *, as_json: bool) -> None:
+        """Compare, write, show."""
+        if self.methods is not None:
+            self._methods(self.methods, as_json=as_json)
+            return
+        from fedworth.report.comparison import Comparison
+        from fedworth.report.report import Report as ReportObject
+
+        reports = [ReportObject.read(folder / "report.json") for folder in self.runs]
+        made = Comparison.of(reports, [str(folder) for folder in self.runs], methods=list(self.method))
+        paths = [] if self.out is None else made.write(self.out, self.page)
+        if as_json:
+            show_json({**made.document(), "files": [str(path) for path in paths]})
+            return
+        show_table(made.table())
+        show_lines(["", *(f"({number}) {name}" for number, name in enumerate(made.names, start=1)), ""])
+        for pair in made.pairs:
+            correlation = "–" if pair.correlation is None else f"{pair.correlation:.2f}"
+            said = f"rank correlation {correlation}, clear differences: {pair.sentence}"
+            show_lines([f"{pair.first} and {pair.second}: {said}"])
+        show_lines([f"written: {path}" for path in paths])
+
+    def _methods(self, text: str, *, as_json: bool) -> None:
+        """Several methods on one ledger."""
+        if len(self.runs) != 1:
+            raise UsageError(f"--methods: found {len(self.runs)} folders, expected one ledger or run")
+        from fedworth.ledger.ledger import open_ledger
+        from fedworth.pipeline.compare import compare
+        from fedworth.report.tables import methods_table
+
+        folder = self.runs[0] / "ledger" if (self.runs[0] / "ledger").is_dir() else self.runs[0]
+        ledger = open_ledger(folder)
+        names = None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+        copies = [(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())]
+        with progress_bars() as progress:
+            rows = compare(
+                ledger,
+                self.task.of(ledger),
+                self.settings,
+                names,
+                copies=copies,
+                work=self.work,
+                progress=progress,
+            )
+        if as_json:
+            show_json({"clients": list(ledger.clients), "methods": [row.document() for row in rows]})
+            return
+        show_table(methods_table(rows))
+        show_lines(f"{row.method}: {row.refusal}" for row in rows if row.refusal)
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """Pairs of clients of a ledger: who is redundant with whom, and who complements whom.
+
+    Args:
+        ledger: A ledger, or the folder of a run.
+        most: Show so many pairs of each kind.
+
+    Example:
+        fedworth interactions runs/demo
+    """
+
+    ledger: Path
+    most: int = 5
+    task: TaskOptions = field(default_factory=TaskOptions)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
+
+    def run(self, *, as_json: bool) -> None:
+        """Find the pairs, and show those that matter most."""
+        from fedworth.pipeline.compare import interactions
+        from fedworth.report.tables import Table
+
+        folder = self.ledger / "ledger" if (self.ledger / "ledger").is_dir() else self.ledger
+        with progress_bars() as progress:
+            pairs = interactions(open_federation(folder, self.task, self.settings, self.work, progress))
+        if as_json:
+            show_json({"pairs": [asdict(pair) for pair in pairs]})
+            return
+        kinds = (
+            ("Redundant: together they add less than apart", [p for p in pairs if p.index < 0][: self.most]),
+            ("Complementary: together they add more", [p for p in reversed(pairs) if p.index > 0][: self.most]),
+        )
+        for title, some in kinds:
+            rows = tuple((f"{pair.first}, {pair.second}", f"{pair.index:+.4f}") for pair in some)
+            show_table(Table(title, ("clients", "interaction"), rows))

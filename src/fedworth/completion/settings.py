@@ -1,0 +1,33 @@
+"""Settings of the paper's completion by factors."""
+
+from dataclasses import dataclass
+
+from fedworth.errors import CompletionError
+from fedworth.names import PenaltyKind, checked_name
+
+
+@dataclass(frozen=True, slots=True)
+class FactorSettings:
+    """Rank and penalty of the completion by factors.
+
+    Args:
+        rank: How many factors the paper's completion has.
+        penalty: The penalty λ, absolute; if not given, `relative_penalty` decides.
+        relative_penalty: The penalty as a part of the smallest that makes everything zero.
+        penalty_kind: `counts`: each factor is penalised once a seen cell; `uniform`: as the paper prints it.
+        max_sweeps: The most sweeps of the solver.
+
+    Example:
+        completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3, relative_penalty=0.03))
+    """
+
+    rank: int = 5
+    penalty: float | None = None
+    relative_penalty: float = 0.01
+    penalty_kind: PenaltyKind = "counts"
+    max_sweeps: int = 10_000
+
+    def __post_init__(self) -> None:
+        checked_name("penalty kind", self.penalty_kind)
+        if self.rank < 1 or self.max_sweeps < 1:
+            raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")

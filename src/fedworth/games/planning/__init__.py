@@ -1,1 +1,0 @@
-"""Which cells of the utility matrix to measure, before any is measured."""

@@ -1,0 +1,161 @@
+"""Verify a report: make it again from its ledger and task, and compare.
+
+Nothing that was kept is believed: every byte of the ledger is checked, all utilities are measured anew, and the report
+is made from them by the settings that it names. What cannot be compared is named.
+"""
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedworth.errors import ArtefactError, LedgerError
+from fedworth.ledger.ledger import Ledger, verify_ledger
+from fedworth.ledger.manifest import find_head
+from fedworth.pipeline.report_on import report_on
+from fedworth.provenance import SOFTWARE, Provenance
+from fedworth.report.report import Report
+from fedworth.storage import Progress, silent
+from fedworth.task.task import Task
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
+
+TOLERANCE = 1e-5
+"""Numbers may differ by this part of the largest beside them: other processors add in other orders, and intervals follow
+from solved systems, which magnify that. Whole numbers may not differ."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was compared, whether it could be, and what was found."""
+
+    name: str
+    is_checked: bool
+    found: str
+
+
+def verify_report(
+    report: Report, ledger: Path, task: Task, *, folder: Path | None = None, progress: Progress = silent
+) -> list[Check]:
+    """Make a report again from its ledger and task, and compare.
+
+    Args:
+        report: The report to verify.
+        ledger: The folder of the ledger that it should be of.
+        task: The task that it should be of.
+        folder: Where report.csv, .md and .html lie, to be compared too.
+        progress: Called with what is being done, how many parts are done and how many there are.
+
+    Returns:
+        What was compared; the first difference is an error.
+    """
+    provenance = report.provenance
+    if provenance is None:
+        raise ArtefactError(
+            f"{report.title}: does not say which ledger it is of, since its utilities were brought; value a ledger"
+        )
+    whole = verify_ledger(ledger)
+    as_it_was = _as_it_was(whole, provenance)
+    since = whole.n_rounds - provenance.n_rounds
+    more = f"; {since} rounds were recorded since, which it does not value" if since else ""
+    checks = [Check("ledger", True, f"every byte as written; the report is of its first {provenance.n_rounds} rounds{more}")]
+    if task.fingerprint != provenance.task:
+        raise _broken("task", f"the report names {provenance.task}, this one is {task.fingerprint}: another test set")
+    checks.append(Check("task", True, f"the report's, {task.fingerprint}"))
+    settings = msgspec.convert(provenance.settings, ValuationSettings)
+    work = WorkSettings(cache=False)
+    methods = [made.method for made in report.valuations] + [method for method, _ in report.refusals]
+    again = report_on(
+        as_it_was,
+        task,
+        settings,
+        methods=methods,
+        work=work,
+        title=report.title,
+        copies=report.copies,
+        progress=progress,
+    )
+    if provenance.software != SOFTWARE:
+        again = replace(again, provenance=replace(again.provenance, software=provenance.software))
+    found = difference(report.document(), again.document())
+    if found:
+        raise _broken("report.json", found)
+    checks.append(Check("report.json", True, "made again from ledger and task, it says the same"))
+    checks += [] if folder is None else _files(report, folder)
+    checks.append(Check("software", True, f"made by {provenance.software}, verified by {SOFTWARE}"))
+    return checks
+
+
+def _as_it_was(ledger: Ledger, provenance: Provenance) -> Ledger:
+    """The ledger when the report was made."""
+    try:
+        head = find_head(ledger.folder, provenance.head)
+    except LedgerError as error:
+        raise _broken("ledger", str(error)) from None
+    if head.n_rounds != provenance.n_rounds:
+        raise _broken("ledger", f"{provenance.n_rounds} rounds in the report, {head.n_rounds} at the head it names")
+    if ledger.chain == head.chain:
+        return ledger
+    later = ledger.entries[head.n_rounds :]
+    n_clients = len(ledger.clients) - sum(len(entry.joined) for entry in later)
+    missing = tuple(gone for gone in ledger.missing if not later or gone.number < later[0].number)
+    return replace(
+        ledger,
+        clients=ledger.clients[:n_clients],
+        entries=ledger.entries[: head.n_rounds],
+        missing=missing,
+        closing=None,
+        chain=head.chain,
+    )
+
+
+def _files(report: Report, folder: Path) -> list[Check]:
+    """report.csv, .md and .html held against what would be written now."""
+    checks = []
+    with tempfile.TemporaryDirectory() as made:
+        report.write(made)
+        for name in ("report.csv", "report.md", "report.html"):
+            path = folder / name
+            if path.is_file():
+                same = path.read_bytes() == (Path(made) / name).read_bytes()
+                said = "says what report.json says" if same else "differs from what is written for report.json now"
+                checks.append(Check(name, same, said))
+    return checks
+
+
+def difference(found: Any, expected: Any, where: str = "") -> str:
+    """The first place where two documents say different things, and what each says; nothing if they say the same."""
+    if isinstance(found, dict) and isinstance(expected, Mapping) and found.keys() == expected.keys():
+        parts = ((f"{where}.{key}".lstrip("."), found[key], expected[key]) for key in expected)
+    elif isinstance(found, list) and isinstance(expected, list | tuple) and len(found) == len(expected):
+        if _are_close(found, expected):
+            return ""
+        parts = ((f"{where}[{k}]", *pair) for k, pair in enumerate(zip(found, expected, strict=True)))
+    elif _are_close([found], [expected]) or (type(found) is type(expected) and found == expected):
+        return ""
+    else:
+        return f"{where} is {_short(found)}, expected {_short(expected)}"
+    return next((text for at, one, other in parts if (text := difference(one, other, at))), "")
+
+
+def _are_close(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether these are numbers, or None in the same places, and the same but for rounding."""
+    pairs = [pair for pair in zip(found, expected, strict=True) if pair != (None, None)]
+    numbers = [number for pair in pairs for number in pair]
+    if not numbers or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
+        return False
+    if all(isinstance(x, int) for x in numbers):
+        return all(one == other for one, other in pairs)
+    scale = max(abs(other) for _, other in pairs)
+    return math.isfinite(scale) and all(abs(one - other) <= TOLERANCE * scale for one, other in pairs)
+
+
+def _short(value: Any) -> str:
+    return str(value) if len(str(value)) <= 60 else f"{str(value)[:60]}…"
+
+
+def _broken(where: str, what: str) -> ArtefactError:
+    return ArtefactError(f"{where}: {what}; the report is not what this ledger and task give")

@@ -1,0 +1,20 @@
+"""Where a report's numbers come from: which ledger, task, settings and software."""
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+SOFTWARE = f"fedworth {version('fedworth')}"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a report was made from; `fedworth verify REPORT` makes it again."""
+
+    head: str  # of the ledger, when it was valued
+    n_rounds: int  # that it had then
+    task: str | None  # the task's fingerprint
+    software: str = SOFTWARE
+    settings: dict[str, Any] = field(default_factory=dict)  # of the valuation
+    n_missing_rounds: int = 0
+    n_rejected_answers: int = 0

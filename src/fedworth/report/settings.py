@@ -1,0 +1,80 @@
+"""Settings of pages and rewards."""
+
+import math
+from dataclasses import dataclass
+
+from fedworth.errors import UsageError
+from fedworth.names import RewardRule, checked_name
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """The words of a page; nothing here changes a number.
+
+    Args:
+        title: The page's title; by default the report's.
+        noun: What one client is called.
+        nouns: What several clients are called (default: the noun with an s).
+        date: A date to print; the clock is never read, so the same report gives the same bytes.
+        command: The command that made the report, to be shown on it.
+
+    Example:
+        html = report.page_html(fedworth.PageSettings(noun="hospital", nouns="hospitals"))
+    """
+
+    title: str | None = None
+    noun: str = "client"
+    nouns: str = ""
+    date: str = ""
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.noun.strip():
+            raise UsageError("--noun: expected a word, as in  --noun hospital")
+
+    @property
+    def plural(self) -> str:
+        """What several clients are called."""
+        return self.nouns or f"{self.noun}s"
+
+    def fill(self, text: str) -> str:
+        """A text with {noun} and {nouns} replaced."""
+        return text.replace("{nouns}", self.plural).replace("{noun}", self.noun)
+
+
+SENTENCES: dict[RewardRule, str] = {
+    "positive": "in proportion to the value where it is above zero; the others get nothing",
+    "floor": "{floor} of the pool in equal parts for taking part, the rest in proportion to values above zero",
+    "lower": "in proportion to the lower end of the likely range where it is above zero, which pays what is certain",
+    "softmax": "in proportion to exp(value / ({temperature:g} × their standard deviation)); everyone gets something",
+}
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """How a pool is split.
+
+    Args:
+        rule: `positive`, `floor`, `lower` or `softmax`.
+        floor: With `floor`: the part of the pool for taking part.
+        temperature: With `softmax`: the larger, the more equal; in standard deviations of the values.
+
+    Example:
+        paid = fedworth.rewards(report.chosen, "1000", fedworth.RewardSettings("softmax", temperature=2))
+    """
+
+    rule: RewardRule = "positive"
+    floor: float = 0.2
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        checked_name("rule", self.rule)
+        if not 0 <= self.floor <= 1:
+            raise UsageError(f"--floor {self.floor}: expected a part of the pool, from 0 to 1")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UsageError(f"--temperature {self.temperature}: expected a number above 0")
+
+    @property
+    def sentence(self) -> str:
+        """The rule in words."""
+        return SENTENCES[self.rule].format(floor=f"{self.floor:.0%}", temperature=self.temperature)

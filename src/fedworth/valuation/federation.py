@@ -1,0 +1,253 @@
+"""What methods value: a recorded federation, or utilities that a user brings.
+
+In: a ledger, a task and settings. Out: valuations by any method. Rounds are opened once, coalitions measured once, each
+completion made once, whichever methods ask for them.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import stream
+from fedworth.coalitions import coalitions_of
+from fedworth.completion.completion import Completion
+from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
+from fedworth.completion.by_models import ModelCompletion, complete_by_models
+from fedworth.errors import CompletionError, TooManyError, ValuationError
+from fedworth.games.federation import RecordedFederation
+from fedworth.games.game import Game, MatrixGame
+from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.observe import Budget, planned_permutations, utility_matrix
+from fedworth.games.shapley import MOST_ENUMERATED
+from fedworth.games.subset import stratified_subset
+from fedworth.ledger.ledger import Ledger
+from fedworth.oracle.choices import device_named, oracle_named
+from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.server import server_of
+from fedworth.oracle.store import LedgerStore
+from fedworth.storage import Progress, silent
+from fedworth.task.task import Task
+from fedworth.valuation.methods import value_by
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
+from fedworth.valuation.valuation import Valuation
+
+Refusals = tuple[tuple[str, str], ...]
+"""(method, why it gave no values)."""
+
+
+class Federation:
+    """A recorded federation to be valued.
+
+    Example:
+        federation = fedworth.Federation(ledger, task)
+        print(federation.value("comfedsv-models")["north"].value, federation.value("fedsv").values)
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        task: Task,
+        settings: ValuationSettings | None = None,
+        *,
+        work: WorkSettings | None = None,
+        oracle: Oracle | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        """Open a ledger for valuation.
+
+        Args:
+            ledger: The recorded federation.
+            task: What its models are judged by.
+            settings: How it is valued.
+            work: Where coalitions are measured.
+            oracle: What measures coalitions; the settings' oracle if not given.
+            progress: Called with what is being done, how many parts are done and how many there are.
+        """
+        self.settings, work = settings or ValuationSettings(), work or WorkSettings()
+        self.progress = progress
+        ledger = ledger.without(self.settings.without)
+        weighting = self.settings.weighting or ledger.default_weighting
+        oracle = oracle or _oracle(task, self.settings, work)
+        server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
+        store = LedgerStore(ledger, server, weighting) if work.cache else None
+        notes = ledger.warnings() + server.notes
+        self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store)
+        self.clients, self.notes = ledger.clients, self.recorded.notes
+        self.seed, self.strict = self.settings.seed, self.settings.strict
+        self._values: dict[str, Valuation] = {}
+
+    @property
+    def participants(self) -> NDArray[np.bool_]:
+        """(n_rounds, n_clients): who took part."""
+        return self.recorded.participants
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Clients that were left out on request."""
+        return self.recorded.ledger.left_out
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether the ledger kept every client's model of every round."""
+        return self.recorded.has_truth
+
+    def game(self, round_index: int) -> Game:
+        """The game among a round's participants."""
+        return self.recorded.game(round_index)
+
+    def observe(self, budget: Budget | None = None) -> UtilityMatrix:
+        """Measure the seen part of the paper's utility matrix, within a budget."""
+        permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
+        return utility_matrix(self.recorded, permutations, budget=budget, progress=self.progress)
+
+    def utility_matrix(self) -> UtilityMatrix:
+        """The seen part of the paper's utility matrix; measured once."""
+        return self._matrix
+
+    def by_factors(self) -> FactorCompletion:
+        """The paper's completion of the utility matrix."""
+        return self._factors
+
+    def by_models(self) -> ModelCompletion:
+        """The completion by predicted models."""
+        return self._models
+
+    def value(self, method: str = "comfedsv-models") -> Valuation:
+        """What each client is worth by one method; made once."""
+        if method not in self._values:
+            self._values[method] = value_by(self, method)
+            for t in range(self.recorded.n_rounds):
+                self.recorded.keep(t)
+        return self._values[method]
+
+    @cached_property
+    def _matrix(self) -> UtilityMatrix:
+        return self.observe()
+
+    @cached_property
+    def _factors(self) -> FactorCompletion:
+        return factors_of(self.utility_matrix(), self.settings)
+
+    @cached_property
+    def _models(self) -> ModelCompletion:
+        return complete_by_models(self.recorded, progress=self.progress)
+
+
+def _oracle(task: Task, settings: ValuationSettings, work: WorkSettings) -> Oracle:
+    """The oracle that the settings ask for, on the device and engine of the work."""
+    if settings.test_samples is not None:
+        task = stratified_subset(task, settings.test_samples, rng=stream(settings.seed, "test samples"))
+    task = task if work.device == "cpu" else task.to(device_named(work.device))
+    is_remote = work.engine == "ray"
+    oracle = oracle_named(settings.oracle, task, settings.measure, n_threads=1 if is_remote else work.n_threads)
+    if not is_remote:
+        return oracle
+    from fedworth.oracle.ray_oracle import RayOracle
+
+    return RayOracle(oracle, work.address)
+
+
+class BroughtUtilities:
+    """Utilities that a user brings, as a source of games; no models are known."""
+
+    recorded = None
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:
+        self.matrix, self.settings = matrix, settings
+        self.clients, self.participants = matrix.clients, matrix.participants
+        self.seed, self.strict = settings.seed, settings.strict
+
+    def game(self, round_index: int) -> Game:
+        """The game among a round's participants, as far as its utilities were brought."""
+        return MatrixGame(self.matrix, round_index, np.flatnonzero(self.participants[round_index]))
+
+    def utility_matrix(self) -> UtilityMatrix:
+        """The utilities that were brought."""
+        return self.matrix
+
+    def by_factors(self) -> FactorCompletion:
+        """The paper's completion."""
+        return self._factors
+
+    def value(self, method: str = "comfedsv") -> Valuation:
+        """What each client is worth by one method."""
+        return value_by(self, method)
+
+    def by_models(self) -> Any:
+        """There are no models."""
+        raise ValuationError("completion by models needs the clients' models, and only utilities are known")
+
+    @cached_property
+    def _factors(self) -> FactorCompletion:
+        return with_errors(self.matrix, factors_of(self.matrix, self.settings))
+
+
+def values_by(
+    source: Federation | BroughtUtilities, methods: Iterable[str]
+) -> tuple[tuple[Valuation, ...], Refusals]:
+    """Valuations by several methods, and which methods gave none, with the reason; `strict`: that is an error."""
+    made: list[Valuation] = []
+    refusals: list[tuple[str, str]] = []
+    for method in methods:
+        try:
+            made.append(source.value(method))
+        except (CompletionError, ValuationError) as error:
+            if source.strict:
+                raise
+            refusals.append((method, str(error)))
+    return tuple(made), tuple(refusals)
+
+
+def completed_arrays(source: Federation | BroughtUtilities, completion: Completion) -> dict[str, NDArray[Any]]:
+    """A completed utility matrix as arrays of a file: every coalition of the heard clients in every round."""
+    n_heard, n_clients = len(completion.heard), len(completion.clients)
+    if n_heard > MOST_ENUMERATED:
+        raise TooManyError(
+            f"{n_heard} clients have {2**n_heard:,} coalitions: a completed matrix is written for at most "
+            f"{MOST_ENUMERATED}; value the ledger instead"
+        )
+    local = coalitions_of(np.arange(n_heard), n_heard)
+    coalitions = np.zeros((len(local), n_clients), dtype=bool)
+    coalitions[:, completion.heard] = local
+    cells = [completion.game(t).utilities(local).sum(axis=1) for t in range(completion.n_rounds)]
+    return {
+        "clients": np.array(completion.clients, dtype=np.str_),
+        "participants": np.asarray(source.participants),
+        "coalitions": coalitions,
+        "utilities": np.stack(cells),
+    }
+
+
+def factors_of(matrix: UtilityMatrix, settings: ValuationSettings) -> FactorCompletion:
+    """The paper's completion with the settings' factors, or those that cross-validation chooses."""
+    factors = settings.factors
+    if settings.auto_rank:
+        rng = stream(settings.seed, "cross-validation")
+        factors = choose_factors(matrix, penalty_kind=factors.penalty_kind, rng=rng).settings
+    return complete(matrix, factors, unseen=settings.unseen)
+
+
+def value(
+    utilities: UtilityMatrix | Federation, method: str = "comfedsv", settings: ValuationSettings | None = None
+) -> Valuation:
+    """What each client is worth by one method, from utilities.
+
+    Args:
+        utilities: The measured utilities, or a recorded federation.
+        method: A name of the registry, such as `comfedsv`, `fedsv`, `all-clients-round` or `leave-one-out`.
+        settings: Rank and penalty of the completion, what to do with unseen coalitions, seed.
+
+    Returns:
+        The values, how sure they are, and what to mind.
+
+    Example:
+        fedworth.value(utilities, "fedsv")["north"].value
+    """
+    if isinstance(utilities, Federation):
+        return utilities.value(method)
+    return value_by(BroughtUtilities(utilities, settings or ValuationSettings()), method)

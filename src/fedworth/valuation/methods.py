@@ -1,0 +1,452 @@
+"""Methods of valuation. A method shares out a game; a row of the registry says whose game, and by which rule.
+
+    participants        each round's game among those who took part; absent clients get 0
+    by_models           everyone's game of each round, on heard and predicted models
+    by_factors          everyone's game of each round, from the utility matrix completed by factors (the paper)
+    truth               everyone's game of each round, on the models that absent clients would have sent (simulations)
+    all_clients_round   the game of the first round in which all clients took part
+
+A value is the sum over the rounds. To add a method, write a function that takes a `GameSource` and returns a `Valuation`
+(`share_out` makes one from a sharing rule), and register it here, or from another package by the entry point group
+`fedworth.methods`: the entry's name is the method's, and the entry points to a `Method`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Floats, Indices, stream
+from fedworth.completion.caveat import Caveat
+from fedworth.completion.completion import Completion
+from fedworth.completion.factors import FactorCompletion
+from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown_name
+from fedworth.games.federation import RecordedFederation
+from fedworth.games.game import Game, SharingRule, SummedGame, everyone_of
+from fedworth.games.permutations import permutation_shapley
+from fedworth.games.rules import banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc
+from fedworth.games.shapley import shapley
+from fedworth.valuation import others
+from fedworth.valuation.uncertainty import uncertainty
+from fedworth.valuation.valuation import Valuation
+
+GTG_SKIPPED = 0.05
+"""GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
+
+
+class GameSource(Protocol):
+    """What methods value: the rounds of a federation as games."""
+
+    clients: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader of any value must know
+    seed: int
+    strict: bool  # whether a client that no round has heard is an error
+
+    @property
+    def participants(self) -> NDArray[np.bool_]:
+        """(n_rounds, n_clients): who took part."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Clients that were left out on request."""
+
+    @property
+    def recorded(self) -> RecordedFederation | None:
+        """The recorded models; None if only utilities are known."""
+
+    def game(self, round_index: int) -> Game:
+        """The game among a round's participants."""
+
+    def by_factors(self) -> FactorCompletion:
+        """The paper's completion of the utility matrix."""
+
+    def by_models(self) -> Completion:
+        """The completion by predicted models."""
+
+
+class Basis(Enum):
+    """Which rounds a value is about."""
+
+    POTENTIAL = auto()  # as if the client had taken part in every round
+    EARNED = auto()  # the rounds in which the client took part
+    ONE_ROUND = auto()  # one round only
+    OTHER = auto()
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to value clients.
+
+    Example:
+        from fedworth import Method, share_out
+
+        def equal_shares(game, rng):
+            whole = game.utilities(np.ones((1, len(game.clients)), dtype=bool))
+            ...
+        METHOD = Method("equal shares", "everyone gets the same", share_out(equal_shares))
+    """
+
+    label: str  # in tables and on the page
+    description: str  # what the value means, in a line
+    value: Callable[[GameSource], Valuation]
+    basis: Basis = Basis.OTHER
+    adds_up: bool = False  # whether the values add up to what was gained in all
+    needs_truth: bool = False  # whether it takes a simulation that kept every client's model
+    is_slow: bool = False  # whether `compare` leaves it out unless it is named
+
+
+@dataclass(frozen=True)
+class RoundGames:
+    """A game for each of some rounds, and the completion that made them, if one did."""
+
+    game: Callable[[int], Game]
+    rounds: Sequence[int]
+    completion: Completion | None = None
+
+
+def participants(source: GameSource) -> RoundGames:
+    """Each round's game among its participants; a round that nobody answered adds nothing."""
+    return RoundGames(source.game, np.flatnonzero(source.participants.any(axis=1)).tolist())
+
+
+def later_rounds(source: GameSource) -> RoundGames:
+    """As `participants`, without the rounds in which everyone took part."""
+    some = source.participants.any(axis=1) & ~_has_everyone(source)
+    return RoundGames(source.game, np.flatnonzero(some).tolist())
+
+
+def all_clients_round(source: GameSource) -> RoundGames:
+    """The first round in which all clients that were ever heard took part."""
+    found = np.flatnonzero(_has_everyone(source) & source.participants.any(axis=1))
+    if len(found) == 0:
+        most, n_heard = int(source.participants.sum(axis=1).max(initial=0)), len(heard_clients(source))
+        raise ValuationError(
+            f"no round has all clients: at most {most} of {n_heard} took part in one; let one round ask everyone"
+        )
+    return RoundGames(source.game, [int(found[0])])
+
+
+def by_models(source: GameSource) -> RoundGames:
+    """Everyone's game of each round, on heard and predicted models; by factors where only utilities are known."""
+    completion = source.by_models() if source.recorded is not None else source.by_factors()
+    return RoundGames(completion.game, range(len(source.participants)), completion)
+
+
+def truth(source: GameSource) -> RoundGames:
+    """Everyone's game of each round, on the models that absent clients would have sent."""
+    if source.recorded is None:
+        raise ValuationError("the truth needs every client's model of every round; value a simulated ledger")
+    return RoundGames(source.recorded.true_game, range(len(source.participants)))
+
+
+def share_out(
+    rule: SharingRule, games: Callable[[GameSource], RoundGames] = participants, *, on_sum: bool = False
+) -> Callable[[GameSource], Valuation]:
+    """The method that shares out each round's game by a rule, and adds up the rounds.
+
+    Args:
+        rule: Shares out one game.
+        games: Whose game of each round is shared out.
+        on_sum: Add up the rounds' games first and share out the sum once: for rules that are not linear.
+
+    Returns:
+        What `Method.value` takes.
+
+    Example:
+        method = fedworth.Method("mine", "what it means", fedworth.share_out(my_rule))
+    """
+
+    def value(source: GameSource) -> Valuation:
+        found = games(source)
+        if on_sum:
+            whole = SummedGame([found.game(t) for t in found.rounds])
+            found = RoundGames(lambda _: whole, [0], found.completion)
+        made = add_up(source, rule, found)
+        return replace(made, by_round=None) if on_sum else made
+
+    return value
+
+
+def add_up(source: GameSource, rule: SharingRule, games: RoundGames) -> Valuation:
+    """Share out each game, and sum values, covariances and costs over the rounds."""
+    made, covariance = _sums(source, rule, games)
+    return _with_uncertainty(made, covariance, () if games.completion is None else games.completion.caveats)
+
+
+def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Valuation, Floats | None]:
+    """The valuation without its uncertainty, and the covariance of its errors, (n_clients, n_clients), if known."""
+    n_rounds, n_clients = source.participants.shape
+    heard = heard_clients(source)
+    by_round = np.zeros((n_rounds, n_clients))
+    by_block: Floats | None = None  # (n_clients, n_blocks)
+    sampling = np.zeros((n_clients, n_clients))
+    n_evaluations = 0
+    notes: dict[str, None] = {}  # each once, in order
+    for t in games.rounds:
+        game = games.game(t)
+        if len(game.clients) == 0:
+            continue
+        shares = rule(game, stream(source.seed, "coalitions", t))
+        by_block = np.zeros((n_clients, shares.values.shape[1])) if by_block is None else by_block
+        by_block[game.clients] += shares.values
+        by_round[t, game.clients] = shares.totals
+        sampling[np.ix_(game.clients, game.clients)] += shares.sampling_covariance
+        n_evaluations += shares.n_evaluations
+        notes.update(dict.fromkeys(shares.notes))
+    silent = np.setdiff1d(np.arange(n_clients), heard)
+    values = by_round.sum(axis=0)
+    values[silent] = np.nan
+    by_round[:, silent] = np.nan
+    sampling[silent] = np.nan
+    sampling[:, silent] = np.nan
+    if by_block is not None:
+        by_block[silent] = np.nan
+    is_sampled = bool((np.nan_to_num(sampling) != 0).any())
+    covariance = sampling if is_sampled else None
+    completion = games.completion
+    of_completion = None if completion is None else completion.covariance()
+    if of_completion is not None:
+        covariance = sampling + spread(of_completion, heard, n_clients)
+    made = Valuation(
+        method="",
+        clients=source.clients,
+        values=values,
+        standard_errors=np.sqrt(np.maximum(np.diag(sampling), 0)) if is_sampled else None,
+        by_round=by_round,
+        block_values=by_block,
+        completion=None if completion is None else completion.summary(),
+        notes=tuple(notes),
+        n_evaluations=n_evaluations,
+    )
+    return made, covariance
+
+
+def _with_uncertainty(made: Valuation, covariance: Floats | None, caveats: Sequence[Caveat]) -> Valuation:
+    if covariance is None:
+        return replace(made, notes=(*made.notes, *map(str, caveats)))
+    return replace(made, uncertainty=uncertainty(made.values, covariance, caveats=tuple(caveats)))
+
+
+def comfedsv(source: GameSource) -> Valuation:
+    """The paper's ComFedSV: exact (eq. complete_sv), or by the permutations of Algorithm 1.
+
+    Where models are recorded, the completion by models says how far off the factors may be:
+    E (x − u)(x − u)ᵀ = (x − y)(x − y)ᵀ + Cov(y − u), with y the values by models.
+    """
+    completion = source.by_factors()
+    permutations = completion.permutations
+    rule: SharingRule = shapley
+    if permutations is not None:
+        rule = lambda game, _rng: permutation_shapley(game, permutations)  # noqa: E731
+    games = RoundGames(completion.game, range(len(source.participants)), completion)
+    made, covariance = _sums(source, rule, games)
+    made, caveats = replace(made, n_evaluations=completion.n_seen), completion.caveats
+    if source.recorded is not None:
+        reference, of_reference = _sums(source, shapley, by_models(source))
+        if of_reference is not None:
+            apart = made.values - reference.values
+            covariance, caveats = np.outer(apart, apart) + of_reference, source.by_models().caveats
+    return _with_uncertainty(made, covariance, caveats)
+
+
+def _gtg(source: GameSource) -> Valuation:
+    games = participants(source)
+    wholes = [float(everyone_of(games.game(t)).sum()) for t in games.rounds]
+    skip_below = GTG_SKIPPED * float(np.mean(np.abs(wholes)))
+    return add_up(source, lambda game, rng: gtg(game, rng, skip_below=skip_below), games)
+
+
+def _other(measure: Callable[[RecordedFederation, np.random.Generator], others.OtherValues]) -> Callable[[GameSource], Valuation]:
+    """A measure that is no sharing of the rounds' games."""
+
+    def value(source: GameSource) -> Valuation:
+        if source.recorded is None:
+            raise ValuationError("it needs the clients' models, and only utilities are known; value a ledger")
+        made = measure(source.recorded, stream(source.seed, "others"))
+        values = np.full(len(source.clients), np.nan)
+        heard = heard_clients(source)
+        values[heard] = made.values[heard]
+        return Valuation(
+            method="",
+            clients=source.clients,
+            values=values,
+            standard_errors=made.standard_errors,
+            notes=made.notes,
+            n_evaluations=made.n_evaluations,
+        )
+
+    return value
+
+
+METHODS: dict[str, Method] = {
+    "comfedsv-models": Method(
+        "ComFedSV by models",
+        "potential: what the client would have added, had it always taken part; absent clients' models are predicted",
+        share_out(shapley, by_models),
+        Basis.POTENTIAL,
+        adds_up=True,
+    ),
+    "comfedsv": Method(
+        "ComFedSV",
+        "potential, the paper's: Shapley value of the utility matrix completed by factors",
+        comfedsv,
+        Basis.POTENTIAL,
+        adds_up=True,
+    ),
+    "fedsv": Method(
+        "FedSV",
+        "earned: what the client added in the rounds it took part in",
+        share_out(shapley),
+        Basis.EARNED,
+        adds_up=True,
+    ),
+    "fedsv-later": Method(
+        "FedSV, later rounds",
+        "earned, without the rounds in which all clients took part",
+        share_out(shapley, later_rounds),
+        Basis.EARNED,
+    ),
+    "truth": Method(
+        "Truth",
+        "truth: what the client would have added, measured with every client's model of every round",
+        share_out(shapley, truth),
+        Basis.POTENTIAL,
+        adds_up=True,
+        needs_truth=True,
+    ),
+    "all-clients-round": Method(
+        "All-clients round",
+        "baseline: the one round in which all clients took part",
+        share_out(shapley, all_clients_round),
+        Basis.ONE_ROUND,
+    ),
+    "leave-one-out": Method(
+        "Leave-one-out",
+        "baseline: what the participants lose without the client, summed over its rounds",
+        share_out(leave_one_out),
+        Basis.EARNED,
+    ),
+    "banzhaf": Method(
+        "Banzhaf",
+        "potential, all coalitions of the others weighted equally; the values do not add up to the total gain",
+        share_out(banzhaf, by_models),
+    ),
+    "beta-shapley": Method(
+        "Beta-Shapley",
+        "potential, small coalitions weighted most (Beta(16, 1)); the values do not add up to the total gain",
+        share_out(beta_shapley, by_models),
+    ),
+    "least-core": Method(
+        "Least core",
+        "potential: minimises the largest complaint of any coalition",
+        share_out(least_core, by_models, on_sum=True),
+    ),
+    "tmc": Method("TMC", "earned, by truncated permutations (TMC)", share_out(tmc)),
+    "gtg": Method(
+        "GTG", "earned, by guided truncated permutations; rounds with little change are left out (GTG-Shapley)", _gtg
+    ),
+    "mr": Method("MR", "earned, later rounds weighted less (MR)", _other(others.mr)),
+    "or": Method("OR", "earned over the whole training, from models rebuilt from the updates (OR)", _other(others.rebuilt)),
+    "influence": Method(
+        "Influence", "earned, to first order: how well the client's updates reduce the test loss", _other(others.influence)
+    ),
+    "cosine": Method(
+        "Cosine", "reputation: how well the client's updates agree with the average (CGSV); no test set", _other(others.cosine)
+    ),
+    "retraining": Method(
+        "Retraining",
+        "truth of another kind: the federation trained again for every coalition (simulations)",
+        _other(others.retraining),
+        is_slow=True,
+    ),
+}
+
+
+@cache
+def methods() -> dict[str, Method]:
+    """All methods by name: fedworth's own, and those that other packages offer."""
+    offered = {}
+    for entry in entry_points(group="fedworth.methods"):
+        made = entry.load()
+        if not isinstance(made, Method):
+            raise UsageError(f"entry point {entry.name!r} of fedworth.methods: a {type(made).__name__}, expected a Method")
+        offered[entry.name] = made
+    return {**offered, **METHODS}
+
+
+def method_named(name: str) -> Method:
+    """The method of this name, or an error with the nearest name."""
+    if name not in methods():
+        raise unknown_name("method", name, methods())
+    return methods()[name]
+
+
+def method_text(name: str) -> Method:
+    """A method for those who print its label and description; one that is not installed here has its name only."""
+    return methods().get(name) or Method(name, name, share_out(shapley))
+
+
+def label(name: str) -> str:
+    """A method's name in tables and figures."""
+    return method_text(name).label
+
+
+def description(name: str) -> str:
+    """What a method's value means."""
+    return method_text(name).description
+
+
+def value_by(source: GameSource, name: str) -> Valuation:
+    """What each client is worth by the method of this name."""
+    method = method_named(name)
+    silent = never_heard(source)
+    made = method.value(source)
+    return replace(made, method=name, notes=(*source.notes, *silent, *made.notes))
+
+
+def round_gains(source: GameSource) -> Floats | None:
+    """(n_rounds,): what each round's participants gained together; None if one was not measured."""
+    try:
+        games = [source.game(t) if row.any() else None for t, row in enumerate(source.participants)]
+        return np.array([0.0 if game is None else float(everyone_of(game).sum()) for game in games])
+    except ValuationError:
+        return None
+
+
+def heard_clients(source: GameSource) -> Indices:
+    """The clients that took part in some round."""
+    return np.flatnonzero(source.participants.any(axis=0))
+
+
+def never_heard(source: GameSource) -> tuple[str, ...]:
+    """A note that names the clients that no round has heard; an error under `strict`, or if nobody was heard."""
+    heard = heard_clients(source)
+    if len(heard) == 0:
+        raise ValuationError("no client took part in any round, so nobody can be valued")
+    silent = np.setdiff1d(np.arange(len(source.clients)), heard)
+    missing = [source.clients[k] for k in silent if source.clients[k] not in source.left_out]
+    if not missing:
+        return ()
+    n_rounds = len(source.participants)
+    found = f"never heard in {n_rounds} rounds: client{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    if source.strict:
+        raise NeverHeardError(f"{found}; let a round ask everyone, or leave out --strict to value the others")
+    return (f"{found}; they have no value, and the others are valued without them",)
+
+
+def spread(square: Floats, heard: Indices, n_clients: int) -> Floats:
+    """(n_clients, n_clients): a matrix of the heard clients as one of all clients, NaN for the rest."""
+    everyone = np.full((n_clients, n_clients), np.nan)
+    everyone[np.ix_(heard, heard)] = square
+    return everyone
+
+
+def _has_everyone(source: GameSource) -> NDArray[np.bool_]:
+    """(n_rounds,): whether all clients that were ever heard took part."""
+    heard = source.participants.any(axis=0)
+    return np.asarray((source.participants | ~heard).all(axis=1))
