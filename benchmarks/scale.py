@@ -33,10 +33,9 @@ from fedworth.games.planning.budget import arrivals, shortened
 from fedworth.games.planning.plan import Plan, plan_prefixes
 from fedworth.games.squares import default_permutations
 from fedworth.ledger.ledger import open_ledger
-from fedworth.names import ModelName
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.weighting import participation
-from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.settings import ModelName, SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.value import value
 

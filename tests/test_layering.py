@@ -27,10 +27,7 @@ STAGES = (
 )
 """Modules at the top of the package are the ground that every stage stands on."""
 
-BACKWARDS = (
-    ("fedworth.oracle.cache", "fedworth.games.cells"),
-    ("fedworth.task.task_file", "fedworth.simulation.simulate"),
-)
+BACKWARDS = (("fedworth.oracle.cache", "fedworth.games.cells"),)
 """To be mended."""
 
 DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare", "fedworth.__main__"}

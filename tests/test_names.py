@@ -10,12 +10,9 @@ from fedworth.games.planning.choose import PlanSettings
 from fedworth.names import CHOICES, checked_name
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.tables import LABELS
-from fedworth.simulation.data.datasets import DATASETS
-from fedworth.simulation.models import DTYPES
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.studies.trials.extents import EXTENTS
 from fedworth.studies.trials.settings import SETUPS
-from fedworth.task.losses.named import LOSSES
 from fedworth.valuation.valuation import BASES, valuation_from
 
 
@@ -28,9 +25,6 @@ def test_a_name_is_given_back_and_a_slip_is_refused_with_the_nearest_name(choice
 
 
 def test_what_is_listed_by_name_has_all_the_names():
-    assert set(DATASETS) == set(CHOICES["data set"])
-    assert set(DTYPES) == set(CHOICES["dtype"])
-    assert set(LOSSES) == set(CHOICES["loss"])
     assert set(BASES) == set(LABELS) == set(CHOICES["measure of worth"])
     assert set(SETUPS) == set(EXTENTS) == set(CHOICES["scale"])
 

@@ -11,10 +11,10 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import fedworth
-from fedworth.task.losses.named import LOSSES
+from fedworth.task.losses import LOSSES
 from tests.oracle.test_losses import Two
 from tests.support.zoo import all_mixtures, round_of
-from tests.task.test_exchanged import Adapted
+from tests.task.test_adapters import Adapted
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)

@@ -33,8 +33,8 @@ from torch import nn  # noqa: E402
 
 import fedworth.flower  # noqa: E402
 from fedworth import Task, open_ledger  # noqa: E402
-from fedworth.task.rules.check import check_ledger  # noqa: E402
-from fedworth.task.rules.rule import WeightedMean  # noqa: E402
+from fedworth.task.replay import check_ledger  # noqa: E402
+from fedworth.task.rules import WeightedMean  # noqa: E402
 
 N_CLIENTS, N_VALUED, N_TEST, N_ROUNDS = 10, 250, 250, 15
 Noise = tuple[int, float, bool]

@@ -79,12 +79,9 @@ if TYPE_CHECKING:
     from fedworth.simulation.simulate import task_of as task_of
     from fedworth.studies.reproduce import study as study
     from fedworth.studies.results.pictures import plot_panel as plot_panel
-    from fedworth.task.coefficients import task_from_estimator as task_from_estimator
     from fedworth.task.groups import group_ledger as group_ledger
-    from fedworth.task.own_utility import task_from_utility as task_from_utility
     from fedworth.task.task import Task as Task
-    from fedworth.task.task import task_from_loader as task_from_loader
-    from fedworth.task.task_file import load_task as load_task
+    from fedworth.task.task import load_task as load_task
     from fedworth.valuation.valuation import Valuation as Valuation
     from fedworth.valuation.valuation import valuation_from as valuation_from
     from fedworth.valuation.value import value as value
@@ -129,7 +126,7 @@ _HOMES = {
     "import_folder": "recording.importing",
     "interactions_of": "pipeline.interactions",
     "load_completion": "completion.completion_file",
-    "load_task": "task.task_file",
+    "load_task": "task.task",
     "load_utilities": "games.matrix_file",
     "observe": "games.observe",
     "observe_and_count": "games.observe",
@@ -156,9 +153,6 @@ _HOMES = {
     "statement_html": "report.page",
     "stratified_subset": "games.subset",
     "study": "studies.reproduce",
-    "task_from_estimator": "task.coefficients",
-    "task_from_loader": "task.task",
-    "task_from_utility": "task.own_utility",
     "task_of": "simulation.simulate",
     "utility_cache": "oracle.cache",
     "valuation_from": "valuation.valuation",

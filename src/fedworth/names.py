@@ -1,7 +1,8 @@
-"""Names of choices: all that a user may ask for by name, and the one place that checks it.
+"""Names of choices that several rooms share, and the check of a name.
 
-Each choice is a `Literal`, so a wrong name in a program is found by its type checker, and any other by `checked_name`.
-What can be chosen from an open list (a client, a study, a data set of a study) is checked where the list is.
+A choice is a `Literal`, so a type checker finds a wrong name in a program, and `checked_name` finds any other. Choices
+of one room stand in that room (`simulation.settings.DatasetName`). Open lists, such as losses, are checked where they
+are.
 """
 
 from typing import Any, Literal, get_args
@@ -14,24 +15,6 @@ Aggregation = Literal["uniform", "samples"]
 Weighting = Literal["uniform", "samples", "fixed"]
 """How a coalition's models are averaged."""
 
-LossName = Literal[
-    "cross-entropy",
-    "probabilities",
-    "one-vs-rest",
-    "hinge",
-    "segmentation",
-    "dice",
-    "tokens",
-    "next-token",
-    "squared-error",
-    "binary",
-    "hinge-binary",
-    "multi-label",
-    "pairwise",
-    "cox",
-]
-"""What judges a model's outputs on the test set."""
-
 Measure = str
 """`loss`, or a measure that goes with the task's loss, such as `accuracy`: an open list, which the task checks."""
 
@@ -40,9 +23,6 @@ EngineName = Literal["local", "ray"]
 
 Sampler = Literal["stratified", "permutations"]
 """How FedSV and the heard round are estimated by Monte Carlo: few coalitions chosen well, or permutations."""
-
-AdaptiveKind = Literal["adam", "yogi", "adagrad"]
-"""How a server that adapts its steps does so."""
 
 ScheduleForm = Literal["paper", "li"]
 """Proposition 2's learning rates, as printed or as Li et al. have them."""
@@ -77,22 +57,14 @@ COMPARED: tuple[ValuedBy, ...] = (
 )  # fmt: skip
 """What `fedworth compare --methods` can hold against each other on one ledger."""
 
-DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
-PartitionName = Literal["iid", "two-class", "natural"]
-ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
-Dtype = Literal["float32", "float64"]
-ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
-
 Scale = Literal["quick", "page", "paper", "tiny"]
 """How much of a study is run; tiny is for the tests."""
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "aggregation": get_args(Aggregation),
     "weighting": get_args(Weighting),
-    "loss": get_args(LossName),
     "oracle": get_args(OracleName),
     "engine": get_args(EngineName),
-    "adaptive server": get_args(AdaptiveKind),
     "form of Proposition 2": get_args(ScheduleForm),
     "sampler": get_args(Sampler),
     "penalty kind": get_args(PenaltyKind),
@@ -103,17 +75,13 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "measure of worth": (*get_args(MethodName), *get_args(ConceptName), *get_args(RivalName)),
     "way to share out a game": get_args(ConceptName),
     "rival": get_args(RivalName),
-    "data set": get_args(DatasetName),
-    "partition": get_args(PartitionName),
-    "model": get_args(ModelName),
-    "dtype": get_args(Dtype),
-    "learning-rate schedule": get_args(ScheduleName),
     "scale": get_args(Scale),
 }
 
 
-def checked_name(choice: str, found: object) -> Any:
-    """The name, if it is one of the choice's; else an error with the nearest one that is."""
-    if found not in CHOICES[choice]:
-        raise unknown_name(choice, str(found), CHOICES[choice])
+def checked_name(kind: str, found: object, choices: Any = None) -> Any:
+    """Return the name if it is one of the choices, a `Literal`; otherwise raise an error with the nearest choice."""
+    known = CHOICES[kind] if choices is None else get_args(choices)
+    if found not in known:
+        raise unknown_name(kind, str(found), known)
     return found

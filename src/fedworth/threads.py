@@ -7,11 +7,14 @@ same last bits on every machine with the same library.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -36,6 +39,14 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def fitting_threads(module: "nn.Module") -> AbstractContextManager[None]:
+    """One torch thread for a module without convolutions; convolutions keep torch's own number of threads."""
+    from torch import nn  # imported late, so that the command line starts without torch
+
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return nullcontext() if any(isinstance(part, kinds) for part in module.modules()) else one_torch_thread()
 
 
 @cache

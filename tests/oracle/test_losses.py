@@ -11,7 +11,7 @@ from fedworth.oracle.batches import Batch
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.recheck import measured
-from fedworth.task.task import Task, task_from_loader
+from fedworth.task.task import Task
 from tests.support.tasks import NAMES, PAIRS, Wide, rows, task_with
 from tests.support.zoo import all_mixtures, round_of
 
@@ -114,9 +114,9 @@ def test_several_inputs_by_place_by_name_and_from_a_loader_are_the_same():
     tasks = [
         Task(module, (left, right), labels),
         Task(module, {"right": right, "left": left}, labels),
-        task_from_loader(module, batches),
-        task_from_loader(module, by_name),
-        task_from_loader(module, [([a, b], c) for a, b, c in batches]),
+        Task.from_loader(module, batches),
+        Task.from_loader(module, by_name),
+        Task.from_loader(module, [([a, b], c) for a, b, c in batches]),
     ]
     round_ = round_of(module)
     expected = Wide(tasks[0]).utilities(round_, WANTED, "loss")

@@ -19,11 +19,8 @@ from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.server import Server, server_of
 from fedworth.oracle.weighting import participation
-from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.task.rules.private import Private
-from fedworth.task.rules.replay import replayed
-from fedworth.task.rules.robust import Krum, Median
-from fedworth.task.rules.rule import WeightedMean, arrays_of
+from fedworth.task.replay import replayed
+from fedworth.task.rules import Adaptive, Krum, Median, Private, ServerMomentum, WeightedMean, arrays_of
 from fedworth.task.task import Task
 from tests.support.servers import federation
 

@@ -7,7 +7,7 @@ from fedworth.names import CompletionKind, MethodName
 from fedworth.pipeline.acting import values_so_far
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.stages import ValuingSettings
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.rules import WeightedMean
 from fedworth.task.task import Task
 from tests.support.servers import federation
 

@@ -1,14 +1,14 @@
 """Models are made by name, from their spec and seed alone."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import nn
 
 from fedworth.errors import UsageError
-from fedworth.names import CHOICES
 from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.simulation.settings import ModelName
 
 IMAGE = (3, 32, 32)
 
@@ -22,7 +22,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("name", CHOICES["model"])
+@pytest.mark.parametrize("name", get_args(ModelName))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_model_gives_one_logit_a_class_in_its_precision(name, dtype):
     module = build_model(spec(name, dtype=dtype))
@@ -34,7 +34,7 @@ def test_every_model_gives_one_logit_a_class_in_its_precision(name, dtype):
     assert not module.training
 
 
-@pytest.mark.parametrize("name", CHOICES["model"])
+@pytest.mark.parametrize("name", get_args(ModelName))
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name):
     first, again, other = (state_of(build_model(spec(name), seed=seed)) for seed in (7, 7, 8))
     assert same(first, again)

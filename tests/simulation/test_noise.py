@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedworth.arrays import stream
 from fedworth.errors import DataError, UsageError
-from fedworth.simulation.data.dataset import Samples
-from fedworth.simulation.noise import flipped_labels, noisy_features
+from fedworth.simulation.clients import flipped_labels, noisy_features
+from fedworth.simulation.datasets import Samples
 
 seeds = st.integers(0, 2**32 - 1)
 shares = st.floats(0, 1)

@@ -1,6 +1,7 @@
 """The samples of a data set are divided among the clients, each to one, and to copies again."""
 
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedworth.errors import DataError, UsageError
-from fedworth.names import CHOICES
-from fedworth.simulation.data.dataset import Dataset, Samples
-from fedworth.simulation.partition import (
+from fedworth.simulation.clients import (
     distinct_clients,
     divide,
-    duplicate,
     partition_iid,
     partition_two_class,
 )
+from fedworth.simulation.datasets import Dataset, Samples
+from fedworth.simulation.settings import PartitionName
 
 seeds = st.integers(0, 2**32 - 1)
 quickly = settings(deadline=None, max_examples=60)
@@ -115,12 +115,7 @@ def test_one_class_cannot_be_divided_by_two_classes():
         partition_two_class(np.zeros(50, np.int64), 3, rng=generator())
 
 
-def test_a_duplicate_has_the_part_of_its_original():
-    parts = (np.array([0]), np.array([1]), np.array([2]))
-    assert [part.tolist() for part in duplicate(parts, {2: 0})] == [[0], [1], [0]]
-
-
-@pytest.mark.parametrize("name", CHOICES["partition"])
+@pytest.mark.parametrize("name", get_args(PartitionName))
 def test_a_copy_holds_its_originals_samples_and_the_others_share_the_rest(name):
     nine = tuple(np.array_split(np.arange(200), 9))
     clients = divide(dataset(parts=nine), name, 10, {9: 0}, rng=generator())

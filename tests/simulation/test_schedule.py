@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import UsageError
-from fedworth.simulation.schedule import Schedule
+from fedworth.simulation.settings import Schedule
 
 positive = st.floats(1e-3, 1e3)
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedworth.simulation.models import ModelSpec, build_model, state_of
-from fedworth.simulation.side_by_side import is_perceptron, slopes
+from fedworth.simulation.training import gradients, is_perceptron
 
 
 def by_torch_func(module, states, inputs, labels, weights):
@@ -21,7 +21,7 @@ def by_torch_func(module, states, inputs, labels, weights):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("hidden", [(), (33,), (20, 7)])
 @pytest.mark.parametrize(("n_clients", "n_samples"), [(1, 1), (3, 2), (5, 37), (2, 120)])
-def test_the_slopes_are_those_of_torch_func_to_the_bit(dtype, hidden, n_clients, n_samples):
+def test_the_gradients_are_those_of_torch_func_to_the_bit(dtype, hidden, n_clients, n_samples):
     torch.manual_seed(n_samples)
     module = build_model(ModelSpec("mlp" if hidden else "logistic", (1, 8, 8), 10, hidden, dtype=dtype), seed=1)
     states = {
@@ -34,7 +34,7 @@ def test_the_slopes_are_those_of_torch_func_to_the_bit(dtype, hidden, n_clients,
     weights = torch.rand(n_clients, n_samples, dtype=kind)
     weights[:, n_samples // 2 + 1 :] = 0.0
     expected = by_torch_func(module, states, inputs, labels, weights)
-    found = dict(slopes(module, states, inputs, labels, weights))
+    found = dict(gradients(module, states, inputs, labels, weights))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 

@@ -19,10 +19,8 @@ from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
 from fedworth.simulation import training
-from fedworth.simulation.local import LocalTraining
 from fedworth.simulation.models import ModelSpec, build_model
-from fedworth.simulation.schedule import Schedule
-from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings
 from fedworth.simulation.simulate import Federation, average, participants_of, run_rounds, simulate, task_of
 from fedworth.simulation.training import ClientData
 from fedworth.task.task import Task

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Model
 from fedworth.simulation import training
-from fedworth.simulation.data.dataset import Samples
-from fedworth.simulation.local import LocalTraining
+from fedworth.simulation.datasets import Samples
 from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.simulation.settings import LocalTraining
 from fedworth.simulation.training import ClientData, batches_of, client_data, train_clients
 
 LOCALS = {
@@ -123,12 +123,6 @@ def test_side_by_side_equals_one_after_the_other_for_any_sizes_and_batches(sizes
     clients = [client(seed, size) for seed, size in enumerate(sizes)]
     for model, data in zip(train("logistic", clients, local), clients, strict=True):
         assert_close(model, by_hand("logistic", data, local))
-
-
-def test_groups_trained_together_are_of_like_size_and_lose_nobody():
-    clients = [client(seed, size) for seed, size in enumerate([50, 3, 100, 7, 6, 101, 5, 1])]
-    groups = list(training._of_like_size(clients))
-    assert [[len(member) for member in group] for group in groups] == [[1], [3, 5, 6], [7], [50, 100], [101]]
 
 
 def test_equal_data_is_trained_once(monkeypatch):

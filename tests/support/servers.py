@@ -7,7 +7,7 @@ import torch
 
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.recording.recorder import record_into
-from fedworth.task.rules.rule import Rule, State, arrays_of, model_of
+from fedworth.task.rules import Rule, State, arrays_of, model_of
 
 CLIENTS = ("a", "b", "c", "d")
 

@@ -12,7 +12,7 @@ from torch import nn
 from fedworth.ledger.ledger import Model, Round
 from fedworth.oracle.oracle import mix
 from fedworth.oracle.weighting import Mixtures
-from fedworth.task.losses.named import LOSSES
+from fedworth.task.losses import LOSSES
 from fedworth.task.samples import outputs_of, widened
 from fedworth.task.task import Task
 

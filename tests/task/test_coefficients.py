@@ -13,7 +13,7 @@ from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Round
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, quality
-from fedworth.task.coefficients import task_from_estimator
+from fedworth.task.task import Task
 from tests.support.tasks import Wide
 from tests.support.zoo import all_mixtures, round_of
 
@@ -80,7 +80,7 @@ ESTIMATORS = {
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_model_loses_what_scikit_learn_says_and_both_oracles_agree(name):
     estimator, x, y, loss, expected = ESTIMATORS[name]
-    task = task_from_estimator(estimator.fit(x, y), x, y)
+    task = Task.from_estimator(estimator.fit(x, y), x, y)
     assert task.judged_by.criterion.name == loss
     assert -quality(task, task.criterion("loss"), task.state) == pytest.approx(expected(estimator), rel=1e-6)
     round_ = round_of(task.module)
@@ -92,7 +92,7 @@ def test_a_model_loses_what_scikit_learn_says_and_both_oracles_agree(name):
 
 def test_a_ledger_of_lists_of_arrays_names_them_by_number():
     estimator = LogisticRegression().fit(X2, Y2)
-    task = task_from_estimator(estimator, X2, Y2, names=("0", "1"))
+    task = Task.from_estimator(estimator, X2, Y2, names=("0", "1"))
     model = {"0": torch.from_numpy(estimator.coef_), "1": torch.from_numpy(estimator.intercept_)}
     round_ = Round(round_of(task.module).entry, {n: t * 0 for n, t in model.items()}, {0: model}, {})
     found = LoopOracle(task).utilities(round_, all_mixtures("samples", 1)).sum(axis=1)
@@ -102,12 +102,8 @@ def test_a_ledger_of_lists_of_arrays_names_them_by_number():
 @pytest.mark.parametrize(
     ("estimator", "y", "message"),
     [
-        (
-            RandomForestClassifier(2),
-            Y2,
-            "RandomForestClassifier: trees are not averaged: .* the mean of two trees is no",
-        ),
-        (LogisticRegression(), None, "LogisticRegression has no coef_: fit it, or set"),
+        (RandomForestClassifier(2), Y2, "RandomForestClassifier has no coef_: .* such as trees, cannot be averaged"),
+        (LogisticRegression(), None, "LogisticRegression has no coef_: if it is a linear model, fit it, or set"),
         (SGDClassifier(loss="modified_huber"), Y2, "name the loss to judge by"),
         (LogisticRegression(), Y2 + 1, r"labels \[2\] in the test set are none of the estimator's classes"),
     ],
@@ -115,4 +111,4 @@ def test_a_ledger_of_lists_of_arrays_names_them_by_number():
 def test_what_has_no_coefficients_or_no_known_loss_is_refused(estimator, y, message):
     fitted = estimator if y is None else estimator.fit(X2, Y2)
     with pytest.raises(UsageError, match=message):
-        task_from_estimator(fitted, X2, Y2 if y is None else y)
+        Task.from_estimator(fitted, X2, Y2 if y is None else y)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from fedworth.task.copies import copied
+from fedworth.task.modules import copied
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")

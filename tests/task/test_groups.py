@@ -10,8 +10,8 @@ from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.groups import group_ledger
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.replay import check_ledger
+from fedworth.task.rules import WeightedMean
 from fedworth.valuation.value import value
 from tests.support.zoo import ZOO, round_of, task_of
 

@@ -11,7 +11,7 @@ from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.task.own_utility import task_from_utility
+from fedworth.task.task import Task
 
 rng = np.random.default_rng(0)
 ROWS, TRUE = rng.normal(size=(30, 4)), rng.normal(size=4)
@@ -44,7 +44,7 @@ def ledger_and_task(request, tmp_path):
     mean = {n: torch.stack([model(k + 1)[n] for k in range(3)]).mean(0) for n in names}
     writer.record_round(mean, {name: Answer(model(k + 5), 1) for k, name in enumerate("ab")})
     writer.release()
-    task = task_from_utility(closeness, weights(9)) if request.param == "list" else task_from_utility(by_name, model(9))
+    task = Task.from_utility(closeness, weights(9)) if request.param == "list" else Task.from_utility(by_name, model(9))
     return open_ledger(tmp_path / "l"), task
 
 
@@ -72,8 +72,8 @@ def test_another_function_is_another_task():
     def halved(weights):
         return closeness(weights) / 2
 
-    assert task_from_utility(closeness, weights(0)).fingerprint != task_from_utility(halved, weights(0)).fingerprint
-    assert task_from_utility(closeness, weights(0)).fingerprint == task_from_utility(closeness, weights(5)).fingerprint
+    assert Task.from_utility(closeness, weights(0)).fingerprint != Task.from_utility(halved, weights(0)).fingerprint
+    assert Task.from_utility(closeness, weights(0)).fingerprint == Task.from_utility(closeness, weights(5)).fingerprint
 
 
 def test_what_the_function_does_to_its_arrays_does_not_last():
@@ -81,15 +81,15 @@ def test_what_the_function_does_to_its_arrays_does_not_last():
         weights[0][:] = 0
         return closeness(weights)
 
-    task = task_from_utility(spoils, weights(0))
+    task = Task.from_utility(spoils, weights(0))
     assert all(torch.equal(a, b) for a, b in zip(task.state.values(), map(torch.from_numpy, weights(0)), strict=True))
     task.outputs(task.state)
     assert torch.equal(task.state["0"], torch.from_numpy(weights(0)[0]))
 
 
 def test_nan_is_no_utility_and_nothing_no_model():
-    task = task_from_utility(lambda _: float("nan"), weights(0))
+    task = Task.from_utility(lambda _: float("nan"), weights(0))
     with pytest.raises(UtilityError, match="gave NaN for a model"):
         task.outputs(task.state)
     with pytest.raises(UsageError, match="like: an empty model"):
-        task_from_utility(closeness, [])
+        Task.from_utility(closeness, [])

@@ -58,6 +58,14 @@ def test_a_test_set_that_cannot_be_judged_on_is_refused(inputs, labels, message)
         task(inputs, labels)
 
 
+def test_the_module_is_evaluated_in_evaluation_mode_and_left_in_its_own():
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Linear(2, 2))
+    module[0].eval()
+    judged = Task(module, INPUTS, LABELS)
+    assert torch.equal(judged.outputs(judged.state), judged.outputs(judged.state))
+    assert [part.training for part in module.modules()] == [True, False, True, True]
+
+
 def test_inputs_that_the_module_cannot_take_are_refused_with_what_was_found():
     wide = Task(nn.Linear(3, 2), torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1]))
     with pytest.raises(

@@ -3,7 +3,8 @@
 import pytest
 
 from fedworth.errors import DataError, UsageError
-from fedworth.task.task_file import load_task, task_for
+from fedworth.simulation.simulate import task_for
+from fedworth.task.task import load_task
 
 GOOD = """
 import torch

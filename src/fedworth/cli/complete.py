@@ -119,7 +119,7 @@ def _by_models(
     from fedworth.completion.models import complete_by_models
     from fedworth.ledger.ledger import open_ledger
     from fedworth.oracle.choices import oracle_named
-    from fedworth.task.task_file import task_for
+    from fedworth.simulation.simulate import task_for
 
     ledger = open_ledger(args.ledger).without(matrix.left_out)
     oracle = oracle_named(args.oracle, task_for(ledger, args.task, data_folder=args.data), args.measure)

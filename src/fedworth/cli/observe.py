@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> None:
     from fedworth.oracle.cache import utility_cache
     from fedworth.oracle.choices import device_named, engine_named, oracle_named
     from fedworth.oracle.weighting import participation
+    from fedworth.simulation.simulate import task_for
     from fedworth.storage import refuse_no_place
-    from fedworth.task.task_file import task_for
 
     refuse_no_place(args.out, "a file of utilities")
     rule, asked = _rule(args), plan_settings(args, with_fedsv=not args.no_fedsv)

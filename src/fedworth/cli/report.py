@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
 def _of_ledger(args: argparse.Namespace, folder: Path) -> "Report":
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.report_on import report_on
-    from fedworth.task.task_file import task_for
+    from fedworth.simulation.simulate import task_for
 
     ledger = open_ledger(args.of)
     settings, task = valuing_settings(args), task_for(ledger, args.task, data_folder=args.data)

@@ -167,7 +167,7 @@ def _copies(given: list[str]) -> tuple[tuple[int, int], ...]:
 
 
 def _shares(given: str | None, n_clients: int) -> tuple[float, ...]:
-    from fedworth.simulation.bounds import MOST_CLIENTS
+    from fedworth.simulation.settings import MOST_CLIENTS
 
     if given is None:
         return ()

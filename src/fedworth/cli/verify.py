@@ -12,7 +12,7 @@ from fedworth.cli.verify_report import add_report_options, report_file, verify_r
 if TYPE_CHECKING:
     from fedworth.findings import Finding
     from fedworth.ledger.ledger import Ledger
-    from fedworth.task.rules.check import Checked
+    from fedworth.task.replay import LedgerCheck
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -46,8 +46,8 @@ def _verify_ledger(args: argparse.Namespace) -> None:
     """Say what is in the ledger, and whether its server did what its rule says."""
     from fedworth.findings import findings
     from fedworth.ledger.ledger import verify_ledger
-    from fedworth.task.rules.check import check_ledger
-    from fedworth.task.rules.documents import rule_name, rule_of
+    from fedworth.task.replay import check_ledger
+    from fedworth.task.rules import rule_name, rule_of
 
     ledger = verify_ledger(args.what)
     said = check_head(args, ledger)
@@ -75,9 +75,9 @@ def _verify_ledger(args: argparse.Namespace) -> None:
 
 
 def _show(
-    args: argparse.Namespace, ledger: "Ledger", checked: "Checked", odd: "tuple[Finding, ...]", said: list[str]
+    args: argparse.Namespace, ledger: "Ledger", checked: "LedgerCheck", odd: "tuple[Finding, ...]", said: list[str]
 ) -> None:
-    from fedworth.task.rules.documents import rule_name
+    from fedworth.task.rules import rule_name
 
     state = "closed" if ledger.is_closed else "still open"
     show_lines(
@@ -92,7 +92,7 @@ def _show(
     warn(_warnings(ledger, checked))
 
 
-def _warnings(ledger: "Ledger", checked: "Checked") -> tuple[str, ...]:
+def _warnings(ledger: "Ledger", checked: "LedgerCheck") -> tuple[str, ...]:
     """What a keeper of the ledger must know: of its folder, its files, its rounds and its server."""
     from fedworth.ledger.writer import exposures
 

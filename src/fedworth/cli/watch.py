@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     if not place.name:
         raise UsageError(f"{args.ledger}: expected the folder of a ledger")
     from fedworth.pipeline.watch import update
-    from fedworth.task.task_file import task_for
+    from fedworth.simulation.simulate import task_for
 
     folder = args.out or place.with_name(place.name + ".watch")
     task, n_checked = None, 0

@@ -24,9 +24,9 @@ from fedworth.oracle.oracle import Oracle, TaskOracle, batch_size, mix
 from fedworth.oracle.recheck import checked
 from fedworth.oracle.server import RuleOracle
 from fedworth.oracle.weighting import Mixtures, mixtures
-from fedworth.simulation.threads import fitting_threads
-from fedworth.task.losses.criterion import Criterion
+from fedworth.task.losses import Criterion
 from fedworth.task.task import Task
+from fedworth.threads import fitting_threads
 
 RAYS = (0.5, 0.25, 0.125)
 """Where rays are measured, beside their ends."""

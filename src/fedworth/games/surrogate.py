@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships, Utilities
 from fedworth.games.round_game import RAYS, RoundGame
-from fedworth.task.losses.classes import CROSS_ENTROPY
+from fedworth.task.losses import CROSS_ENTROPY
 
 if TYPE_CHECKING:
     from scipy.interpolate import CubicSpline

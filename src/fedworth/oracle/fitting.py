@@ -11,7 +11,7 @@ import torch
 
 from fedworth.errors import ModelError
 from fedworth.ledger.ledger import Model, Round, check_alike
-from fedworth.task.exchanged import renamed
+from fedworth.task.adapters import renamed
 from fedworth.task.task import Task
 
 

@@ -20,10 +20,9 @@ from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
 from fedworth.oracle.fitting import fitted
 from fedworth.oracle.weighting import Mixtures
-from fedworth.simulation.threads import fitting_threads
-from fedworth.task.losses.criterion import Criterion
-from fedworth.task.probabilities import N_SAMPLES, refuse_probabilities
-from fedworth.task.task import Task
+from fedworth.task.losses import Criterion
+from fedworth.task.task import N_PROBED, Task, refuse_probabilities
+from fedworth.threads import fitting_threads
 
 BATCH = 1024
 PIECE = 1 << 20
@@ -166,7 +165,7 @@ def batch_size(task: Task, model: Model) -> int:
 def refuse_unfit(task: Task, model: Model) -> None:
     """Refuse a module whose outputs the loss cannot judge, as its first samples show it; with the largest label of all
     among theirs."""
-    some = slice(0, N_SAMPLES)
+    some = slice(0, N_PROBED)
     labels = task.labels[some].clone()
     labels.view(-1)[0] = task.labels.max()
     with torch.inference_mode():

@@ -26,11 +26,8 @@ from fedworth.names import Measure, Weighting
 from fedworth.oracle.client_noise import noise_notes
 from fedworth.oracle.oracle import LoopOracle, Oracle, TaskOracle
 from fedworth.oracle.weighting import Mixtures
-from fedworth.task.rules.check import Checked, check_ledger
-from fedworth.task.rules.documents import rule_name, rule_of
-from fedworth.task.rules.private import noise_of
-from fedworth.task.rules.replay import ReplayedRound, replayed
-from fedworth.task.rules.rule import LinearRule, Rule, State, WeightedMean, arrays_of, model_of
+from fedworth.task.replay import LedgerCheck, ReplayedRound, check_ledger, replayed
+from fedworth.task.rules import LinearRule, Rule, State, WeightedMean, arrays_of, model_of, noise_of, rule_name, rule_of
 from fedworth.task.task import Task
 
 TOGETHER = 8
@@ -170,11 +167,11 @@ def _order(round_: Round) -> list[int]:
     return list(dict.fromkeys([*round_.entry.participants, *round_.client_models, *round_.apart_models]))
 
 
-_KNOWN: dict[str, tuple[tuple[str, ...], Checked]] = {}
+_KNOWN: dict[str, tuple[tuple[str, ...], LedgerCheck]] = {}
 """The last check: who observes a ledger again, or a longer one, does not read again what was settled then."""
 
 
-def _checked(ledger: Ledger, rule: Rule) -> Checked:
+def _checked(ledger: Ledger, rule: Rule) -> LedgerCheck:
     key = json.dumps([str(ledger.folder.absolute()), rule.document()])
     files = tuple(entry.sha256 for entry in ledger.entries)
     earlier, known = _KNOWN.get(key, ((), None))

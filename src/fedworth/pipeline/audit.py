@@ -32,7 +32,7 @@ from fedworth.pipeline.retold import ROUGHLY, difference, of_ledger, of_utilitie
 from fedworth.report.files import REWARDS, read_rewards, write_report
 from fedworth.report.page import page_html
 from fedworth.report.report import Report, report_from
-from fedworth.task.task_file import task_for
+from fedworth.simulation.simulate import task_for
 from fedworth.trail import SOFTWARE, Trail, fingerprint
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.value import value

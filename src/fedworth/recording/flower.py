@@ -20,7 +20,7 @@ from fedworth.recording.flower_messages import SAMPLES
 from fedworth.recording.flower_strategy import RecordingStrategy
 from fedworth.recording.recorder import Valuer, record_into
 from fedworth.recording.strategies import rule_seen, weights_seen
-from fedworth.task.rules.rule import Rule
+from fedworth.task.rules import Rule
 
 GRID, STRATEGY = ("send_and_receive", "push_messages"), ("configure_fit", "aggregate_fit")
 

@@ -29,7 +29,7 @@ from fedworth.names import Aggregation
 from fedworth.recording.claims import Settled
 from fedworth.recording.guard import attempt
 from fedworth.storage import Place
-from fedworth.task.rules.rule import Rule
+from fedworth.task.rules import Rule
 from fedworth.task.task import Task
 
 log = logging.getLogger("fedworth")

@@ -8,11 +8,18 @@ taken for it only if it does not aggregate in a way of its own.
 from collections.abc import Callable
 from typing import Any
 
-from fedworth.names import AdaptiveKind
-from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.task.rules.private import Private
-from fedworth.task.rules.robust import Krum, Median, TrimmedMean
-from fedworth.task.rules.rule import LinearRule, Rule, WeightedMean
+from fedworth.task.rules import (
+    Adaptive,
+    AdaptiveKind,
+    Krum,
+    LinearRule,
+    Median,
+    Private,
+    Rule,
+    ServerMomentum,
+    TrimmedMean,
+    WeightedMean,
+)
 
 
 def rule_seen(strategy: Any) -> Rule | None:

@@ -1,6 +1,6 @@
-"""The models of the paper's studies, made by name: logistic regression, MLP, CNN, VGG16.
+"""The models of the paper's studies by name: logistic regression, MLP, CNN, VGG16.
 
-All take samples of `input_shape` and give one logit a class. The same spec and seed give the same bytes.
+All take samples of `input_shape` and return one logit a class. The same spec and seed give the same bytes.
 """
 
 import itertools
@@ -12,8 +12,8 @@ from torch import nn
 
 from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Model
-from fedworth.names import Dtype, ModelName, checked_name
-from fedworth.simulation.bounds import MOST_LAYERS, MOST_WIDTH
+from fedworth.names import checked_name
+from fedworth.simulation.settings import MOST_LAYERS, MOST_WIDTH, Dtype, ModelName
 
 DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
@@ -23,7 +23,7 @@ VGG16_WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512,
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What it takes to make a model: its kind, what it reads, what it tells apart, and its widths."""
+    """What a model is made from: its kind, the shape of its samples, the number of classes, and its widths."""
 
     name: ModelName
     input_shape: tuple[int, ...]
@@ -33,8 +33,8 @@ class ModelSpec:
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
-        checked_name("model", self.name)
-        checked_name("dtype", self.dtype)
+        checked_name("model", self.name, ModelName)
+        checked_name("dtype", self.dtype, Dtype)
         if self.name in ("cnn", "vgg16", "vgg16-bn") and len(self.input_shape) != 3:
             raise UsageError(f"model {self.name!r} reads images, but the samples have shape {self.input_shape}")
         if self.name == "cnn" and len(self.hidden) not in (0, 3):

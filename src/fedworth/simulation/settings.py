@@ -1,15 +1,87 @@
-"""The settings of a simulated federation: everything that decides its bytes, in one checked object."""
+"""The settings of a simulated federation: everything that decides its bytes. They are checked without loading torch."""
 
+import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, get_type_hints
+from typing import Any, Literal
+
+import msgspec
 
 from fedworth.errors import UsageError, unknown_name
-from fedworth.names import Aggregation, DatasetName, Dtype, ModelName, PartitionName, ScheduleName, checked_name
-from fedworth.simulation.bounds import MOST_CLIENTS, MOST_ROUNDS, fits
-from fedworth.simulation.local import LocalTraining
-from fedworth.simulation.schedule import Schedule
+from fedworth.names import Aggregation, checked_name
 
-LATER = {"copies_shuffled"}
+DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
+PartitionName = Literal["iid", "two-class", "natural"]
+ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
+Dtype = Literal["float32", "float64"]
+ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
+
+# Larger numbers are typing errors, or were put into a ledger's header to make its reader hang.
+MOST_CLIENTS = 100_000
+MOST_ROUNDS = 1_000_000
+MOST_STEPS = 1_000_000  # local steps or epochs of one client in one round
+MOST_LAYERS, MOST_WIDTH = 100, 100_000
+
+LATER = {"copies_shuffled"}  # settings added later: they are written only if used, so that older ledgers' bytes stay
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A learning rate for every round: a constant, rate / (1 + decay·t), or Proposition 2's schedule.
+
+    Proposition 2: η^t = 2 / (μ (γ + t)), with t = 1 in the first round. As printed γ = max{8μ/L₂, 1}; Li et al. (2019),
+    whose theorem the proof uses, have γ = max{8L₂/μ, 1} (`proposition-2-li`).
+    """
+
+    name: ScheduleName = "constant"
+    rate: float = 0.1
+    decay: float = 0.0
+    convexity: float = 0.0  # μ
+    smoothness: float = 0.0  # L₂
+
+    def __post_init__(self) -> None:
+        checked_name("learning-rate schedule", self.name, ScheduleName)
+        is_proposition = self.name.startswith("proposition-2")
+        if is_proposition and not (self.convexity > 0 and self.smoothness > 0):
+            found = f"μ = {self.convexity}, L₂ = {self.smoothness}"
+            raise UsageError(f"schedule {self.name!r} needs μ > 0 and L₂ > 0, found {found}")
+        if not is_proposition and not (self.rate > 0 and self.decay >= 0):
+            found = f"rate {self.rate}, decay {self.decay}"
+            raise UsageError(f"schedule {self.name!r} needs a rate > 0 and a decay ≥ 0, found {found}")
+        if not all(map(math.isfinite, (self.rate, self.decay, self.convexity, self.smoothness))):
+            found = f"rate {self.rate}, decay {self.decay}, μ {self.convexity}, L₂ {self.smoothness}"
+            raise UsageError(f"schedule {self.name!r} needs finite numbers, found {found}")
+
+    def at(self, round_index: int) -> float:
+        """The learning rate of one round (0 is the first)."""
+        match self.name:
+            case "constant":
+                return self.rate
+            case "decay":
+                return self.rate / (1 + self.decay * round_index)
+        return 2 / (self.convexity * (self.gamma + round_index + 1))
+
+    @property
+    def gamma(self) -> float:
+        """γ of Proposition 2, as printed or as Li et al. have it."""
+        ratio = self.convexity / self.smoothness
+        return max(8 * ratio if self.name == "proposition-2" else 8 / ratio, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTraining:
+    """How much a client trains in a round: a number of steps or of epochs, in batches or on all samples."""
+
+    n_steps: int | None = 1
+    n_epochs: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        amounts = [amount for amount in (self.n_steps, self.n_epochs) if amount is not None]
+        if len(amounts) != 1 or not 1 <= amounts[0] <= MOST_STEPS:
+            found = f"{self.n_steps} steps, {self.n_epochs} epochs"
+            raise UsageError(f"local training: {found}; expected one of the two, from 1 to {MOST_STEPS:,}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError(f"local training: batch size {self.batch_size}, expected 1 or more, or none for all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +97,7 @@ class SimulationSettings:
         partition: `two-class`, `iid`, or `natural` (synthetic data's own).
         n_clients: How many clients.
         copies: Pairs (i, j): client i has the data of client j.
-        copies_shuffled: A copy has its samples in another order.
+        copies_shuffled: A copy has its samples in another order, so it draws other batches.
         noise_shares: The share of noisy samples of each client.
         noise_strength: Noise in standard deviations of the features.
         flip_shares: The share of wrong labels of each client.
@@ -46,7 +118,7 @@ class SimulationSettings:
         smoothness: L₂ of the proposition's schedules.
         aggregation: `uniform`, or by `samples`.
         with_truth: Train the absent clients too, apart, so that the truth is known.
-        seed: Of everything drawn.
+        seed: Random seed of the data, the partition, the model and the participants.
 
     Example:
         settings = fedworth.SimulationSettings(dataset="digits", n_clients=6, copies=((5, 0),), n_rounds=5)
@@ -60,7 +132,7 @@ class SimulationSettings:
     partition: PartitionName = "two-class"
     n_clients: int = 10
     copies: tuple[tuple[int, int], ...] = ()
-    copies_shuffled: bool = False  # a copy has its source's samples in another order, so it draws other batches
+    copies_shuffled: bool = False
     noise_shares: tuple[float, ...] = ()
     noise_strength: float = 1.0
     flip_shares: tuple[float, ...] = ()
@@ -84,10 +156,10 @@ class SimulationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checked_name("partition", self.partition)
-        checked_name("aggregation", self.aggregation)
-        checked_name("model", self.model)
-        checked_name("dtype", self.dtype)
+        checked_name("partition", self.partition, PartitionName)
+        checked_name("aggregation", self.aggregation, Aggregation)
+        checked_name("model", self.model, ModelName)
+        checked_name("dtype", self.dtype, Dtype)
         if not 1 <= self.n_participants <= self.n_clients:
             found = f"{self.n_participants} participants of {self.n_clients} clients"
             raise UsageError(f"{found}: expected at least 1 and at most all")
@@ -128,24 +200,18 @@ class SimulationSettings:
         return LocalTraining(self.n_steps, self.n_epochs, self.batch_size)
 
     def document(self) -> dict[str, Any]:
-        """The settings as JSON; what was added later stands there only if it is used, so that older names stay."""
+        """The settings as JSON."""
         document = asdict(self)
         return {name: document[name] for name in document if name not in LATER or document[name]}
 
 
 def settings_from(document: dict[str, Any]) -> SimulationSettings:
-    """The settings that `document()` gave, or an error that names the odd field."""
+    """The settings that `document()` gave, or an error that names the wrong field."""
     known = {field.name for field in fields(SimulationSettings)}
     for name in document:
         if name not in known:
             raise unknown_name("setting", name, known)
-    given: dict[str, Any] = {key: _frozen(value) for key, value in document.items()}
-    hints = get_type_hints(SimulationSettings)
-    for name, value in given.items():
-        if not fits(value, hints[name]):
-            raise UsageError(f"setting {name!r} is {str(value)[:40]!r}, expected {hints[name]}")
-    return SimulationSettings(**given)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+    try:
+        return msgspec.convert(document, SimulationSettings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"settings of a simulation: {error}") from error

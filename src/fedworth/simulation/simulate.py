@@ -1,14 +1,12 @@
-"""Simulate a federation by federated averaging and record it (Section III of the paper).
+"""Simulate a federation by federated averaging and record it in a ledger (Section III of the paper).
 
-In: settings. Out: a ledger.
-
-In round t the server sends w^t, the participants I_t train, and w^{t+1} is the mean of their models
-(eq. global_step). In the first round everyone is heard (Assumption 1), unless asked otherwise. For the
-ground truth the absent clients train too; the ledger keeps their models apart, and the mean leaves them out.
-Every draw comes from its own stream of the seed, so a resumed federation gives the same bytes.
+In round t the server sends w^t, the participants I_t train, and w^{t+1} is the mean of their models (eq. global_step).
+In the first round everyone takes part (Assumption 1), unless asked otherwise. For the ground truth the absent clients
+train too; the ledger keeps their models apart, and the mean leaves them out. Every random draw has its own stream of
+the seed, so a resumed federation gives the same bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,33 +15,29 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedworth.arrays import stream
+from fedworth.arrays import Memberships, stream
 from fedworth.errors import ArtefactError, DataError
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.manifest import is_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
 from fedworth.names import Aggregation
-from fedworth.simulation.data.dataset import Dataset, Samples
-from fedworth.simulation.data.datasets import load_dataset
-from fedworth.simulation.local import LocalTraining
+from fedworth.simulation.clients import distinct_clients, divide, flipped_labels, noisy_features
+from fedworth.simulation.datasets import Dataset, Samples, load_dataset
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
-from fedworth.simulation.noise import flipped_labels, noisy_features
-from fedworth.simulation.partition import distinct_clients, divide
-from fedworth.simulation.schedule import Schedule
-from fedworth.simulation.settings import SimulationSettings, settings_from
-from fedworth.simulation.threads import fitting_threads
+from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings, settings_from
 from fedworth.simulation.training import ClientData, client_data, train_clients
 from fedworth.storage import Place, Progress, silent
-from fedworth.task.task import Task
+from fedworth.task.task import Task, load_task
+from fedworth.threads import fitting_threads
 
 Misconduct = Callable[[int, Model, dict[str, Answer]], dict[str, Answer]]
-"""What becomes of a round's answers (round, global model, answers) before the server has them: for studies of clients
-that cheat. It is no setting, so a federation with it cannot be resumed."""
+"""Changes a round's answers (round, global model, answers) before the server gets them, for studies of clients that
+cheat. It is no setting, so a federation with it cannot be resumed."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients with data, the module they train, and how: what `run_rounds` needs."""
+    """Clients with their data, the module that they train, and how they train it."""
 
     clients: tuple[str, ...]
     data: tuple[ClientData, ...]
@@ -70,12 +64,11 @@ def simulate(
         folder: Where its ledger is written.
         data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
         resume: Go on with a ledger that a killed run left.
+        misconduct: Changes answers before the server gets them, for studies of clients that cheat.
         progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
         The ledger, closed.
-
-    `misconduct` changes answers before the server has them: for studies of clients that cheat.
 
     Example:
         ledger = fedworth.simulate(fedworth.SimulationSettings(n_clients=4, n_rounds=3), "new.ledger")
@@ -85,7 +78,7 @@ def simulate(
     document = {"simulation": settings.document(), "test_sha256": task.fingerprint}
     if resume and is_ledger(folder):
         found = _with_these_settings(folder, document)
-        writer = resume_ledger(folder)  # also gives a final model its name, if the kill came just before
+        writer = resume_ledger(folder)  # also renames a final model, if the run was killed just before
         if writer.is_closed:
             return found
     else:
@@ -130,6 +123,11 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
     return task
 
 
+def task_for(ledger: Ledger, text: str | None, *, data_folder: Place | None = None) -> Task:
+    """The task that `--task` names; without one, the task that a simulated federation's settings make."""
+    return task_of(ledger, data_folder=data_folder) if text is None else load_task(text)
+
+
 def federation_of(settings: SimulationSettings, *, data_folder: Place | None = None) -> Federation:
     """The clients of a simulated federation, remade from its settings."""
     return _federation(settings, _dataset(settings, data_folder))
@@ -163,7 +161,9 @@ def run_rounds(
         model = _model_after(writer.folder, federation.aggregation)
     for round_index in range(writer.n_rounds, len(participants)):
         progress("training rounds", round_index, len(participants))
-        chosen = sorted(participants[round_index])  # the order of the sum, after a kill as well
+        chosen = sorted(
+            participants[round_index]
+        )  # a fixed order of the sum, so that a resumed run gives the same bits
         absent = [k for k in everyone if k not in chosen] if with_truth else []
         trained: dict[str, Model] = {}
         answers = answers_of_round(federation, model, chosen, round_index, trained)
@@ -192,7 +192,7 @@ def average(answers: Sequence[Answer], aggregation: Aggregation) -> Model:
 def answers_of_round(
     federation: Federation, model: Model, chosen: Sequence[int], round_index: int, trained: dict[str, Model]
 ) -> dict[str, Answer]:
-    """What each of these clients answers to a global model; `trained` knows who has trained on equal data."""
+    """The answer of each of these clients to a global model; `trained` holds models trained on equal data."""
     data = [federation.data[k] for k in chosen]
     with fitting_threads(federation.module):
         models = train_clients(
@@ -208,6 +208,23 @@ def answers_of_round(
     return {federation.clients[k]: Answer(m, len(d)) for k, d, m in zip(chosen, data, models, strict=True)}
 
 
+def retrained_models(ledger: Ledger, coalitions: Memberships, *, data_folder: Place | None = None) -> Iterator[Model]:
+    """The final model of each coalition of a simulated federation, trained again without the other clients.
+
+    Members train in the rounds in which they took part. A round without any of them changes nothing.
+    """
+    settings = simulation_of(ledger)
+    federation, rounds = federation_of(settings, data_folder=data_folder), participants_of(settings)
+    for row in coalitions:
+        model = state_of(federation.module)
+        for round_index, participants in enumerate(rounds):
+            chosen = [k for k in participants if row[k]]
+            if chosen:
+                answers = answers_of_round(federation, model, chosen, round_index, {})
+                model = average(list(answers.values()), federation.aggregation)
+        yield model
+
+
 def _model_after(folder: Path, aggregation: Aggregation) -> Model:
     """The global model after the last recorded round, as the server had it before it was killed."""
     ledger = open_ledger(folder)
@@ -217,7 +234,6 @@ def _model_after(folder: Path, aggregation: Aggregation) -> Model:
 
 
 def _dataset(settings: SimulationSettings, data_folder: Place | None) -> Dataset:
-    is_synthetic = settings.dataset == "synthetic"
     return load_dataset(
         settings.dataset,
         rng=stream(settings.seed, "data set"),
@@ -225,8 +241,8 @@ def _dataset(settings: SimulationSettings, data_folder: Place | None) -> Dataset
         data_folder=None if data_folder is None else Path(data_folder),
         train_limit=settings.train_limit,
         test_limit=settings.test_limit,
-        alpha=settings.alpha if is_synthetic else None,
-        beta=settings.beta if is_synthetic else None,
+        alpha=settings.alpha,
+        beta=settings.beta,
     )
 
 
@@ -252,7 +268,7 @@ def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
 
 
 def _with_noise(samples: Samples, client: int, settings: SimulationSettings, n_classes: int) -> Samples:
-    """A client's samples with the noise asked for; a copy draws what its source draws."""
+    """A client's samples with noise; a copy draws the same noise as its source."""
     source = dict(settings.copies).get(client, client)
     if settings.noise_shares:
         rng = stream(settings.seed, "feature noise", source)

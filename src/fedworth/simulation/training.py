@@ -1,17 +1,18 @@
 """Local training: every client of a round starts at the global model and takes its steps.
 
-w_i ← w_i − η^t ∇F_i(w_i) (eq. local_step), F_i the mean cross-entropy of the client's samples or of a batch.
-Clients whose model is a plain perceptron train side by side in one computation (`side_by_side`); others one
-after the other, which measured faster for convolutions on a CPU.
+w_i ← w_i − η^t ∇F_i(w_i) (eq. local_step), F_i the mean cross-entropy of the client's samples or of a batch. Clients
+whose model is a plain perceptron train side by side in one computation; others one after the other, which is faster for
+convolutions on a CPU.
 
-Identical data must give identical models, to the bit: the order of batches depends on the seed, the round
-and the number of samples, never on the client; and equal data sets are trained once.
+Identical data must give identical models, to the bit. So the order of batches depends on the seed, the round and the
+number of samples, never on the client, and equal data sets are trained once.
 """
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,16 +22,15 @@ from torch import nn
 from fedworth.arrays import Indices, stream
 from fedworth.errors import ModelError
 from fedworth.ledger.ledger import Model, check_finite
-from fedworth.simulation.data.dataset import Samples
-from fedworth.simulation.local import LocalTraining
+from fedworth.simulation.datasets import Samples
 from fedworth.simulation.models import state_of
-from fedworth.simulation.side_by_side import is_perceptron, slopes
-from fedworth.task.copies import copied
+from fedworth.simulation.settings import LocalTraining
+from fedworth.task.modules import copied
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's samples, ready for torch; equal samples have equal fingerprints."""
+    """One client's samples as tensors; equal samples have equal fingerprints."""
 
     inputs: torch.Tensor  # (n_samples, ...)
     labels: torch.Tensor  # (n_samples,)
@@ -74,20 +74,39 @@ def train_clients(
 ) -> list[Model]:
     """Each client's model after the round's local training, in the order given.
 
-    `trained` holds the models of this round by the fingerprint of their data, and grows: equal data is not
-    trained again, since the same sums in a batch of another size may round otherwise.
+    `trained` holds the models of this round by the fingerprint of their data, and grows. Equal data is not trained
+    again, since the same sums in a batch of another size may be rounded differently.
     """
     distinct = {c.fingerprint: c for c in clients if c.fingerprint not in trained}
     orders = {n: batches_of(local, n, seed=seed, round_index=round_index) for n in {len(c) for c in clients}}
     if is_perceptron(module):
-        for group in _of_like_size(list(distinct.values())):
+        for group in _of_similar_size(list(distinct.values())):
             models = _train_side_by_side(module, start, group, [orders[len(c)] for c in group], learning_rate)
             trained.update(zip((client.fingerprint for client in group), models, strict=True))
     else:
         for fingerprint, client in distinct.items():
             trained[fingerprint] = _train_alone(module, start, client, orders[len(client)], learning_rate)
-    _refuse_divergence(trained, learning_rate, round_index)
+    for model in trained.values():
+        try:
+            check_finite(model, f"local training, round {round_index}")
+        except ModelError as error:
+            raise ModelError(f"{error}; it diverged: lower the learning rate, which was {learning_rate}") from None
     return [trained[client.fingerprint] for client in clients]
+
+
+def _train_alone(module: nn.Module, start: Model, client: ClientData, steps: list[Indices], rate: float) -> Model:
+    """Gradient descent of one client, for any module."""
+    local = copied(module)
+    local.load_state_dict(start)
+    local.train()
+    for step in steps:
+        local.zero_grad()
+        F.cross_entropy(local(client.inputs[step]), client.labels[step]).backward()
+        with torch.no_grad():
+            for parameter in local.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(rate * parameter.grad)
+    return state_of(local)
 
 
 def _train_side_by_side(
@@ -101,8 +120,8 @@ def _train_side_by_side(
     whole = all(len(step) == len(client) for client, steps in zip(group, orders, strict=True) for step in steps)
     for indices, weights in _padded_steps(orders, inputs.dtype):
         batch = (inputs, labels) if whole else (inputs[rows, indices], labels[rows, indices])
-        for name, slope in slopes(module, states, *batch, weights):
-            states[name] = states[name] - rate * slope
+        for name, gradient in gradients(module, states, *batch, weights):
+            states[name] = states[name] - rate * gradient
     return [{name: tensor[row].clone() for name, tensor in states.items()} for row in range(len(group))]
 
 
@@ -121,22 +140,7 @@ def _padded_steps(orders: list[list[Indices]], dtype: torch.dtype) -> Iterator[t
         yield indices, weights
 
 
-def _train_alone(module: nn.Module, start: Model, client: ClientData, steps: list[Indices], rate: float) -> Model:
-    """Gradient descent of one client, for any module."""
-    local = copied(module)
-    local.load_state_dict(start)
-    local.train()
-    for step in steps:
-        local.zero_grad()
-        F.cross_entropy(local(client.inputs[step]), client.labels[step]).backward()
-        with torch.no_grad():
-            for parameter in local.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(rate * parameter.grad)
-    return state_of(local)
-
-
-def _of_like_size(clients: list[ClientData]) -> Iterator[list[ClientData]]:
+def _of_similar_size(clients: list[ClientData]) -> Iterator[list[ClientData]]:
     """Groups whose largest member is at most twice the smallest, so that padding costs little."""
     group: list[ClientData] = []
     for client in sorted(clients, key=lambda c: (len(c), c.fingerprint)):
@@ -148,9 +152,54 @@ def _of_like_size(clients: list[ClientData]) -> Iterator[list[ClientData]]:
         yield group
 
 
-def _refuse_divergence(trained: dict[str, Model], rate: float, round_index: int) -> None:
-    for model in trained.values():
-        try:
-            check_finite(model, f"local training, round {round_index}")
-        except ModelError as error:
-            raise ModelError(f"{error}; it diverged: lower the learning rate, which was {rate}") from None
+def is_perceptron(module: nn.Module) -> bool:
+    """Whether a module flattens its samples, and then has only linear layers and ReLUs."""
+    if not isinstance(module, nn.Sequential) or not len(module) or type(module[0]) is not nn.Flatten:
+        return False
+    flattens = [layer for layer in module if isinstance(layer, nn.Flatten)]
+    is_usual = all((layer.start_dim, layer.end_dim) == (1, -1) for layer in flattens)
+    return is_usual and all(type(layer) in (nn.Flatten, nn.Linear, nn.ReLU) for layer in module)
+
+
+def gradients(
+    module: nn.Module, states: Model, inputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor's gradient of Σ weight · cross-entropy for several clients at once, one row a client.
+
+    The result is that of `torch.func.vmap(grad(…))` to the bit. The first call of `vmap` loads torch's compiler, which
+    takes two seconds.
+    """
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in states.items()}
+    with torch.enable_grad():
+        values = inputs.flatten(2)  # (n_clients, n_samples, n_features)
+        for name, layer in module.named_children():
+            if isinstance(layer, nn.ReLU):
+                values = values.relu()
+            elif isinstance(layer, nn.Linear):
+                values = _products(values, leaves[f"{name}.weight"])
+                values = values if layer.bias is None else values + leaves[f"{name}.bias"][:, None]
+        chosen = torch.log_softmax(values, -1).gather(2, labels[..., None])[..., 0]  # (n_clients, n_samples)
+        loss = (-chosen * weights).sum()
+    return zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)
+
+
+class _Products(torch.autograd.Function):
+    """x Wᵀ of each client.
+
+    Its gradient by W is computed as gᵀ x, as for one client. Torch would compute (xᵀ g)ᵀ, which rounds differently.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inputs, weights)
+        return torch.bmm(inputs, weights.mT)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        inputs, weights = ctx.saved_tensors
+        (gradient,) = outer
+        of_inputs = torch.bmm(gradient, weights) if ctx.needs_input_grad[0] else None
+        return of_inputs, torch.bmm(gradient.mT, inputs)
+
+
+_products: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _Products.apply

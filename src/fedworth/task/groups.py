@@ -13,7 +13,7 @@ from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round, open_ledger
 from fedworth.ledger.writer import REAL_WEIGHTS, Answer, create_ledger
 from fedworth.storage import Place, Progress, silent
-from fedworth.task.rules.replay import server_weights
+from fedworth.task.replay import server_weights
 
 
 def group_ledger(

@@ -1,7 +1,7 @@
-"""The samples of a test set: one tensor, several in a tuple, or several by name; each has one row a sample.
+"""The inputs of a test set: one tensor, several in a tuple, or several by name; each has one row per sample.
 
-A module takes a tensor as its only argument, a tuple as its arguments, a dictionary as its keyword arguments. What it
-gives is a tensor, or something that has one called `logits`, as models of Hugging Face give.
+A module takes a tensor as its only argument, a tuple as its arguments, a dictionary as its keyword arguments. It
+returns a tensor, or an object with a tensor called `logits`, as models of Hugging Face do.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,12 +14,11 @@ from fedworth.errors import DataError, ModelError
 from fedworth.ledger.model import Model
 
 Inputs = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
-LABELS = ("labels", "label", "targets", "target", "y")
-"""What labels are called in a batch that is a dictionary."""
+LABELS = ("labels", "label", "targets", "target", "y")  # what a batch that is a dictionary may call its labels
 
 
 def tensors_of(inputs: Inputs) -> list[torch.Tensor]:
-    """The tensors, in their order."""
+    """The tensors in their order."""
     if isinstance(inputs, torch.Tensor):
         return [inputs]
     return list(inputs.values() if isinstance(inputs, dict) else inputs)
@@ -35,30 +34,29 @@ def each(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inpu
 
 
 def rows(inputs: Inputs, which: slice | torch.Tensor) -> Inputs:
-    """Some of the samples."""
+    """The inputs of some of the samples."""
     return each(inputs, lambda tensor: tensor[which])
 
 
 def widened(inputs: Inputs) -> Inputs:
-    """The same in double precision; whole numbers stay as they are."""
+    """The inputs in double precision; integers stay as they are."""
     return each(inputs, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
 
 
 def outputs_of(module: nn.Module, model: Model, inputs: Inputs) -> torch.Tensor:
-    """What a module with a model's weights makes of samples; tied tensors are in a model under each of their names."""
+    """The outputs of a module with a model's weights; tied tensors are in a model under each of their names."""
     arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, dict) else (inputs,)
-    by_name = inputs if isinstance(inputs, dict) else {}
-    found = functional_call(module, model, arguments, by_name, tie_weights=False)
-    if isinstance(found, Mapping) and "logits" in found:
-        found = found["logits"]
-    found = getattr(found, "logits", found)
-    if not isinstance(found, torch.Tensor):
-        kind = type(found).__name__
+    keywords = inputs if isinstance(inputs, dict) else {}
+    outputs = functional_call(module, model, arguments, keywords, tie_weights=False)
+    if isinstance(outputs, Mapping) and "logits" in outputs:
+        outputs = outputs["logits"]
+    outputs = getattr(outputs, "logits", outputs)
+    if not isinstance(outputs, torch.Tensor):
         raise ModelError(
-            f"the module gives a {kind}, expected a tensor, or something with a tensor called logits; wrap the module "
-            "in one that gives the tensor which the loss is about"
+            f"the module returns a {type(outputs).__name__}, expected a tensor, or an object with a tensor called "
+            "logits; wrap the module in one that returns the tensor which the loss takes"
         )
-    return found
+    return outputs
 
 
 def gathered(batches: Iterable[object]) -> tuple[Inputs, torch.Tensor]:

@@ -1,39 +1,53 @@
-"""The task: what the server needs to value a ledger — a model to load weights into, a test set, and what to judge by.
+"""The task: what a model is judged by. A module to load weights into, a test set, and a loss or measure.
 
-A coalition's model is loaded into `module` and judged on `inputs` and `labels`, which never leave the server: D_c of
-the paper. The loss is cross-entropy on logits unless another is named. For a simulated federation the task is remade
-from the ledger's settings.
+A coalition's model is loaded into `module` and judged on `inputs` and `labels`, which never leave the server (D_c of
+the paper). The task of a simulated federation is made again from the ledger's settings (`fedworth.task_of`).
 """
 
 import hashlib
-from collections.abc import Collection, Iterable
+import importlib.util
+import sys
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from fedworth.arrays import Indices
-from fedworth.errors import DataError, ModelError, unknown_name
+from fedworth.errors import DataError, FedworthError, ModelError, UsageError, unknown_name
 from fedworth.ledger.model import Model
-from fedworth.names import LossName, Measure
-from fedworth.task.copies import copied
-from fedworth.task.exchanged import exchanged_names
-from fedworth.task.losses.criterion import Criterion, Loss
-from fedworth.task.losses.named import DEFAULT, OwnFunction, identity_of, loss_of, own_criterion
-from fedworth.task.rules.rule import Rule
+from fedworth.task.adapters import exchanged_names
+from fedworth.task.losses import DEFAULT_LOSS, Criterion, Loss, UserFunction, identity_of, loss_of, user_criterion
+from fedworth.task.modules import (
+    Like,
+    MinusUtility,
+    UtilityModule,
+    copied,
+    evaluating,
+    labels_for_estimator,
+    linear_from_estimator,
+    loss_of_estimator,
+)
+from fedworth.task.rules import Rule
 from fedworth.task.samples import Inputs, each, gathered, outputs_of, rows, tensors_of
+
+N_PROBED = 32  # samples on which outputs are tested for being probabilities
+PROBABILITY_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Task:
-    """The module that a model's weights belong to, the server's test set, and what judges the one on the other.
+    """A module, the server's test set, and the loss or measure that judges the one on the other.
 
     Args:
-        module: What a model's weights belong to.
+        module: The module that a model's weights belong to.
         inputs: The test set's inputs: a tensor, a tuple of them, or a dictionary.
-        labels: Its labels.
-        rule: What the server makes of its clients' models, if it is not the weighted mean.
+        labels: The test set's labels.
+        rule: How the server aggregates, if it does not take the weighted mean.
         loss: A name (`cross-entropy` on logits, `squared-error`, `binary`, …), or a function of outputs and labels.
         measure: A function of outputs and labels that can be asked for by its name; higher is better.
         exchanged: Which tensors the federation exchanges, if not all: a part of their names, or the names.
@@ -47,11 +61,11 @@ class Task:
     module: nn.Module
     inputs: Any  # `Inputs`: a tensor (n_samples, ...), or several of them in a tuple or by name
     labels: torch.Tensor  # (n_samples, ...)
-    rule: Rule | None = None  # what the server makes of its clients' models; None: as the ledger says
-    loss: LossName | OwnFunction = DEFAULT
-    measure: OwnFunction | None = None
+    rule: Rule | None = None  # None: as the ledger says
+    loss: str | UserFunction = DEFAULT_LOSS
+    measure: UserFunction | None = None
     exchanged: str | Collection[str] | None = None
-    client_noise: float | None = None  # the standard deviation of the noise that clients add to every number they send
+    client_noise: float | None = None
     blocks: Indices | None = field(default=None, compare=False)  # (n_samples,)
 
     def __post_init__(self) -> None:
@@ -60,9 +74,9 @@ class Task:
         if counts != {len(self.labels)} or len(self.labels) == 0:
             found = " and ".join(str(count) for count in sorted(counts))
             raise DataError(f"test set: {found} inputs and {len(self.labels)} labels, expected as many")
-        complaint = self.judged_by.labels(self.labels)
-        if complaint:
-            raise DataError(f"test set: {complaint}, as loss {self.judged_by.criterion.name!r} needs")
+        problem = self.judged_by.labels(self.labels)
+        if problem:
+            raise DataError(f"test set: {problem}, as loss {self.judged_by.criterion.name!r} needs")
         if any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in tensors):
             raise DataError("test set: some inputs are NaN or infinite")
         if self.blocks is not None and (self.blocks.shape != (len(self.labels),) or self.blocks.min() < 0):
@@ -71,6 +85,78 @@ class Task:
                 f"expected one block number from 0 on for each of {len(self.labels)} samples"
             )
 
+    @classmethod
+    def from_loader(cls, module: nn.Module, batches: Iterable[object], **more: Any) -> "Task":
+        """Make a task whose test set is read from a loader into memory.
+
+        Args:
+            module: The module that a model's weights belong to.
+            batches: A loader. A batch is (inputs, labels), (first, second, …, labels) or a dictionary with labels in
+                it. The loader must not shuffle: another order of samples is another task.
+            **more: The other arguments of `Task`.
+
+        Returns:
+            The task.
+
+        Example:
+            task = fedworth.Task.from_loader(module, test_loader)
+        """
+        inputs, labels = gathered(batches)
+        return cls(module, inputs, labels, **more)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        inputs: Any,
+        labels: Any,
+        *,
+        names: tuple[str, str] = ("coef_", "intercept_"),
+        loss: str | UserFunction | None = None,
+        rule: Rule | None = None,
+    ) -> "Task":
+        """Make the task of a federation of linear models of scikit-learn, which exchanges coefficients.
+
+        Args:
+            estimator: A fitted linear classifier or regressor. Only its shapes and its classes matter.
+            inputs: The test set's rows.
+            labels: The test set's labels, as the estimator knows them.
+            names: What the ledger calls coefficients and intercept: `("0", "1")` if a list of arrays was sent.
+            loss: The estimator's own loss unless named.
+            rule: How the server aggregates, if it does not take the weighted mean.
+
+        Returns:
+            The task.
+
+        Example:
+            task = fedworth.Task.from_estimator(fitted, test_inputs, test_labels)
+        """
+        module, chosen = linear_from_estimator(estimator, names), loss or loss_of_estimator(estimator)
+        dtype = next(module.parameters()).dtype
+        tensor = torch.as_tensor(np.asarray(inputs)).to(dtype)  # (n_samples, n_features)
+        return cls(module, tensor, labels_for_estimator(labels, estimator, chosen, dtype), rule, loss=chosen)
+
+    @classmethod
+    def from_utility(cls, utility: Callable[[Any], float], like: Like, *, rule: Rule | None = None) -> "Task":
+        """Make a task whose models are judged by a function of your own, for models that no torch module can load.
+
+        The rest of fedworth sees one test sample, whose output is the utility.
+
+        Args:
+            utility: Says how good a model is; higher is better.
+            like: A model in the form that `utility` wants: arrays by name, or a list of them. Its numbers do not
+                matter.
+            rule: How the server aggregates, if it does not take the weighted mean.
+
+        Returns:
+            The task.
+
+        Example:
+            task = fedworth.Task.from_utility(lambda model: -my_loss(model), {"weights": weights})
+        """
+        module = UtilityModule(utility, like)
+        return cls(module, torch.zeros(1, 1), torch.zeros(1, 1), rule, loss=MinusUtility(utility))
+
     @property
     def n_blocks(self) -> int:
         """The number of blocks of test samples; utilities are measured on each."""
@@ -78,16 +164,16 @@ class Task:
 
     @property
     def judged_by(self) -> Loss:
-        """The loss, with what it demands of labels and outputs."""
+        """The loss, with the checks of labels and outputs and the measures that belong to it."""
         return loss_of(self.loss)
 
-    def criterion(self, measure: Measure) -> Criterion:
-        """What `measure` asks for: the loss, or a measure that goes with it."""
+    def criterion(self, measure: str) -> Criterion:
+        """The criterion that `measure` names: `loss`, or a measure that goes with the task's loss."""
         if measure == "loss":
             return self.judged_by.criterion
         known = {found.name: found for found in self.judged_by.measures}
         if self.measure is not None:
-            own = own_criterion(self.measure, is_better_higher=True)
+            own = user_criterion(self.measure, is_better_higher=True)
             known[own.name] = own
         if measure not in known:
             raise unknown_name("measure", measure, ("loss", *known))
@@ -95,93 +181,171 @@ class Task:
 
     @property
     def device(self) -> torch.device:
-        """Where the test set is."""
+        """The device of the test set."""
         return self.labels.device
 
     @property
     def state(self) -> Model:
-        """The module's own tensors that the federation exchanges, not copied."""
+        """The module's tensors that the federation exchanges, not copied."""
         own = {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
         if self.exchanged is None:
             return own
         return {name: own[name] for name in exchanged_names(self.exchanged, own)}
 
     def outputs(self, model: Model, which: slice | torch.Tensor = slice(None)) -> torch.Tensor:
-        """What a model makes of some of the samples; a ModelError if the module cannot take them."""
+        """The outputs of a model on some of the samples, in evaluation mode; the module keeps its own mode."""
         model = {name: tensor.to(self.device) for name, tensor in model.items()}
         inputs = rows(self.inputs, which)
         try:
-            return outputs_of(self.module.eval(), model, inputs)
-        except RuntimeError as error:  # what torch raises of shapes and dtypes that do not fit
+            with evaluating(self.module) as module:
+                return outputs_of(module, model, inputs)
+        except RuntimeError as error:  # torch's error for shapes and dtypes that do not fit
             raise ModelError(f"the module cannot take the test set: {_mismatch(error, inputs, model)}") from error
 
     def to(self, device: torch.device | str) -> "Task":
-        """The same task on a device, where coalitions are then evaluated; the module is a copy."""
+        """The same task on a device, with a copy of the module."""
         inputs = each(self.inputs, lambda tensor: tensor.to(device))
         return replace(self, module=copied(self.module).to(device), inputs=inputs, labels=self.labels.to(device))
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the test set, on any device, and of what it is judged by: utilities of another one are others.
+        """The sha256 of the test set and of what judges it, equal on all devices.
 
-        Of a module that is exchanged in part, its own tensors count too.
+        If the federation exchanges only part of the module, the module's other tensors count too. The blocks do not:
+        they divide utilities, and change no total.
         """
         tensors = tensors_of(self.inputs)
         digest = hashlib.sha256(str((tuple(tensors[0].shape), tensors[0].dtype)).encode())
         for tensor in (*tensors, self.labels):
             digest.update(_bytes_of(tensor))
-        for text in self._unusual():
-            digest.update(text.encode())
-        return digest.hexdigest()
-
-    def _unusual(self) -> Iterable[str]:
-        """What a task has beside one tensor of inputs, one class a sample and the default loss."""
+        # A task with the defaults adds nothing here, so that its fingerprint stays as it was before there were options.
         if not isinstance(self.inputs, torch.Tensor):
             names = list(self.inputs) if isinstance(self.inputs, dict) else []
-            yield str((names, [(tuple(t.shape), str(t.dtype)) for t in tensors_of(self.inputs)]))
-        if self.loss != DEFAULT:
+            digest.update(str((names, [(tuple(t.shape), str(t.dtype)) for t in tensors])).encode())
+        if self.loss != DEFAULT_LOSS:
             loss = self.loss if isinstance(self.loss, str) else identity_of(self.loss)
-            yield str((loss, tuple(self.labels.shape), str(self.labels.dtype)))
+            digest.update(str((loss, tuple(self.labels.shape), str(self.labels.dtype))).encode())
         if self.measure is not None:
-            yield identity_of(self.measure)
+            digest.update(identity_of(self.measure).encode())
         if self.exchanged is not None:
             exchanged = self.state
             for name, tensor in sorted(self.module.state_dict().items()):
                 if name not in exchanged:
-                    yield f"{name} {hashlib.sha256(_bytes_of(tensor)).hexdigest()}"
+                    digest.update(f"{name} {hashlib.sha256(_bytes_of(tensor)).hexdigest()}".encode())
+        return digest.hexdigest()
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16
 
 
 def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
-    """What torch says of inputs that do not fit, what was found, and what to do."""
+    """Torch's message about inputs that do not fit, what was found, and what to do."""
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     shown = ", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors_of(inputs))
-    kinds = ", ".join(sorted({str(tensor.dtype) for tensor in model.values()}))
-    return (
-        f"{said} (found inputs {shown} and a model of {kinds}); give inputs of the module's own kind, as .float() does"
+    dtypes = ", ".join(sorted({str(tensor.dtype) for tensor in model.values()}))
+    return f"{said} (found inputs {shown} and a model of {dtypes}); give inputs of the module's dtype, as .float() does"
+
+
+def refuse_probabilities(task: Task, model: Model) -> None:
+    """Refuse a module that ends in a softmax or sigmoid under a loss that takes logits: values would be wrong.
+
+    Outputs are probabilities if they look like it for this model and for two others far from it.
+    """
+    if task.judged_by.takes_probabilities:
+        return
+    outputs = _probe(task, model)
+    last_layer = _probability_layer(task, outputs)
+    if last_layer is None:
+        return
+    others = [_probe(task, _far_from(task, model, seed)) for seed in range(2)]
+    if any(torch.equal(other, outputs) or _probability_layer(task, other) != last_layer for other in others):
+        return
+    instead = "loss='probabilities'" if last_layer == "softmax" else "a loss of your own"
+    name = task.judged_by.criterion.name
+    raise ModelError(
+        f"the module's outputs are probabilities: it ends in a {last_layer}, and loss {name!r} takes logits; leave the "
+        f"{last_layer} out of the task's module, or name a loss that takes probabilities, such as {instead}"
     )
 
 
-def task_from_loader(module: nn.Module, batches: Iterable[object], **more: Any) -> Task:
-    """A task whose test set is what a loader gives, gathered into memory.
+def _probe(task: Task, model: Model) -> torch.Tensor:
+    with torch.inference_mode():
+        return task.outputs(model, slice(0, N_PROBED)).to(torch.float64)
 
-    A batch is (inputs, labels), (first, second, …, labels) or a dictionary with labels in it; `more` is passed on to
-    `Task`. The loader must not shuffle, or the task is another one each time.
+
+def _probability_layer(task: Task, outputs: torch.Tensor) -> str | None:
+    """Which layer such outputs come from, if they may be probabilities."""
+    if not bool(((outputs >= 0) & (outputs <= 1)).all()):
+        return None
+    dimension = task.judged_by.over_classes
+    if dimension is None or outputs.ndim <= dimension or outputs.shape[dimension] < 2:
+        return "sigmoid"
+    sums_to_one = bool(((outputs.sum(dim=dimension) - 1).abs() <= PROBABILITY_TOLERANCE).all())
+    return "softmax" if sums_to_one else "sigmoid"
+
+
+def _far_from(task: Task, model: Model, seed: int) -> Model:
+    """The model with noise as large as its parameters; buffers stay."""
+    generator = torch.Generator().manual_seed(seed)
+    parameters = {name for name, _ in task.module.named_parameters(remove_duplicate=False)}
+
+    def moved(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if name not in parameters or not tensor.is_floating_point():
+            return tensor
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
+        return tensor + noise * (tensor.abs().mean() + 0.1)
+
+    return {name: moved(name, tensor) for name, tensor in model.items()}
+
+
+def load_task(text: str) -> Task:
+    """Load the task that `mytask.py:task` names.
 
     Args:
-        module: What a model's weights belong to.
-        batches: A loader that does not shuffle. A batch is (inputs, labels), (first, second, …, labels) or a dictionary
-            with labels in it.
-        **more: The other arguments of `Task`.
+        text: A Python file and a name in it: a task, or a function that makes one. The file is run, so give only files
+            that you would run yourself. It can import what lies beside it, or beside its package.
 
     Returns:
         The task.
 
     Example:
-        task = fedworth.task_from_loader(module, test_loader)
+        task = fedworth.load_task("mytask.py:task")
     """
-    inputs, labels = gathered(batches)
-    return Task(module, inputs, labels, **more)
+    file, _, name = text.rpartition(":")
+    if not file or not name:
+        raise UsageError(f"--task {text}: expected a Python file and a name in it, such as mytask.py:task")
+    module = _run_file(Path(file))
+    if not hasattr(module, name):
+        known = ", ".join(key for key in vars(module) if not key.startswith("_")) or "nothing"
+        raise UsageError(f"--task {text}: no {name!r} in the file; it has {known}")
+    task = getattr(module, name)
+    try:
+        task = task() if callable(task) else task
+    except FedworthError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--task {text}: {name}() failed with {type(error).__name__}: {error}") from error
+    if not isinstance(task, Task):
+        raise UsageError(f"--task {text}: gave a {type(task).__name__}, expected a fedworth.Task")
+    return task
 
 
-def _bytes_of(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16
+def _run_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"--task {path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--task {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    package = path.absolute().parent
+    while (package / "__init__.py").is_file():
+        package = package.parent
+    sys.path[:0] = [str(path.absolute().parent), str(package)]
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"--task {path}: failed with {type(error).__name__}: {error}") from error
+    finally:
+        del sys.path[:2]
+    return module

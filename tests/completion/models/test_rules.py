@@ -7,10 +7,8 @@ from fedworth.completion.models import complete_by_models
 from fedworth.completion.models.predicted import predict_absent
 from fedworth.games.observe import observe
 from fedworth.oracle.fast import FastOracle
-from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.task.rules.replay import replayed
-from fedworth.task.rules.robust import Krum, Median
-from fedworth.task.rules.rule import WeightedMean, arrays_of
+from fedworth.task.replay import replayed
+from fedworth.task.rules import Adaptive, Krum, Median, ServerMomentum, WeightedMean, arrays_of
 from tests.oracle.test_server import loss, task
 from tests.support.servers import federation
 

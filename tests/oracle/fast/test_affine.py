@@ -15,7 +15,7 @@ from fedworth.oracle.fast.mixing import channels_last, combined, round_models, s
 from fedworth.oracle.fast.sections import constant_tensors, cut
 from fedworth.oracle.fast.tuning import normalised_convolution, pool_by_twos
 from fedworth.oracle.oracle import mix
-from fedworth.task.losses.classes import ACCURACY, CROSS_ENTROPY
+from fedworth.task.losses import ACCURACY, CROSS_ENTROPY
 from tests.support.zoo import ZOO, all_mixtures, exact_utilities, round_of, task_of
 
 ROWS = np.array([[0.5, 0.5, 0, 0, 0], [0.1, 0.2, 0, 0.3, 0], [0.2, 0.2, 0.2, 0.2, 0.2], [0, 0, 0, 0, 0]])

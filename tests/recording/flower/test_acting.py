@@ -10,8 +10,8 @@ from handwriting.acting import Choosing, Dropping, Weighing
 
 import fedworth.flower
 from fedworth.ledger.ledger import verify_ledger
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.replay import check_ledger
+from fedworth.task.rules import WeightedMean
 from fedworth.task.task import Task
 from tests.recording.flower.in_process import InProcessGrid
 

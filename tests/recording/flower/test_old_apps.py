@@ -13,8 +13,8 @@ from flwr.server.workflow import DefaultWorkflow
 
 import fedworth.flower
 from fedworth.ledger.ledger import verify_ledger
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.replay import check_ledger
+from fedworth.task.rules import WeightedMean
 from tests.recording.flower.in_process import InProcessGrid
 
 

@@ -20,12 +20,8 @@ from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
 from fedworth.recording.strategies import rule_seen, weights_seen
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.documents import rule_from, rule_of
-from fedworth.task.rules.optimizers import Adaptive
-from fedworth.task.rules.private import noise_of
-from fedworth.task.rules.replay import replayed, server_weights
-from fedworth.task.rules.rule import WeightedMean, arrays_of
+from fedworth.task.replay import check_ledger, replayed, server_weights
+from fedworth.task.rules import Adaptive, WeightedMean, arrays_of, noise_of, rule_from, rule_of
 from fedworth.task.task import Task
 from fedworth.valuation.fedsv import fedsv
 from tests.recording.flower.in_process import InProcessGrid

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from fedworth.ledger.ledger import verify_ledger
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.replay import check_ledger
+from fedworth.task.rules import WeightedMean
 
 SCRIPT = Path(__file__).with_name("processes.py")
 

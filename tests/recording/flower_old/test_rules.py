@@ -18,9 +18,8 @@ from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import verify_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.documents import rule_of
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.replay import check_ledger
+from fedworth.task.rules import WeightedMean, rule_of
 from fedworth.task.task import Task
 from fedworth.valuation.fedsv import fedsv
 from tests.recording.flower_old.in_process import N_CLIENTS, manager, start, train

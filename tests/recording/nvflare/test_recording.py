@@ -29,9 +29,8 @@ from fedworth.ledger.writer import LedgerWriter
 from fedworth.recording import nvflare as live
 from fedworth.recording.nvflare import RoundRecorder
 from fedworth.recording.recorder import LiveRecorder
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.robust import Median
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.replay import check_ledger
+from fedworth.task.rules import Median, WeightedMean
 from fedworth.task.task import Task
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "nvflare"

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     settings = valuing_settings(args)
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.checking import check_values
-    from fedworth.task.task_file import task_for
+    from fedworth.simulation.simulate import task_for
 
     folder = args.ledger / "ledger"
     ledger = open_ledger(folder if folder.is_dir() else args.ledger)

@@ -26,7 +26,7 @@ def compare_on_ledger(args: argparse.Namespace) -> None:
     from fedworth.ledger.ledger import open_ledger
     from fedworth.pipeline.measures import EVERYDAY, compare_measures
     from fedworth.pipeline.stages import ValuingSettings
-    from fedworth.task.task_file import task_for
+    from fedworth.simulation.simulate import task_for
 
     folder = args.runs[0]
     ledger = open_ledger(folder / "ledger" if (folder / "ledger").is_dir() else folder)

@@ -21,7 +21,7 @@ from fedworth.completion.models.answers import Answers
 from fedworth.completion.models.update_process import Likeness, update_process
 from fedworth.ledger.ledger import Model
 from fedworth.oracle.fitting import fitted_model
-from fedworth.task.own_utility import UtilityModule
+from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 
 WIDTH = 0.6

@@ -26,8 +26,7 @@ from fedworth.ledger.ledger import Model
 from fedworth.oracle.fast.graph import Exported, operation
 from fedworth.oracle.fast.mixing import RoundModels, combined, stacked
 from fedworth.oracle.fast.sections import Section, Sections, numbers, prefix_of
-from fedworth.task.losses.classes import CROSS_ENTROPY
-from fedworth.task.losses.criterion import Criterion
+from fedworth.task.losses import CROSS_ENTROPY, Criterion
 from fedworth.threads import in_order
 
 PREFIX_BYTES = 256 << 20

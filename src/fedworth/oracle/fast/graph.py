@@ -26,7 +26,7 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
 from fedworth.oracle.fast.loosened import FIXED, loosen
-from fedworth.task.copies import copied
+from fedworth.task.modules import copied
 from fedworth.task.samples import outputs_of
 
 NO_MATRIX = "its output is not one matrix of logits"

@@ -36,7 +36,7 @@ from fedworth.oracle.fast.wanted import Coefficients, Part, wanted_parts
 from fedworth.oracle.fitting import fitted
 from fedworth.oracle.oracle import LoopOracle, together
 from fedworth.oracle.weighting import Mixtures
-from fedworth.task.losses.classes import CROSS_ENTROPY
+from fedworth.task.losses import CROSS_ENTROPY
 from fedworth.task.task import Task
 from fedworth.threads import in_order, one_torch_thread
 

@@ -39,8 +39,7 @@ from fedworth.oracle.fast.selfcheck import (
 from fedworth.oracle.fast.traits import rounds_to_half, rows_are_alone
 from fedworth.oracle.fast.wanted import Part
 from fedworth.oracle.oracle import refuse_unfit
-from fedworth.task.copies import copied
-from fedworth.task.own_utility import UtilityModule
+from fedworth.task.modules import UtilityModule, copied
 from fedworth.task.task import Task
 from fedworth.threads import one_torch_thread
 

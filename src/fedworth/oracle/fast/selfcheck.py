@@ -27,8 +27,8 @@ from fedworth.oracle.fast.sections import Sections
 from fedworth.oracle.fast.traits import Rounding, all_widened, amplify, can_be_widened, plain_logits
 from fedworth.oracle.oracle import mix
 from fedworth.oracle.weighting import Mixtures
-from fedworth.task.copies import copied
-from fedworth.task.losses.classes import CROSS_ENTROPY
+from fedworth.task.losses import CROSS_ENTROPY
+from fedworth.task.modules import copied
 
 N_SAMPLES = 32
 COEFFICIENTS = np.array([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.2, 0.3], [0.0, 0.0, 1.0]])  # g = 0, 0, 0.4, 0

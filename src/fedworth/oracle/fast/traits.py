@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedworth.ledger.ledger import Model
-from fedworth.task.copies import copied
+from fedworth.task.modules import copied
 from fedworth.task.samples import outputs_of
 
 Key = TypeVar("Key")

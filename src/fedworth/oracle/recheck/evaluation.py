@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from fedworth.ledger.ledger import Model
 from fedworth.oracle.oracle import predictions, together
-from fedworth.simulation.threads import fitting_threads
-from fedworth.task.losses.classes import ACCURACY, CROSS_ENTROPY
-from fedworth.task.losses.criterion import Criterion
+from fedworth.task.losses import ACCURACY, CROSS_ENTROPY, Criterion
 from fedworth.task.task import Task
+from fedworth.threads import fitting_threads
 
 N_MOVES = 8
 """How often outputs are moved, to see what rounding does to a criterion."""

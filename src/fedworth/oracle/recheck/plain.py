@@ -27,9 +27,8 @@ from fedworth.oracle.fitting import fitted, fitted_model
 from fedworth.oracle.oracle import mix
 from fedworth.oracle.recheck.evaluation import Evaluation, evaluation
 from fedworth.oracle.weighting import Mixtures
-from fedworth.task.copies import copied
-from fedworth.task.losses.classes import CROSS_ENTROPY
-from fedworth.task.losses.criterion import Criterion
+from fedworth.task.losses import CROSS_ENTROPY, Criterion
+from fedworth.task.modules import copied
 from fedworth.task.samples import widened
 from fedworth.task.task import Task
 

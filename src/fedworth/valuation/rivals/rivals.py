@@ -13,7 +13,7 @@ import numpy as np
 from fedworth.arrays import Floats, stream
 from fedworth.errors import TooManyError
 from fedworth.names import RivalName, checked_name
-from fedworth.simulation.retraining import retrained_models
+from fedworth.simulation.simulate import retrained_models
 from fedworth.valuation.rivals.counted import CountedGame
 from fedworth.valuation.rivals.directions import cosine_values, influence_values
 from fedworth.valuation.rivals.federation import Recorded

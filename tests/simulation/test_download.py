@@ -10,8 +10,8 @@ import pooch
 import pytest
 
 from fedworth.errors import DataError, UsageError
-from fedworth.simulation.data import download
-from fedworth.simulation.data.download import (
+from fedworth.simulation import download
+from fedworth.simulation.download import (
     FOLDER_VARIABLE,
     PUBLISHED,
     check_sha256,

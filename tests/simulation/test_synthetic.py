@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.simulation.data.synthetic import N_TEST_PER_CLIENT, _samples, _source, synthetic, synthetic_iid
+from fedworth.simulation.datasets import N_TEST_PER_CLIENT, _samples, _source, synthetic, synthetic_iid
 
 
 def test_every_train_sample_belongs_to_one_client_with_fifty_or_more():

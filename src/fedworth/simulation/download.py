@@ -1,8 +1,8 @@
-"""Finds the files of a published data set, fetches those that are absent, and checks every one.
+"""Finds the files of a published data set, fetches missing ones, and checks every one.
 
-Files are looked for in a data folder: the one given, else the one `FEDWORTH_DATA` names, else fedworth's
-own cache. Under it they lie as in `PUBLISHED`. An absent file is fetched into the same folder. Whether found
-or fetched, no file is used whose sha256 is not the published one: it would change every value silently.
+Files are looked for in a data folder: the one given, else the one that `FEDWORTH_DATA` names, else fedworth's own
+cache. `PUBLISHED` gives their paths in it. A missing file is fetched into the same folder. A file whose sha256 is not
+the published one is refused, since it would change every value.
 """
 
 import hashlib

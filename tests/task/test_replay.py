@@ -13,11 +13,8 @@ from fedworth.ledger.ledger import read_round
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
-from fedworth.task.rules.check import check_ledger
-from fedworth.task.rules.documents import rule_of
-from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.task.rules.robust import Krum, Median, TrimmedMean
-from fedworth.task.rules.rule import WeightedMean
+from fedworth.task.replay import check_ledger
+from fedworth.task.rules import Adaptive, Krum, Median, ServerMomentum, TrimmedMean, WeightedMean, rule_of
 from tests.support.servers import federation, first_model
 
 SERVERS = [ServerMomentum(0.7, 0.9), Adaptive("adam"), Adaptive("yogi"), Median(), TrimmedMean(0.3), Krum(1)]

@@ -1,7 +1,7 @@
-"""Which of a module's tensors a federation exchanges: all, or only adapters, a head, the layers that are not frozen.
+"""Which of a module's tensors a federation exchanges: all of them, only adapters (LoRA), or only a head.
 
-PEFT's own state dicts leave out the name of the adapter: `lora_A.weight` where the module has `lora_A.default.weight`.
-So a name that the module does not know stands for the one that it becomes with one part more, if there is only one.
+PEFT's state dicts leave out the name of the adapter: `lora_A.weight` where the module has `lora_A.default.weight`. So a
+name that the module does not know stands for the module's only name that has one part more.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +11,7 @@ from fedworth.ledger.model import Model
 
 
 def exchanged_names(exchanged: str | Collection[str], own: Mapping[str, object]) -> list[str]:
-    """The module's names of what is exchanged: those with this part in them, or these."""
+    """The module's names of the exchanged tensors: those that contain a string, or those listed."""
     if isinstance(exchanged, str):
         found = [name for name in own if exchanged in name]
         if not found:
@@ -26,13 +26,13 @@ def exchanged_names(exchanged: str | Collection[str], own: Mapping[str, object])
 
 
 def renamed(model: Model, own: Mapping[str, object]) -> Model:
-    """The model under the module's names; what the module does not know keeps its name, and is refused later."""
+    """The model under the module's names; tensors that the module does not know keep their names."""
     names = own_names(model, own)
     return {names.get(name, name): tensor for name, tensor in model.items()}
 
 
 def own_names(names: Iterable[str], own: Mapping[str, object]) -> dict[str, str]:
-    """What these names are called in the module, where it can be told."""
+    """The module's names of these tensors, where there is exactly one."""
     shorter: dict[str, list[str]] = {}
     for name in own:
         parts = name.split(".")

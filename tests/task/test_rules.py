@@ -5,11 +5,22 @@ import pytest
 import torch
 
 from fedworth.errors import LedgerError, UsageError
-from fedworth.task.rules.documents import rule_from, rule_name
-from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.task.rules.private import Private
-from fedworth.task.rules.robust import Krum, Median, TrimmedMean
-from fedworth.task.rules.rule import LinearRule, State, WeightedMean, arrays_of, model_of, weighted_mean
+from fedworth.task.rules import (
+    Adaptive,
+    Krum,
+    LinearRule,
+    Median,
+    Private,
+    ServerMomentum,
+    State,
+    TrimmedMean,
+    WeightedMean,
+    arrays_of,
+    model_of,
+    rule_from,
+    rule_name,
+    weighted_mean,
+)
 
 RULES = [
     WeightedMean(),
@@ -140,7 +151,7 @@ def test_a_document_that_is_no_rule_is_refused(document):
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(UsageError, match="known are adagrad, adam, yogi"):
         Adaptive("sgd")  # type: ignore[arg-type]
-    with pytest.raises(LedgerError, match="cannot stand inside a private one"):
+    with pytest.raises(LedgerError, match="private rule around Median: expected a mean"):
         rule_from({"name": "private", "inner": {"name": "median"}, "clipping_norm": 1.0, "noise": 0.0})
     with pytest.raises(UsageError, match="expected a mean"):
         Private(Median(), 1.0, 0.0)  # type: ignore[arg-type]

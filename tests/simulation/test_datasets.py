@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
-from fedworth.simulation.data import datasets
-from fedworth.simulation.data.datasets import DATASETS, load_dataset
-from fedworth.simulation.data.download import FOLDER_VARIABLE, data_folder
-from tests.simulation.data.test_formats import write_idx
+from fedworth.simulation import datasets
+from fedworth.simulation.datasets import DATASETS, load_dataset
+from fedworth.simulation.download import FOLDER_VARIABLE, data_folder
+from tests.simulation.test_formats import write_idx
 
 
 def generator():
@@ -23,12 +23,6 @@ def load(name, **options):
 def test_an_unknown_data_set_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="unknown data set 'fashion': did you mean 'fashion-mnist'"):
         load("fashion")
-
-
-@pytest.mark.parametrize("option", ["alpha", "beta"])
-def test_spreads_are_refused_where_they_would_be_ignored(option):
-    with pytest.raises(UsageError, match="'digits': found alpha or beta, which only 'synthetic' has"):
-        load("digits", **{option: 0.5})
 
 
 @pytest.mark.parametrize("limit", ["train_limit", "test_limit"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedworth.errors import DataError
-from fedworth.simulation.data.dataset import Dataset, Samples
+from fedworth.simulation.datasets import Dataset, Samples
 
 
 def samples(labels, n_features=2):

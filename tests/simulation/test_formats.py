@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedworth.errors import DataError
-from fedworth.simulation.data.formats import read_cifar, read_idx, read_idx_pair
+from fedworth.simulation.datasets import read_cifar, read_idx, read_idx_pair
 
 
 def idx_bytes(array):

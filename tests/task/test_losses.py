@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedworth.errors import DataError, UsageError
-from fedworth.task.losses.named import LOSSES, loss_of
+from fedworth.task.losses import LOSSES, loss_of
 from fedworth.task.task import Task
 from tests.support.tasks import NAMES, PAIRS, rows, task_with
 

@@ -1,1 +1,0 @@
-"""Data sets by name, and what they are read from."""

@@ -1,0 +1,357 @@
+"""Data sets by name, to train on and to test on.
+
+    synthetic      Synthetic(α, β) of Li et al., divided among clients as it is drawn
+    synthetic-iid  the same with one source for all clients
+    digits         1,797 scans of 8 × 8, shipped with scikit-learn: no download
+    mnist, fashion-mnist, cifar10  published files, found or fetched by `download`
+
+Images have the shape (n, channels, height, width) and features from 0 to 1. A limit keeps that many samples, drawn at
+random, in their order. Arrays are shared, not copied: treat them as read-only.
+
+Synthetic(α, β) is from Li et al. 2018 ("Federated optimization in heterogeneous networks"), §5.1. Each client k has a
+source of its own, of 60 features and 10 classes, and ⌊lognormal(4, 2)⌋ + 50 samples to train on:
+
+    u_k ~ N(0, α²),  W_k, b_k ~ N(u_k, 1)      α: meant to say how much the clients' models differ
+    B_k ~ N(0, β²),  v_k      ~ N(B_k, 1)      β: how much the clients' features differ
+    x ~ N(v_k, diag(j^−1.2)),  y = argmax softmax(x W_k + b_k)
+
+α has no effect: u_k adds u_k(Σ_j x_j + 1) to the score of every class, which the argmax does not see. It is kept so
+that the data are those of Li et al. α = β = 0, which the paper calls IID, still gives every client its own W_k, b_k and
+v_k. `synthetic_iid` draws one W and b for all clients and takes v = 0, as Li et al. do for their IID data; with
+v ~ N(0, 1), |v| is about 8, and one class would win nearly everywhere. The test set has equally many fresh samples from
+each client's source, so that a client's size does not decide what the federation is tested on.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedworth.arrays import Indices
+from fedworth.errors import DataError, UsageError, unknown_name
+from fedworth.simulation.download import data_files
+from fedworth.simulation.settings import DatasetName
+
+Features = NDArray[np.float32]  # (n_samples, ...)
+Labels = NDArray[np.int64]  # (n_samples,): classes from 0
+Pixels = NDArray[np.uint8]
+
+N_CLASSES = 10
+ALPHA, BETA = 1.0, 1.0  # what the paper calls non-IID synthetic data
+
+DIGITS = Path("datasets/data/digits.csv.gz")  # in scikit-learn's package
+N_DIGITS_TEST = 400
+
+N_FEATURES = 60  # of synthetic data
+N_TEST_PER_CLIENT = 100
+SPREAD = np.arange(1, N_FEATURES + 1) ** -0.6  # (n_features,): the standard deviation of feature j, the root of j^−1.2
+
+IDX_BYTES = b"\x00\x00\x08"  # the start of every idx file of unsigned bytes; the number of dimensions follows
+CIFAR_SHAPE = (3, 32, 32)
+CIFAR_RECORD = 1 + 3 * 32 * 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Features and the class of each sample."""
+
+    features: Features
+    labels: Labels
+
+    def __post_init__(self) -> None:
+        _check_type("features", self.features, np.float32)
+        _check_type("labels", self.labels, np.int64)
+        if self.features.ndim < 2 or self.labels.ndim != 1:
+            shapes = f"features {self.features.shape} and labels {self.labels.shape}"
+            raise DataError(f"samples: found {shapes}, expected (n, ...) and (n,); reshape them")
+        if len(self.features) != len(self.labels):
+            found = f"{len(self.features)} features and {len(self.labels)} labels"
+            raise DataError(f"samples: found {found}, expected as many of the one as of the other")
+        finite = np.isfinite(self.features)
+        if not finite.all():
+            where = int(np.argmin(finite.reshape(len(self.features), -1).all(axis=1)))
+            raise DataError(f"sample {where}: features are not all finite; drop the sample or mend it")
+        if np.any(self.labels < 0):
+            where = int(np.argmax(self.labels < 0))
+            raise DataError(f"sample {where}: label is {self.labels[where]}, expected 0 or more; recode it")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Indices) -> "Samples":
+        """A copy of the samples at these positions, in this order."""
+        return Samples(self.features[indices], self.labels[indices])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Samples to train on, samples to test on, and the data set's own division among clients if it has one.
+
+    `parts` holds for each client the positions of its samples in `train`.
+    """
+
+    name: str
+    train: Samples
+    test: Samples
+    n_classes: int
+    parts: tuple[Indices, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for role, samples in (("train", self.train), ("test", self.test)):
+            where = f"data set {self.name!r}, {role}"
+            if len(samples) == 0:
+                raise DataError(f"{where}: found no samples, expected at least one")
+            largest = int(samples.labels.max())
+            if largest >= self.n_classes:
+                expected = f"expected 0 to {self.n_classes - 1}"
+                raise DataError(f"{where}: found label {largest}, {expected}; raise n_classes or recode the labels")
+        shape, test_shape = self.train.features.shape[1:], self.test.features.shape[1:]
+        if shape != test_shape:
+            raise DataError(
+                f"data set {self.name!r}: train samples have shape {shape}, test samples {test_shape}; "
+                "expected the same shape, so that one model fits both"
+            )
+        if self.parts is not None:
+            held = np.concatenate([np.empty(0, np.int64), *self.parts])  # (n_held,)
+            if np.any((held < 0) | (held >= len(self.train))):
+                raise DataError(f"data set {self.name!r}: parts point outside its {len(self.train)} train samples")
+            if len(np.unique(held)) < len(held):
+                raise DataError(f"data set {self.name!r}: a train sample is in two parts, expected one at most")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRequest:
+    """What is asked of a data set."""
+
+    rng: np.random.Generator
+    n_clients: int  # distinct clients, for data sets that come divided
+    folder: Path | None = None
+    train_limit: int | None = None
+    test_limit: int | None = None
+    alpha: float = ALPHA
+    beta: float = BETA
+
+    def __post_init__(self) -> None:
+        counts = {"n_clients": self.n_clients, "train_limit": self.train_limit, "test_limit": self.test_limit}
+        for what, found in counts.items():
+            if found is not None and found < 1:
+                raise UsageError(f"data set: {what} is {found}, expected 1 or more")
+
+
+def load_dataset(
+    name: DatasetName,
+    *,
+    rng: np.random.Generator,
+    n_clients: int,
+    data_folder: Path | None = None,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+) -> Dataset:
+    """Load the data set of this name.
+
+    `n_clients` counts the distinct clients, for data sets that come divided. Only `synthetic` uses `alpha` and `beta`.
+    Without `data_folder`, files are looked for in `FEDWORTH_DATA`.
+    """
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS)
+    return DATASETS[name](DatasetRequest(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
+
+
+# Synthetic data
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Where a client's synthetic samples come from."""
+
+    weights: NDArray[np.float64]  # W_k, (n_features, n_classes)
+    bias: NDArray[np.float64]  # b_k, (n_classes,)
+    center: NDArray[np.float64]  # v_k, (n_features,)
+
+
+def synthetic(n_clients: int, *, alpha: float, beta: float, rng: np.random.Generator) -> Dataset:
+    """Synthetic(α, β): every client has a source of its own."""
+    for letter, found in (("alpha", alpha), ("beta", beta)):
+        if not (math.isfinite(found) and found >= 0):
+            raise UsageError(f"synthetic: {letter} is {found}, expected a finite number of 0 or more")
+    return _drawn("synthetic", [_source(alpha, beta, rng) for _ in range(n_clients)], rng)
+
+
+def synthetic_iid(n_clients: int, *, rng: np.random.Generator) -> Dataset:
+    """One source for all clients, with features around 0."""
+    shared = replace(_source(0.0, 0.0, rng), center=np.zeros(N_FEATURES))
+    return _drawn("synthetic-iid", [shared] * n_clients, rng)
+
+
+def _source(alpha: float, beta: float, rng: np.random.Generator) -> Source:
+    u, B = rng.normal(0.0, alpha), rng.normal(0.0, beta)
+    return Source(
+        weights=rng.normal(u, 1.0, (N_FEATURES, N_CLASSES)),
+        bias=rng.normal(u, 1.0, N_CLASSES),
+        center=rng.normal(B, 1.0, N_FEATURES),
+    )
+
+
+def _drawn(name: str, sources: list[Source], rng: np.random.Generator) -> Dataset:
+    sizes = np.floor(rng.lognormal(4.0, 2.0, len(sources))).astype(np.int64) + 50  # (n_clients,)
+    train = [_samples(source, int(size), rng) for source, size in zip(sources, sizes, strict=True)]
+    test = [_samples(source, N_TEST_PER_CLIENT, rng) for source in sources]
+    parts = tuple(np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1]))
+    return Dataset(name, _concatenated(train), _concatenated(test), N_CLASSES, parts)
+
+
+def _samples(source: Source, n: int, rng: np.random.Generator) -> Samples:
+    x = rng.normal(source.center, SPREAD, (n, N_FEATURES))  # (n, n_features)
+    # The softmax keeps the order of its arguments, so the largest of them is the class.
+    labels = np.argmax(x @ source.weights + source.bias, axis=1)  # (n,)
+    return Samples(x.astype(np.float32), labels.astype(np.int64))
+
+
+def _concatenated(samples: list[Samples]) -> Samples:
+    return Samples(np.concatenate([s.features for s in samples]), np.concatenate([s.labels for s in samples]))
+
+
+def _load_synthetic(request: DatasetRequest) -> Dataset:
+    return _limited(synthetic(request.n_clients, alpha=request.alpha, beta=request.beta, rng=request.rng), request)
+
+
+def _load_synthetic_iid(request: DatasetRequest) -> Dataset:
+    return _limited(synthetic_iid(request.n_clients, rng=request.rng), request)
+
+
+# Digits, from the file that scikit-learn ships
+
+
+def _load_digits(request: DatasetRequest) -> Dataset:
+    """Read scikit-learn's file; its own `load_digits` would first import all of scikit-learn, for a second."""
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise DataError("data set 'digits': scikit-learn, which ships it, is not installed; pip install scikit-learn")
+    with gzip.open(Path(package.origin).parent / DIGITS, "rt") as file:
+        rows = np.loadtxt(file, delimiter=",", dtype=np.int64)  # (1797, 65): pixels from 0 to 16, then the class
+    samples = Samples((rows[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8), rows[:, -1])
+    shuffled = request.rng.permutation(len(samples))
+    test, train = samples.take(shuffled[:N_DIGITS_TEST]), samples.take(shuffled[N_DIGITS_TEST:])
+    return _limited(Dataset("digits", train, test, N_CLASSES), request)
+
+
+# Published image files. idx (gzipped): two zero bytes, a type byte (8 for unsigned bytes), the number of dimensions,
+# each dimension as a big-endian 32-bit integer, then the bytes. CIFAR-10, binary version: records of 3073 bytes, the
+# label and then a 32 × 32 image, one plane each of red, green and blue. `download` has checked the files' sha256.
+
+
+def read_idx(path: Path, n_dimensions: int) -> Pixels:
+    """The array in a gzipped idx file of unsigned bytes."""
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: not a whole gzip file ({error}); copy it anew") from error
+    start = IDX_BYTES + bytes([n_dimensions])
+    if not content.startswith(start):
+        found = content[: len(start)].hex()
+        raise DataError(f"{path}: starts with {found!r}, expected {start.hex()!r}; is it another idx file?")
+    header = 4 + 4 * n_dimensions
+    if len(content) < header:
+        raise DataError(f"{path}: ends inside its header, after {len(content)} bytes; copy it anew")
+    shape = struct.unpack(f">{n_dimensions}I", content[4:header])
+    expected = header + int(np.prod(shape, dtype=np.int64))
+    if len(content) != expected:
+        found = f"{len(content)} bytes, expected {expected}"
+        raise DataError(f"{path}: its header says shape {shape} but it holds {found}; copy it anew")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def read_idx_pair(images: Path, labels: Path) -> tuple[Pixels, Pixels]:
+    """Grey images (n, 1, height, width) and their classes (n,), from two idx files."""
+    pixels, classes = read_idx(images, 3)[:, np.newaxis], read_idx(labels, 1)
+    if len(pixels) != len(classes):
+        found = f"{len(pixels)} images, but {labels} holds {len(classes)} labels"
+        raise DataError(f"{images}: holds {found}; expected the two to belong together")
+    return pixels, classes
+
+
+def read_cifar(*paths: Path) -> tuple[Pixels, Pixels]:
+    """Colour images and their classes, from CIFAR-10 binary batches."""
+    batches = []
+    for path in paths:
+        content = path.read_bytes()
+        if not content or len(content) % CIFAR_RECORD:
+            found = f"{len(content)} bytes, expected a multiple of {CIFAR_RECORD}"
+            raise DataError(f"{path}: holds {found}; copy it anew")
+        batches.append(np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD))
+    records = np.concatenate(batches)  # (n, 3073)
+    return records[:, 1:].reshape(-1, *CIFAR_SHAPE), records[:, 0]
+
+
+def _load_mnist(request: DatasetRequest) -> Dataset:
+    return _load_idx("mnist", request)
+
+
+def _load_fashion_mnist(request: DatasetRequest) -> Dataset:
+    return _load_idx("fashion-mnist", request)
+
+
+def _load_idx(name: str, request: DatasetRequest) -> Dataset:
+    train_images, train_labels, test_images, test_labels = data_files(name, request.folder)
+    train, test = read_idx_pair(train_images, train_labels), read_idx_pair(test_images, test_labels)
+    return _from_pixels(name, train, test, request)
+
+
+def _load_cifar10(request: DatasetRequest) -> Dataset:
+    *train, test = data_files("cifar10", request.folder)
+    return _from_pixels("cifar10", read_cifar(*train), read_cifar(test), request)
+
+
+def _from_pixels(
+    name: str, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], request: DatasetRequest
+) -> Dataset:
+    """Bytes to features. The limit is applied first: as floats, CIFAR-10 is four times as large."""
+    halves = []
+    for (pixels, classes), limit in ((train, request.train_limit), (test, request.test_limit)):
+        kept = _kept(len(classes), limit, request.rng)
+        features = pixels[kept].astype(np.float32)  # (n, channels, height, width)
+        features /= 255
+        halves.append(Samples(features, classes[kept].astype(np.int64)))
+    return Dataset(name, halves[0], halves[1], N_CLASSES)
+
+
+DATASETS: dict[DatasetName, Callable[[DatasetRequest], Dataset]] = {
+    "synthetic": _load_synthetic,
+    "synthetic-iid": _load_synthetic_iid,
+    "digits": _load_digits,
+    "mnist": _load_mnist,
+    "fashion-mnist": _load_fashion_mnist,
+    "cifar10": _load_cifar10,
+}
+
+
+def _limited(dataset: Dataset, request: DatasetRequest) -> Dataset:
+    """The data set with no more samples than asked for; each part keeps those of its samples that stay."""
+    kept = _kept(len(dataset.train), request.train_limit, request.rng)
+    test = dataset.test.take(_kept(len(dataset.test), request.test_limit, request.rng))
+    parts = dataset.parts and tuple(
+        np.searchsorted(kept, part[np.isin(part, kept)]).astype(np.int64) for part in dataset.parts
+    )
+    return replace(dataset, train=dataset.train.take(kept), test=test, parts=parts)
+
+
+def _kept(n: int, limit: int | None, rng: np.random.Generator) -> Indices:
+    if limit is None or limit >= n:
+        return np.arange(n)
+    return np.sort(rng.choice(n, limit, replace=False))
+
+
+def _check_type(what: str, array: NDArray[Any], expected: type[np.generic]) -> None:
+    if array.dtype != expected:
+        name = expected.__name__
+        raise DataError(f"samples: {what} are {array.dtype}, expected {name}; convert with .astype(np.{name})")

@@ -1,1 +1,0 @@
-"""Losses and measures: what a model's outputs are judged by."""

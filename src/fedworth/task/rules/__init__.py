@@ -1,1 +1,0 @@
-"""What servers make of their clients' models: rules, and the check that a ledger's server followed one."""
