@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedworth.cli.main import main
-from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger
 from tests.support.keys import write_keys

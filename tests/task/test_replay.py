@@ -8,8 +8,7 @@ import torch
 
 from fedworth.cli.main import main
 from fedworth.errors import RuleError
-from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.ledger import read_round
+from fedworth.ledger.ledger import open_ledger, read_round
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate

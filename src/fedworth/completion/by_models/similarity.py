@@ -23,7 +23,7 @@ from fedworth.completion.by_models.gaussian_process import Similarity, update_pr
 from fedworth.completion.by_models.updates import Updates
 from fedworth.ledger.ledger import Model
 from fedworth.oracle.fitting import fitted_model
-from fedworth.task.own_utility import UtilityModule
+from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 
 WIDTH = 0.6
