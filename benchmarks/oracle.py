@@ -33,11 +33,11 @@ from fedworth.arrays import Memberships
 from fedworth.coalitions import coalitions_of, prefixes
 from fedworth.games.squares import draw_permutations
 from fedworth.ledger.ledger import Model, Round
+from fedworth.names import ModelName
 from fedworth.oracle.fast.oracle import FastOracle
 from fedworth.oracle.oracle import mix
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
-from fedworth.simulation.settings import ModelName
 from fedworth.task.task import Task
 
 N_RUNS = 4

@@ -1,8 +1,8 @@
-"""Names of choices that several rooms share, and the check of a name.
+"""Names of choices that the command line offers, and the check of a name.
 
-A choice is a `Literal`, so a type checker finds a wrong name in a program, and `checked_name` finds any other. Choices
-of one room stand in that room (`simulation.settings.DatasetName`). Open lists, such as losses, are checked where they
-are.
+A choice is a `Literal`, so a type checker finds a wrong name in a program, and `checked_name` finds any other. They
+stand here so that the command line can check names before it loads anything else. Open lists, such as losses, are
+checked where they are.
 """
 
 from typing import Any, Literal, get_args
@@ -57,6 +57,12 @@ COMPARED: tuple[ValuedBy, ...] = (
 )  # fmt: skip
 """What `fedworth compare --methods` can hold against each other on one ledger."""
 
+DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
+PartitionName = Literal["iid", "two-class", "natural"]
+ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
+Dtype = Literal["float32", "float64"]
+ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
+
 Scale = Literal["quick", "page", "paper", "tiny"]
 """How much of a study is run; tiny is for the tests."""
 
@@ -75,13 +81,17 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "measure of worth": (*get_args(MethodName), *get_args(ConceptName), *get_args(RivalName)),
     "way to share out a game": get_args(ConceptName),
     "rival": get_args(RivalName),
+    "data set": get_args(DatasetName),
+    "partition": get_args(PartitionName),
+    "model": get_args(ModelName),
+    "dtype": get_args(Dtype),
+    "learning-rate schedule": get_args(ScheduleName),
     "scale": get_args(Scale),
 }
 
 
-def checked_name(kind: str, found: object, choices: Any = None) -> Any:
-    """Return the name if it is one of the choices, a `Literal`; otherwise raise an error with the nearest choice."""
-    known = CHOICES[kind] if choices is None else get_args(choices)
-    if found not in known:
-        raise unknown_name(kind, str(found), known)
+def checked_name(choice: str, found: object) -> Any:
+    """Return the name if it is one of the choice's; otherwise raise an error with the nearest one."""
+    if found not in CHOICES[choice]:
+        raise unknown_name(choice, str(found), CHOICES[choice])
     return found

@@ -181,5 +181,5 @@ def test_a_module_that_gives_no_tensor_is_refused():
             return super().forward(x), x
 
     task = Task(Pair(6, 3), torch.zeros(3, 6), torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ModelError, match="the module gives a tuple, expected a tensor"):
+    with pytest.raises(ModelError, match="the module returns a tuple, expected a tensor"):
         LoopOracle(task).utilities(round_of(task.module), WANTED).sum(axis=1)

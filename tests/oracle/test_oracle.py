@@ -125,7 +125,7 @@ def test_a_batch_norm_is_evaluated_by_its_own_statistics(round_):
         for half in (slice(0, 3), slice(3, 6))
     ]
     np.testing.assert_allclose(np.mean(halves, axis=0), whole, rtol=1e-9, atol=1e-12)
-    assert not any(layer.training for layer in task.module.modules())
+    assert all(layer.training for layer in task.module.modules())
 
 
 def test_a_client_without_a_model_is_refused_by_its_number(round_):

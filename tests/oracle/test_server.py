@@ -91,7 +91,7 @@ def test_a_server_that_does_something_else_is_refused_unless_asked_for_as_an_ave
     with pytest.raises(RuleError, match="not the weighted mean"):
         observed(ledger)
     matrix = observed(ledger, as_average=True)
-    assert "values are those of a server that does (--as-average)" in matrix.notes[0]
+    assert "values are those of a server that follows it (--as-average)" in matrix.notes[0]
     averaged = federation(tmp_path / "mean", WeightedMean())
     assert observed(averaged, as_average=True).notes == observed(averaged).notes == ()
 

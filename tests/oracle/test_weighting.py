@@ -14,11 +14,10 @@ from fedworth.games.observe import observe
 from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.names import CHOICES, Weighting
+from fedworth.names import CHOICES, Dtype, Weighting
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import client_weights, mixtures, participation
 from fedworth.simulation.models import ModelSpec, build_model, state_of
-from fedworth.simulation.settings import Dtype
 from fedworth.task.task import Task
 
 COUNTS: dict[int, float] = {0: 10, 1: 30, 2: 60}

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from fedworth.errors import UsageError
+from fedworth.names import ModelName
 from fedworth.simulation.models import ModelSpec, build_model, state_of
-from fedworth.simulation.settings import ModelName
 
 IMAGE = (3, 32, 32)
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedworth.errors import DataError, UsageError
+from fedworth.names import PartitionName
 from fedworth.simulation.clients import (
     distinct_clients,
     divide,
@@ -16,7 +17,6 @@ from fedworth.simulation.clients import (
     partition_two_class,
 )
 from fedworth.simulation.datasets import Dataset, Samples
-from fedworth.simulation.settings import PartitionName
 
 seeds = st.integers(0, 2**32 - 1)
 quickly = settings(deadline=None, max_examples=60)

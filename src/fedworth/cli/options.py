@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from fedworth.cli.arguments import Wrapped
 from fedworth.errors import UsageError
@@ -144,9 +144,7 @@ def add_data_option(parser: argparse.ArgumentParser) -> None:
 
 def data_folder(text: str) -> Path:
     """A folder of data sets; the name of a data set, where no folder has that name, is a slip for `--dataset`."""
-    from fedworth.simulation.settings import DatasetName
-
-    if text in get_args(DatasetName) and not Path(text).is_dir():
+    if text in CHOICES["data set"] and not Path(text).is_dir():
         raise UsageError(
             f"--data {text}: expected the folder where data sets lie, found the name of a data set and no folder of "
             f"that name; choose a data set with --dataset {text}, an option of simulate and run"

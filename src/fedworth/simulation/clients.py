@@ -21,9 +21,8 @@ import numpy as np
 
 from fedworth.arrays import Indices
 from fedworth.errors import DataError, UsageError
-from fedworth.names import checked_name
+from fedworth.names import PartitionName, checked_name
 from fedworth.simulation.datasets import Dataset, Labels, Samples
-from fedworth.simulation.settings import PartitionName
 
 
 def divide(
@@ -35,7 +34,7 @@ def divide(
     rng: np.random.Generator,
 ) -> tuple[Samples, ...]:
     """The samples of each client; `copies` says which client is a copy of which."""
-    checked_name("partition", partition_name, PartitionName)
+    checked_name("partition", partition_name)
     clients = distinct_clients(n_clients, copies)
     match partition_name:
         case "iid":

@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Indices
 from fedworth.errors import DataError, UsageError, unknown_name
+from fedworth.names import DatasetName
 from fedworth.simulation.download import data_files
-from fedworth.simulation.settings import DatasetName
 
 Features = NDArray[np.float32]  # (n_samples, ...)
 Labels = NDArray[np.int64]  # (n_samples,): classes from 0

@@ -12,8 +12,8 @@ from torch import nn
 
 from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Model
-from fedworth.names import checked_name
-from fedworth.simulation.settings import MOST_LAYERS, MOST_WIDTH, Dtype, ModelName
+from fedworth.names import Dtype, ModelName, checked_name
+from fedworth.simulation.settings import MOST_LAYERS, MOST_WIDTH
 
 DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
@@ -33,8 +33,8 @@ class ModelSpec:
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
-        checked_name("model", self.name, ModelName)
-        checked_name("dtype", self.dtype, Dtype)
+        checked_name("model", self.name)
+        checked_name("dtype", self.dtype)
         if self.name in ("cnn", "vgg16", "vgg16-bn") and len(self.input_shape) != 3:
             raise UsageError(f"model {self.name!r} reads images, but the samples have shape {self.input_shape}")
         if self.name == "cnn" and len(self.hidden) not in (0, 3):

@@ -2,18 +2,10 @@
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from fedworth.errors import UsageError, unknown_name
-from fedworth.names import Aggregation, checked_name
-
-DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
-PartitionName = Literal["iid", "two-class", "natural"]
-ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
-Dtype = Literal["float32", "float64"]
-ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
+from fedworth.names import Aggregation, DatasetName, Dtype, ModelName, PartitionName, ScheduleName, checked_name
 
 # Larger numbers are typing errors, or were put into a ledger's header to make its reader hang.
 MOST_CLIENTS = 100_000
@@ -39,7 +31,7 @@ class Schedule:
     smoothness: float = 0.0  # L₂
 
     def __post_init__(self) -> None:
-        checked_name("learning-rate schedule", self.name, ScheduleName)
+        checked_name("learning-rate schedule", self.name)
         is_proposition = self.name.startswith("proposition-2")
         if is_proposition and not (self.convexity > 0 and self.smoothness > 0):
             found = f"μ = {self.convexity}, L₂ = {self.smoothness}"
@@ -156,10 +148,10 @@ class SimulationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checked_name("partition", self.partition, PartitionName)
-        checked_name("aggregation", self.aggregation, Aggregation)
-        checked_name("model", self.model, ModelName)
-        checked_name("dtype", self.dtype, Dtype)
+        checked_name("partition", self.partition)
+        checked_name("aggregation", self.aggregation)
+        checked_name("model", self.model)
+        checked_name("dtype", self.dtype)
         if not 1 <= self.n_participants <= self.n_clients:
             found = f"{self.n_participants} participants of {self.n_clients} clients"
             raise UsageError(f"{found}: expected at least 1 and at most all")
@@ -207,6 +199,8 @@ class SimulationSettings:
 
 def settings_from(document: dict[str, Any]) -> SimulationSettings:
     """The settings that `document()` gave, or an error that names the wrong field."""
+    import msgspec  # imported late, so that the command line refuses wrong options before it loads a library
+
     known = {field.name for field in fields(SimulationSettings)}
     for name in document:
         if name not in known:

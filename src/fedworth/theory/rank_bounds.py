@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Utilities
 from fedworth.errors import UsageError, ValuationError
-from fedworth.names import ScheduleForm, checked_name
-from fedworth.simulation.settings import Schedule, ScheduleName
+from fedworth.names import ScheduleForm, ScheduleName, checked_name
+from fedworth.simulation.settings import Schedule
 
 SCHEDULE_FORMS: dict[ScheduleForm, ScheduleName] = {"paper": "proposition-2", "li": "proposition-2-li"}
 

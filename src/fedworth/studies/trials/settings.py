@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedworth.errors import UsageError, unknown_name
-from fedworth.names import Scale, checked_name
-from fedworth.simulation.settings import DatasetName, ModelName, PartitionName, SimulationSettings
+from fedworth.names import DatasetName, ModelName, PartitionName, Scale, checked_name
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.studies.trials.extents import EXTENTS, Extent
 
 FIRST_CHOICE_SEED = 1000
