@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.solver import Status
 from fedworth.completion.factors import FactorSettings, complete
-from fedworth.completion.solver import collapse_penalty_of
+from fedworth.completion.solver import Status, collapse_penalty_of
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.games.matrix_file import load_utilities
 from fedworth.theory.fairness import completeness

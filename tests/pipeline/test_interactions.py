@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import main
-from fedworth.completion.factors import complete
 from fedworth.completion.completion_file import save_completion
+from fedworth.completion.factors import complete
 from fedworth.completion.models import complete_by_models
 from fedworth.games.observe import observe
 from fedworth.oracle.fast import FastOracle

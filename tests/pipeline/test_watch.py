@@ -16,8 +16,8 @@ import fedworth
 from fedworth.cli import watch as cli_watch
 from fedworth.cli.main import main
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.factors import complete
 from fedworth.completion.completion_file import load_completion
+from fedworth.completion.factors import complete
 from fedworth.completion.models import complete_by_models
 from fedworth.errors import ArtefactError
 from fedworth.games.observe import observe

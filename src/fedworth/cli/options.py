@@ -120,14 +120,14 @@ def add_options(parser: argparse.ArgumentParser, options: list[Option]) -> None:
         how: dict[str, Any] = {"help": option.meaning().replace("%", "%%")}
         kind = _without_none(option.type)
         if kind is bool:
-            parser.add_argument(
-                option.flag, dest=option.name, action="store_const", const=not option.default, default=argparse.SUPPRESS, **how
-            )
+            how |= {"action": "store_const", "const": not option.default, "default": argparse.SUPPRESS}
+            parser.add_argument(option.flag, dest=option.name, **how)
             continue
         how |= {"metavar": option.metavar, "type": _converter(kind)}
         if option.is_positional:
-            nargs = "+" if typing.get_origin(kind) is tuple else None
-            parser.add_argument(option.name, **how, **({"nargs": nargs} if nargs else {}))
+            if typing.get_origin(kind) is tuple:
+                how["nargs"] = "+"
+            parser.add_argument(option.name, **how)
         else:
             if _is_repeated(option.type):
                 how["action"] = "append"
@@ -183,7 +183,7 @@ def example_of(kind: type) -> str:
 
 def _documented(kind: type) -> dict[str, str]:
     """Field → help, from the section `Args:` of a docstring."""
-    documents = [base.__doc__ for base in kind.__mro__ if "Args:\n" in (base.__doc__ or "")]
+    documents = [base.__doc__ or "" for base in kind.__mro__ if "Args:\n" in (base.__doc__ or "")]
     text = inspect.cleandoc(documents[0] if documents else "").partition("Args:\n")[2].split("\n\n")[0]
     found: dict[str, str] = {}
     name = ""
@@ -231,7 +231,8 @@ def _converter(kind: Any) -> Callable[[str], Any]:
         if inner in (int, float):
             return lambda text: _numbers(text, inner)
         return _converter(inner)
-    return {int: whole, float: real, str: str, Path: Path}[kind]
+    converters: dict[Any, Callable[[str], Any]] = {int: whole, float: real, str: str, Path: Path}
+    return converters[kind]
 
 
 def _choice(known: tuple[Any, ...]) -> Callable[[str], Any]:

@@ -172,7 +172,8 @@ class Verify:
         from fedworth.findings import findings as find
         from fedworth.ledger.ledger import verify_ledger
         from fedworth.ledger.writer import exposures
-        from fedworth.task.rules import check_ledger, rule_name, rule_of
+        from fedworth.task.replay import check_ledger
+        from fedworth.task.rules import rule_name, rule_of
 
         ledger = verify_ledger(self.what)
         said = self._check_head(ledger)

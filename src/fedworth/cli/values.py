@@ -154,7 +154,8 @@ class Complete:
 
     def run(self, *, as_json: bool) -> None:
         """Complete, and say how good the completion is known to be."""
-        from fedworth.completion.factors import coverage, held_out_error
+        from fedworth.completion.coverage import coverage
+        from fedworth.completion.factors import held_out_error
         from fedworth.report.tables import completion_table
         from fedworth.storage import refuse_no_place, write_npz
         from fedworth.valuation.federation import completed_arrays
@@ -313,7 +314,7 @@ def _show_report(report: "ReportObject", paths: list[Path], *, as_json: bool) ->
     show_lines([*headlines(report), ""] if report.copies else [])
     show_findings(report.all_findings)
     show_lines(["written: " + ", ".join(str(path) for path in paths)] if paths else [])
-    warn(report.all_notes())
+    warn(report.all_notes)
 
 
 @dataclass(frozen=True)
@@ -420,7 +421,7 @@ class Watch:
         if report.valuations:
             show_table(values_table(report))
         show_findings(report.all_findings)
-        warn(report.all_notes())
+        warn(report.all_notes)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class UtilityMatrix:
         if len(unseen):
             first = names(self.coalitions[unseen[0]], self.clients)
             raise UtilityError(f"utility matrix: coalition {first} has a column but no cell; leave it out")
-        is_empty = ~self.coalitions.any(axis=1)[self.coalition_indices]
+        is_empty = np.asarray(~self.coalitions.any(axis=1))[self.coalition_indices]
         wrong = np.flatnonzero(is_empty & self.utilities.any(axis=1))
         if len(wrong):
             raise UtilityError(
@@ -129,7 +129,7 @@ class UtilityMatrix:
 
     @property
     def n_blocks(self) -> int:
-        return self.utilities.shape[1]
+        return int(self.utilities.shape[1])
 
     @property
     def totals(self) -> Floats:
@@ -287,7 +287,7 @@ def _from_dense(arrays: Arrays) -> UtilityMatrix:
     if of_nobody.any():
         found = of_nobody[of_nobody != 0][0]
         raise UtilityError(f"utility of the empty coalition is {found}, expected 0; subtract it from its round")
-    is_seen = ~np.isnan(cells).any(axis=2)
+    is_seen = np.asarray(~np.isnan(cells).any(axis=2))  # (n_rounds, n_coalitions)
     rounds = [(coalitions[seen], row[seen]) for seen, row in zip(is_seen, cells, strict=True)]
     return matrix_from_rounds(_clients(arrays), participants, rounds, _permutations(arrays))
 

@@ -31,8 +31,8 @@ from fedworth.oracle.fitting import fitted
 from fedworth.oracle.oracle import TaskOracle, mix
 from fedworth.oracle.server import RuleOracle
 from fedworth.oracle.weighting import Mixtures
-from fedworth.simulation.threads import fitting_threads
 from fedworth.task.task import Task
+from fedworth.threads import fitting_threads
 
 POINTS = (0.5, 0.25, 0.125)
 N_POINTS = len(POINTS)

@@ -198,7 +198,7 @@ def shapiq_game(federation: Federation) -> "shapiq.Game":
         """A coalition's utility, looked up."""
 
         def value_function(self, coalitions: NDArray[np.bool_]) -> Floats:
-            return totals[coalitions.astype(np.int64) @ (1 << np.arange(n))]
+            return np.asarray(totals[coalitions.astype(np.int64) @ (1 << np.arange(n))])
 
     names = [federation.clients[k] for k in game.clients]
     return CompletedGame(n_players=n, normalize=True, normalization_value=0.0, player_names=names)

@@ -18,7 +18,8 @@ from fedworth.valuation.methods import description, label
 from fedworth.valuation.valuation import COLUMNS, Valuation
 
 if TYPE_CHECKING:
-    from fedworth.report.report import Provenance, Report
+    from fedworth.provenance import Provenance
+    from fedworth.report.report import Report
 
 BESIDE = ("fedsv", "truth")
 """Methods that stand beside the chosen one in the first table."""

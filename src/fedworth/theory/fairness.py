@@ -1,15 +1,15 @@
-"""How fair a valuation is: gaps of the paper's ε-Shapley fairness, and what Theorem 1 (corrected) allows.
+"""How fair values are: the gaps of the paper's ε-Shapley fairness, and what Theorem 1 (corrected) allows.
 
-In: values (n_clients,), and the utilities (2^N,) of the whole training, U(S) = Σ_t U_t(S), where bit i of a
-column's integer stands for client i. Out: gaps, the largest absolute differences. Definition 1 asks for
+Values are (n_clients,), utilities (2^N,) those of the whole training, U(S) = Σ_t U_t(S); bit i of a coalition's integer
+stands for client i. Definition 1 asks for
 
     ε-symmetry      |v_i − v_j| ≤ ε         if U(S∪i) = U(S∪j) for all S without i and j
     ε-zero element  |v_i| ≤ ε               if U(S∪i) = U(S) for all S without i
     ε-additivity    |v_i − (v¹_i + v²_i)| ≤ ε   if U = U¹ + U²
 
-(the print leaves out the modulus of the zero element). Theorem 1 promises these with ε = 4δ/N when the
-completed matrix is within δ of the true one, ‖U − WHᵀ‖₁ ≤ δ. The weights 1/C(N−1,|S|) sum to N, not to 1, so
-4δ is right and 4δ/N is not; `fairness_bounds` gives the sharper constant of each property.
+(the print drops the modulus of the zero element). Theorem 1 claims these with ε = 4δ/N if the completed matrix is
+within δ of the true one, ‖U − WHᵀ‖₁ ≤ δ. The weights 1/C(N−1,|S|) sum to N, not to 1, so ε = 4δ is right and 4δ/N is
+not; `fairness_bounds` gives the sharper constant of each property.
 """
 
 import math
@@ -17,22 +17,20 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedworth.arrays import Utilities
+from fedworth.arrays import Floats, Utilities
 from fedworth.errors import UsageError, ValuationError
 
-Values = NDArray[np.float64]
 Pairs = tuple[tuple[int, int], ...]
 
 EQUAL_UTILITIES = 1e-12
-"""Utilities this near count as equal: identical clients agree only to the last bits of a sum."""
+"""Utilities that differ by less count as equal: sums over identical clients may differ in their last bits."""
 
 
 def relative_difference(a: float, b: float) -> float:
     """d = |a − b| / max(|a|, |b|), between 0 and 2; 0 if both are 0.
 
-    The paper divides by max{a, b} (equation relative_difference), which is no scale once values are negative.
+    The paper divides by max{a, b} (equation relative_difference), which is no scale if values are negative.
     """
     if not (math.isfinite(a) and math.isfinite(b)):
         raise ValuationError(f"values {a} and {b}: expected two finite numbers")
@@ -42,7 +40,7 @@ def relative_difference(a: float, b: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FairnessReport:
-    """Which premises of ε-Shapley fairness the utilities meet, and how far off the values then are."""
+    """The clients that fairness speaks of, and the largest gaps of their values."""
 
     symmetric_pairs: Pairs
     null_clients: tuple[int, ...]
@@ -52,7 +50,7 @@ class FairnessReport:
 
 @dataclass(frozen=True, slots=True)
 class FairnessBounds:
-    """The most that each gap can be when the completion is within δ of the truth."""
+    """The largest possible gaps if the completion is within δ of the truth."""
 
     value_error: float
     symmetry: float
@@ -60,51 +58,38 @@ class FairnessBounds:
     additivity: float
 
 
-def fairness_report(utilities: Utilities, values: Values, *, tolerance: float = EQUAL_UTILITIES) -> FairnessReport:
-    """How far values are from treating equal clients alike and null clients as null."""
+def fairness_report(utilities: Utilities, values: Floats, *, tolerance: float = EQUAL_UTILITIES) -> FairnessReport:
+    """How far values are from giving the same to symmetric clients and nothing to null clients."""
+    n_clients = _n_clients(utilities)
+    if values.shape != (n_clients,) or not np.isfinite(values).all():
+        raise ValuationError(f"values of shape {values.shape}: expected {n_clients} finite ones, one a client")
+    pairs, nulls = symmetric_pairs(utilities, tolerance=tolerance), null_clients(utilities, tolerance=tolerance)
     return FairnessReport(
-        symmetric_pairs=symmetric_pairs(utilities, tolerance=tolerance),
-        null_clients=null_clients(utilities, tolerance=tolerance),
-        symmetry_gap=symmetry_gap(utilities, values, tolerance=tolerance),
-        zero_element_gap=zero_element_gap(utilities, values, tolerance=tolerance),
+        symmetric_pairs=pairs,
+        null_clients=nulls,
+        symmetry_gap=max((abs(float(values[i] - values[j])) for i, j in pairs), default=0.0),
+        zero_element_gap=max((abs(float(values[i])) for i in nulls), default=0.0),
     )
 
 
 def symmetric_pairs(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES) -> Pairs:
     """Pairs (i, j), i < j, that add the same utility to every coalition without them."""
-    n_clients = _n_clients(utilities)
-    coalitions = np.arange(len(utilities))
-    pairs = []
-    for i, j in combinations(range(n_clients), 2):
+    coalitions, pairs = np.arange(len(utilities)), []
+    for i, j in combinations(range(_n_clients(utilities)), 2):
         without = coalitions[(coalitions >> i | coalitions >> j) & 1 == 0]  # (2^(N-2),)
-        if _are_equal(utilities[without | 1 << i], utilities[without | 1 << j], tolerance):
+        if (np.abs(utilities[without | 1 << i] - utilities[without | 1 << j]) <= tolerance).all():
             pairs.append((i, j))
     return tuple(pairs)
 
 
 def null_clients(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES) -> tuple[int, ...]:
     """Clients that add no utility to any coalition."""
-    n_clients = _n_clients(utilities)
-    coalitions = np.arange(len(utilities))
-    found = []
-    for i in range(n_clients):
+    coalitions, found = np.arange(len(utilities)), []
+    for i in range(_n_clients(utilities)):
         without = coalitions[coalitions >> i & 1 == 0]  # (2^(N-1),)
-        if _are_equal(utilities[without | 1 << i], utilities[without], tolerance):
+        if (np.abs(utilities[without | 1 << i] - utilities[without]) <= tolerance).all():
             found.append(i)
     return tuple(found)
-
-
-def symmetry_gap(utilities: Utilities, values: Values, *, tolerance: float = EQUAL_UTILITIES) -> float:
-    """Largest |v_i − v_j| over the symmetric pairs; 0 if there are none."""
-    _check_values(values, _n_clients(utilities))
-    pairs = symmetric_pairs(utilities, tolerance=tolerance)
-    return max((abs(float(values[i] - values[j])) for i, j in pairs), default=0.0)
-
-
-def zero_element_gap(utilities: Utilities, values: Values, *, tolerance: float = EQUAL_UTILITIES) -> float:
-    """Largest |v_i| over the null clients; 0 if there are none."""
-    _check_values(values, _n_clients(utilities))
-    return max((abs(float(values[i])) for i in null_clients(utilities, tolerance=tolerance)), default=0.0)
 
 
 def completeness(utilities_true: Utilities, utilities_completed: Utilities) -> float:
@@ -121,9 +106,9 @@ def completeness(utilities_true: Utilities, utilities_completed: Utilities) -> f
 def fairness_bounds(delta: float, n_clients: int) -> FairnessBounds:
     """Theorem 1, corrected: what a completion within δ of the truth guarantees.
 
-    Symmetry is better than twice the value error, as the weights 1/((N−1) C(N−2,|S|)) of U(S∪i) − U(S∪j) sum
-    to 1. The zero element supposes that the empty coalition is exact, U_t(∅) = w_t·h_∅ = 0, as it is at the
-    optimum. Additivity supposes, as the theorem does, that the parts are completed within δ₁ + δ₂ ≤ δ.
+    The symmetry gap is less than twice the value error, since the weights 1/((N−1) C(N−2,|S|)) of U(S∪i) − U(S∪j) sum
+    to 1. The zero element assumes that the empty coalition is exact, U_t(∅) = w_t·h_∅ = 0, as at the optimum.
+    Additivity assumes, as the theorem does, that the parts are completed within δ₁ + δ₂ ≤ δ.
     """
     if not (math.isfinite(delta) and delta >= 0):
         raise UsageError(f"delta is {delta}, expected a finite number of at least 0")
@@ -139,12 +124,3 @@ def _n_clients(utilities: Utilities) -> int:
     if not np.isfinite(utilities).all():
         raise ValuationError("some coalitions have no finite utility; fairness needs them all")
     return n_clients
-
-
-def _check_values(values: Values, n_clients: int) -> None:
-    if values.shape != (n_clients,) or n_clients == 0 or not np.isfinite(values).all():
-        raise ValuationError(f"values of shape {values.shape}: expected {n_clients} finite ones, one a client")
-
-
-def _are_equal(first: Utilities, second: Utilities, tolerance: float) -> bool:
-    return bool(np.all(np.abs(first - second) <= tolerance))

@@ -1,16 +1,15 @@
-"""How low the rank of the utility matrix is: what the paper's propositions promise, and what is measured.
+"""How low the rank of the utility matrix is: the paper's two propositions, and what is measured.
 
-In: the constants of the loss and of the run, or a full utility matrix (n_rounds, 2^N). Out: whole numbers.
-rank_ε(X) is the least rank of a Z with ‖Z − X‖_max ≤ ε (the paper's definition of ε-rank). Proposition 1:
+rank_ε(X) is the least rank of a Z with ‖Z − X‖_max ≤ ε (the paper's ε-rank). Proposition 1:
 
     rank_ε(U) ≤ ⌈((2 + η¹L₂) L₁ Σ_{t<T} ‖w^t − w^{t+1}‖ + (η¹ − η^T) L₁²) / ε⌉
 
-Proposition 2 puts (2/μ) log T for the path length. Its proof takes a step to be as long as η^t; it is up to
-η^t L₁ long, so the path is at most (2L₁/μ) log T, and the first term has one factor L₁ more than in print.
-Both bounds are held between 1 (the print gives 0 for equal rows) and min(T, 2^N), which bounds any rank.
+Proposition 2 bounds the path length by (2/μ) log T. Its proof takes the length of a step as η^t, but it can be η^t L₁,
+so the path is at most (2L₁/μ) log T and the first term has one more factor L₁ than in print. Both bounds are at least 1
+(the print gives 0 for equal rows) and at most min(T, 2^N).
 
-Measured at T = 40, Proposition 1 gives 2,800–12,083 before that cap where the numeric ε-rank is 2–5: the
-propositions say why the matrix is nearly of low rank; they are no way to choose the rank of a completion.
+Measured at T = 40, Proposition 1 gives 2,800–12,083 before that cap, where the numeric ε-rank is 2–5: the propositions
+explain why the matrix is nearly of low rank, but they cannot choose the rank of a completion.
 """
 
 import math

@@ -22,10 +22,8 @@ from fedworth.oracle.server import server_of
 from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
-from fedworth.task.rules.optimizers import Adaptive, ServerMomentum
-from fedworth.task.rules.replay import replayed
-from fedworth.task.rules.robust import Krum, Median
-from fedworth.task.rules.rule import WeightedMean, arrays_of
+from fedworth.task.replay import replayed
+from fedworth.task.rules import Adaptive, Krum, Median, ServerMomentum, WeightedMean, arrays_of
 from tests.oracle.test_server import loss
 from tests.oracle.test_server import task as server_task
 from tests.support.by_hand import ByHand

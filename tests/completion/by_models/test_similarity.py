@@ -13,7 +13,6 @@ from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.weighting import participation
 from fedworth.simulation.simulate import simulate, task_of
-from fedworth.task.own_utility import task_from_utility
 from fedworth.task.task import Task
 
 CLIENTS = tuple("abcd")
@@ -50,7 +49,7 @@ def own() -> Task:
     def utility(model):
         return -float(((INPUTS @ model["weight"].T)[:, 0] - INPUTS.sum(1)).square().mean())
 
-    return task_from_utility(utility, {"weight": torch.zeros(1, 3)})
+    return Task.from_utility(utility, {"weight": torch.zeros(1, 3)})
 
 
 @pytest.mark.parametrize(("task", "by"), [(regression(), "test outputs"), (own(), "updates")])
