@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from fedworth.simulation.settings import SimulationSettings as SimulationSettings
     from fedworth.simulation.simulate import simulate as simulate
     from fedworth.simulation.simulate import task_of as task_of
-<<<<<<< HEAD
     from fedworth.task.groups import group_ledger as group_ledger
     from fedworth.task.task import Task as Task
     from fedworth.task.task import load_task as load_task
@@ -61,13 +60,6 @@ if TYPE_CHECKING:
     from fedworth.valuation.settings import ValuationSettings as ValuationSettings
     from fedworth.valuation.settings import WorkSettings as WorkSettings
     from fedworth.valuation.valuation import ClientValue as ClientValue
-=======
-    from fedworth.studies.reproduce import study as study
-    from fedworth.studies.results.pictures import plot_panel as plot_panel
-    from fedworth.task.groups import group_ledger as group_ledger
-    from fedworth.task.task import Task as Task
-    from fedworth.task.task import load_task as load_task
->>>>>>> main
     from fedworth.valuation.valuation import Valuation as Valuation
 
 _MODULES = {
@@ -102,17 +94,8 @@ _MODULES = {
     "create_ledger": "ledger.writer",
     "group_ledger": "task.groups",
     "import_folder": "recording.importing",
-<<<<<<< HEAD
     "interactions": "pipeline.compare",
     "load_task": "task.task",
-=======
-    "interactions_of": "pipeline.interactions",
-    "load_completion": "completion.completion_file",
-    "load_task": "task.task",
-    "load_utilities": "games.matrix_file",
-    "observe": "games.observe",
-    "observe_and_count": "games.observe",
->>>>>>> main
     "open_ledger": "ledger.ledger",
     "record_into": "recording.recorder",
     "report_on": "pipeline.report_on",
@@ -123,12 +106,6 @@ _MODULES = {
     "shapley": "games.shapley",
     "share_out": "valuation.methods",
     "simulate": "simulation.simulate",
-<<<<<<< HEAD
-=======
-    "statement_html": "report.page",
-    "stratified_subset": "games.subset",
-    "study": "studies.reproduce",
->>>>>>> main
     "task_of": "simulation.simulate",
     "value": "valuation.federation",
     "verify_ledger": "ledger.ledger",

@@ -19,7 +19,7 @@ from fedworth.arrays import Floats, Memberships
 from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.oracle import TaskOracle
 from fedworth.oracle.server import Server
 from fedworth.oracle.weighting import mixtures, round_weights
 from fedworth.storage import make_folder, read_npz, write_npz
@@ -40,7 +40,7 @@ class LedgerStore:
     weighting: Weighting
 
     @property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> TaskOracle:
         return self.server.oracle
 
     def load(self, round_index: int) -> tuple[Memberships, Floats]:

@@ -27,7 +27,7 @@ from fedworth.oracle.fitting import fitted
 from fedworth.oracle.oracle import Oracle, TaskOracle
 from fedworth.oracle.server import RuleOracle
 from fedworth.oracle.weighting import Mixtures, mixtures
-from fedworth.simulation.retraining import retrained_models
+from fedworth.simulation.simulate import retrained_models
 from fedworth.threads import fitting_threads
 from fedworth.storage import Place
 
