@@ -151,13 +151,14 @@ def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> An
 
 
 def _made(kind: type, tree: dict[str, Any]) -> Any:
-    hints = typing.get_type_hints(kind)
-    given = {
-        name: _made(hints[name], value) if dataclasses.is_dataclass(hints[name]) else value
-        for name, value in tree.items()
-    }
-    adjust = getattr(kind, "adjust_options", None)  # for settings of which one option changes another's default
-    return kind(**(adjust(given) if adjust else given))
+    hints, metadata = typing.get_type_hints(kind), {field.name: field.metadata for field in dataclasses.fields(kind)}
+    given = {}
+    for name, value in tree.items():
+        if dataclasses.is_dataclass(hints[name]):
+            adjust = metadata[name].get("adjust", dict)  # where one option changes another's default
+            value = _made(typing.cast(type, hints[name]), adjust(value))
+        given[name] = value
+    return kind(**given)
 
 
 def refuse_unknown(options: list[Option], given: list[str]) -> None:

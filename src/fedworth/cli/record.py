@@ -1,6 +1,6 @@
 """Commands that make and check ledgers: simulate, import, verify."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +15,17 @@ if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
 
 
-@dataclass(frozen=True)
-class SimulationOptions(SimulationSettings):
-    """A federation to simulate, as options."""
+def adjust_simulation(given: dict[str, Any]) -> dict[str, Any]:
+    """Local epochs replace local steps; shares in steps become one share a client."""
+    if given.get("n_epochs") is not None:
+        given.setdefault("n_steps", None)
+    n_clients = given.get("n_clients", SimulationSettings().n_clients)
+    return {name: value.for_clients(n_clients) if isinstance(value, Steps) else value for name, value in given.items()}
 
-    def plain(self) -> SimulationSettings:
-        """The settings without the options' own behaviour."""
-        return SimulationSettings(**{field.name: getattr(self, field.name) for field in fields(SimulationSettings)})
 
-    @staticmethod
-    def adjust_options(given: dict[str, Any]) -> dict[str, Any]:
-        """Local epochs replace local steps; shares in steps become one share a client."""
-        if given.get("n_epochs") is not None:
-            given.setdefault("n_steps", None)
-        n_clients = given.get("n_clients", SimulationSettings.n_clients)
-        return {
-            name: value.for_clients(n_clients) if isinstance(value, Steps) else value for name, value in given.items()
-        }
+def simulation_field() -> Any:
+    """The field of a command that simulates."""
+    return field(default_factory=SimulationSettings, metadata={"adjust": adjust_simulation})
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ class Simulate:
     out: Path
     resume: bool = False
     data_folder: Path | None = None
-    simulation: SimulationOptions = field(default_factory=SimulationOptions)
+    simulation: SimulationSettings = simulation_field()
 
     def run(self, *, as_json: bool) -> None:
         """Simulate, and say what was written."""
@@ -59,7 +53,7 @@ class Simulate:
 
         with progress_bars() as progress:
             ledger = simulate(
-                self.simulation.plain(), self.out, data_folder=self.data_folder, resume=self.resume, progress=progress
+                self.simulation, self.out, data_folder=self.data_folder, resume=self.resume, progress=progress
             )
         warn([] if self.simulation.everyone_heard else [NO_ALL_CLIENTS_ROUND])
         _show_ledger(ledger, f"fedworth report {self.out}", as_json=as_json)

@@ -93,11 +93,15 @@ class RankBound:
         """Show Proposition 1 for a recorded run, or Proposition 2."""
         from fedworth.theory.rank_bounds import rank_bound_lipschitz, rank_bound_strongly_convex
 
-        constants = {"lipschitz": self.lipschitz, "smoothness": self.smoothness, "epsilon": self.epsilon}
+        constants: dict[str, Any] = {
+            "lipschitz": self.lipschitz,
+            "smoothness": self.smoothness,
+            "epsilon": self.epsilon,
+        }
         if self.convexity is not None:
             if self.rounds is None or self.clients is None:
                 raise UsageError("Proposition 2 needs --rounds and --clients")
-            shape = {"n_rounds": self.rounds, "n_clients": self.clients}
+            shape: dict[str, Any] = {"n_rounds": self.rounds, "n_clients": self.clients}
             bound = rank_bound_strongly_convex(mu=self.convexity, **constants, **shape)
             given = {**constants, **shape, "convexity": self.convexity}
             _show("Proposition 2", given, [{"bound": bound}], as_json=as_json)

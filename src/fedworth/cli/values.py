@@ -3,25 +3,32 @@
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedworth.cli.record import SimulationOptions
+from fedworth.cli.record import simulation_field
 from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, show_table, warn
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.report.settings import PageSettings
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
+    from fedworth.pipeline.compare import ComparedMethod
     from fedworth.report.report import Report as ReportObject
+    from fedworth.report.tables import Table
     from fedworth.storage import Progress
     from fedworth.valuation.federation import BroughtUtilities, Federation
     from fedworth.valuation.valuation import Valuation
 
 LONGEST_WAIT = 86_400.0  # seconds between two looks
+COMPARE_LEGEND = (
+    "error: distance from the truth, 1 is as good as to say that all are worth the same; gap: largest difference of two "
+    "copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, each from nothing"
+)
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -333,7 +340,7 @@ class Run:
     out: Path
     resume: bool = False
     data_folder: Path | None = None
-    simulation: SimulationOptions = field(default_factory=SimulationOptions)
+    simulation: SimulationSettings = simulation_field()
     settings: ValuationSettings = field(default_factory=ValuationSettings)
     work: WorkSettings = field(default_factory=WorkSettings)
 
@@ -341,7 +348,7 @@ class Run:
         """Run all stages, and show the report."""
         from fedworth.pipeline.run import RunSettings, run
 
-        settings = RunSettings(self.simulation.plain(), self.settings)
+        settings = RunSettings(self.simulation, self.settings)
         with progress_bars() as progress:
             report = run(
                 settings, self.out, data_folder=self.data_folder, resume=self.resume, work=self.work, progress=progress
@@ -476,7 +483,6 @@ class Compare:
             raise UsageError(f"--methods: found {len(self.runs)} folders, expected one ledger or run")
         from fedworth.ledger.ledger import open_ledger
         from fedworth.pipeline.compare import compare
-        from fedworth.report.tables import methods_table
 
         folder = self.runs[0] / "ledger" if (self.runs[0] / "ledger").is_dir() else self.runs[0]
         ledger = open_ledger(folder)
@@ -495,8 +501,31 @@ class Compare:
         if as_json:
             show_json({"clients": list(ledger.clients), "methods": [row.document() for row in rows]})
             return
-        show_table(methods_table(rows))
+        show_table(_methods_table(rows))
         show_lines(f"{row.method}: {row.refusal}" for row in rows if row.refusal)
+
+
+def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
+    """A line a method."""
+    from fedworth.report.tables import ABSENT, Table
+    from fedworth.valuation.methods import label
+
+    def number(value: float | None) -> str:
+        return ABSENT if value is None else f"{value:.2f}"
+
+    headings = ("method", "error", "rank correlation", "gap", "evaluations", "CPU s")
+    lines = tuple(
+        (
+            label(row.method),
+            number(row.error),
+            number(row.rank_correlation),
+            number(row.copies_gap),
+            ABSENT if row.refusal else f"{row.n_evaluations:,}",
+            f"{row.seconds:.2f}",
+        )
+        for row in rows
+    )
+    return Table("Methods side by side", headings, lines, words=COMPARE_LEGEND)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-"""Oracles, engines and devices by name, for those who choose them on a command line or in settings."""
+"""Oracles and devices by name, for those who choose them on a command line or in settings."""
 
 import torch
 
 from fedworth.errors import UsageError
-from fedworth.names import EngineName, Measure, OracleName, checked_name
-from fedworth.oracle.engines import Engine, LocalEngine
+from fedworth.names import Measure, OracleName, checked_name
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.task import Task
@@ -16,18 +15,6 @@ def oracle_named(
     """`fast`, on `n_threads` threads (default: one a processor), or `loop`: plain, and slow."""
     checked_name("oracle", name)
     return FastOracle(task, measure, n_threads) if name == "fast" else LoopOracle(task, measure)
-
-
-def engine_named(name: EngineName, address: str | None = None) -> Engine:
-    """`local`, or `ray` on the cluster at `address` (default: one of its own on this machine)."""
-    checked_name("engine", name)
-    if name == "local":
-        if address is not None:
-            raise UsageError(f"--address {address} is for --engine ray; the local engine has none")
-        return LocalEngine()
-    from fedworth.oracle.ray_engine import RayEngine
-
-    return RayEngine(address)
 
 
 def device_named(name: str) -> torch.device:

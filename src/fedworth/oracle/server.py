@@ -38,7 +38,7 @@ TOGETHER = 8
 class Server:
     """The oracle for a ledger's server, its rule, and what is to be said of it in every report."""
 
-    oracle: Oracle
+    oracle: TaskOracle
     notes: tuple[str, ...] = ()
     rule: Rule | None = None  # None: the weighted mean
 
@@ -53,14 +53,14 @@ class Server:
         return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
-def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
+def server_of(ledger: Ledger, oracle: TaskOracle, weighting: Weighting, *, as_average: bool = False) -> Server:
     """The oracle that measures what this ledger's server would have made of a coalition, or a refusal."""
     server = _server_of(ledger, oracle, weighting, as_average=as_average)
     noisy = noise_notes(ledger, oracle, weighting) if isinstance(oracle, TaskOracle) else ()
     return replace(server, notes=server.notes + noisy)
 
 
-def _server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool) -> Server:
+def _server_of(ledger: Ledger, oracle: TaskOracle, weighting: Weighting, *, as_average: bool) -> Server:
     task = getattr(oracle, "task", None)
     if not isinstance(task, Task) or (task.rule is None and "test_sha256" in ledger.settings):
         return Server(oracle)
