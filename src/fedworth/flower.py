@@ -9,7 +9,7 @@ try:
 except ImportError as error:  # pragma: no cover - without the extra
     raise ImportError(f"{error}; install Flower beside fedworth: pip install 'fedworth[flower]'") from error
 
-from fedworth.pipeline.acting import values_so_far
+from fedworth.pipeline.run import live_values
 
 __all__ = ["identity", "record"]
 
@@ -34,4 +34,4 @@ def record(recorded: Any, **options: Any) -> Any:
     Example:
         grid = fedworth.flower.record(grid, ledger="my.ledger", strategy=strategy)
     """
-    return live.record(recorded, **{"valued_by": values_so_far, **options})
+    return live.record(recorded, **{"valued_by": live_values, **options})

@@ -10,7 +10,7 @@ except ImportError as error:  # pragma: no cover - without the extra
     raise ImportError(f"{error}; install NVFlare beside fedworth: pip install 'fedworth[nvflare]'") from error
 
 from fedworth.errors import UsageError
-from fedworth.pipeline.acting import values_so_far
+from fedworth.pipeline.run import live_values
 from fedworth.task.task import Task
 
 __all__ = ["EveryoneHeardFedAvg", "RoundRecorder", "record"]
@@ -27,7 +27,7 @@ class RoundRecorder(live.RoundRecorder):
 
     def values(self, task: Task, **how: Any) -> dict[str, float]:
         """What each site is worth so far, by its name; see `LiveRecorder.values`."""
-        return self.valued(values_so_far, task, **how)
+        return self.valued(live_values, task, **how)
 
 
 def record(job: Any, *, ledger: str | Path, **options: Any) -> RoundRecorder:

@@ -1,214 +1,134 @@
-"""Observing measures the planned cells, all of them, one round in memory at a time."""
+"""Measuring the utility matrix: exactly, by permutations, within a budget, and never twice."""
 
-import gc
-import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import torch
 
-from fedworth.errors import LedgerError, UsageError, UtilityError
-from fedworth.games.matrix_file import save_utilities
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import Plan, plan_exact, plan_prefixes
-from fedworth.ledger.ledger import Ledger, Round, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.oracle.oracle import LoopOracle, Oracle
-from fedworth.oracle.weighting import Mixtures, participation, round_weights
-from fedworth.recording.recorder import record_into
-from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.coalitions import prefixes_within
+from fedworth.errors import LedgerError, TooManyError, UsageError
+from fedworth.games.federation import RecordedFederation
+from fedworth.games.observe import Budget, planned_permutations, utility_matrix
+from fedworth.ledger.ledger import Ledger
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.settings import SimulationSettings
-from fedworth.simulation.simulate import simulate
-from fedworth.task.task import Task
+from fedworth.simulation.simulate import simulate, task_of
 
 
 @dataclass
 class CountingOracle:
-    """Counts what it is asked, and may answer one of the questions with a utility of its own."""
+    """The plain loop, and how many coalitions it was asked for."""
 
-    inner: Oracle
-    n_evaluations: int = 0
-    n_calls: int = 0
-    instead: dict[tuple[int, int], float] = field(default_factory=dict)
+    inner: LoopOracle
+    n_asked: int = field(default=0)
 
-    def utilities(self, round_: Round, mixtures: Mixtures) -> np.ndarray:
-        found = self.inner.utilities(round_, mixtures)
-        for (call, position), utility in self.instead.items():
-            if call == self.n_calls:
-                found[position] = utility
-        self.n_evaluations += len(mixtures.of_global)
-        self.n_calls += 1
-        return found
+    @property
+    def task(self):
+        return self.inner.task
 
+    @property
+    def measure(self):
+        return self.inner.measure
 
-def plans(ledger: Ledger) -> dict[str, Plan]:
-    rows = participation(ledger)
-    return {
-        "exact": plan_exact(rows),
-        "truth": plan_exact(rows, with_truth=True),
-        "prefixes": plan_prefixes(rows, sampler="permutations", rng=np.random.default_rng(0)),
-        "true prefixes": plan_prefixes(rows, with_truth=True, sampler="permutations", rng=np.random.default_rng(0)),
-    }
+    @property
+    def n_blocks(self):
+        return self.inner.n_blocks
+
+    def utilities(self, round_, mixtures):
+        self.n_asked += len(mixtures)
+        return self.inner.utilities(round_, mixtures)
 
 
-@pytest.mark.parametrize("name", ["exact", "truth", "prefixes", "true prefixes"])
-def test_the_oracle_is_asked_exactly_what_was_planned(tiny_ledger, tiny_task, name):
-    plan = plans(tiny_ledger)[name]
-    oracle = CountingOracle(LoopOracle(tiny_task))
-    matrix = observe(tiny_ledger, oracle, plan)
-    assert oracle.n_evaluations == plan.n_evaluations
-    assert oracle.n_calls == tiny_ledger.n_rounds
-    assert len(matrix.utilities) == plan.n_evaluations + tiny_ledger.n_rounds  # U_t(∅) = 0 is known unasked
-    assert matrix.is_truth == plan.is_truth
-    assert matrix.clients == tiny_ledger.clients
-    assert np.array_equal(matrix.participants, participation(tiny_ledger))
-    assert matrix.permutations is plan.permutations
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory) -> Ledger:
+    settings = SimulationSettings(n_clients=5, n_participants=2, n_rounds=3, train_limit=100, test_limit=40)
+    return simulate(settings, tmp_path_factory.mktemp("observe") / "ledger")
 
 
-@pytest.mark.parametrize("name", ["prefixes", "true prefixes", "exact"])
-def test_every_plan_finds_the_same_utilities(tiny_ledger, tiny_task, name):
-    truth = observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["truth"])
-    matrix = observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)[name])
-    for round_index, cells in enumerate(plans(tiny_ledger)[name].cells):
-        assert np.array_equal(matrix.row(round_index, cells), truth.row(round_index, cells))
+@pytest.fixture
+def recorded(ledger):
+    return RecordedFederation(ledger, CountingOracle(LoopOracle(task_of(ledger))), "uniform")
 
 
-def test_the_seen_part_of_the_truth_is_what_is_seen(tiny_ledger, tiny_task):
-    found = plans(tiny_ledger)
-    truth = observe(tiny_ledger, LoopOracle(tiny_task), found["truth"])
-    seen = observe(tiny_ledger, LoopOracle(tiny_task), found["exact"])
-    assert np.array_equal(truth.seen_part().dense(), seen.dense(), equal_nan=True)
+def test_every_coalition_of_the_participants_is_measured_once(recorded):
+    matrix = utility_matrix(recorded, None)
+    sizes = recorded.participants.sum(axis=1)
+    assert recorded.oracle.n_asked == sum(2**size - 1 for size in sizes)
+    assert len(matrix.utilities) == sum(2**size for size in sizes)
+    utility_matrix(recorded, None)
+    assert recorded.oracle.n_asked == sum(2**size - 1 for size in sizes)
 
 
-def test_two_observations_give_equal_bytes(tiny_ledger, tiny_task, tmp_path):
-    for name in ("a.npz", "b.npz"):
-        save_utilities(observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["prefixes"]), tmp_path / name)
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+def test_only_prefixes_within_the_participants_are_measured(recorded):
+    permutations = planned_permutations(recorded.participants, 7)
+    matrix = utility_matrix(recorded, permutations)
+    wanted = [prefixes_within(permutations, row) for row in recorded.participants]
+    assert len(matrix.utilities) == 3 + sum(len(np.unique(rows, axis=0)) for rows in wanted)
+    np.testing.assert_array_equal(matrix.permutations, permutations)
 
 
-def test_rounds_are_opened_one_at_a_time(tiny_ledger, tiny_task, monkeypatch):
-    opened: list[weakref.ref[Round]] = []
-    n_alive: list[int] = []
-    open_round = Ledger.open_round
-
-    def watched(self: Ledger, round_index: int, *, with_apart: bool = False) -> Round:
-        gc.collect()
-        n_alive.append(sum(reference() is not None for reference in opened))
-        found = open_round(self, round_index, with_apart=with_apart)
-        opened.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(Ledger, "open_round", watched)
-    observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["truth"])
-    assert n_alive == [0] * tiny_ledger.n_rounds
+def test_more_permutations_begin_with_those_of_fewer(recorded):
+    few, many = (planned_permutations(recorded.participants, n, seed=3) for n in (4, 9))
+    np.testing.assert_array_equal(few, many[:4])
 
 
-@pytest.mark.parametrize("utility", [np.nan, np.inf, -np.inf])
-def test_a_utility_that_is_not_finite_is_refused_with_its_round_and_coalition(tiny_ledger, tiny_task, utility):
-    plan = plans(tiny_ledger)["exact"]
-    first, second = np.flatnonzero(participation(tiny_ledger)[1])
-    position = 2  # of {first}, {second}, {first, second}
-    oracle = CountingOracle(LoopOracle(tiny_task), instead={(1, position): utility})
-    expected = rf"round 1, coalition \{{{first}, {second}\}}: utility is {utility}, expected a finite number"
-    with pytest.raises(UtilityError, match=expected):
-        observe(tiny_ledger, oracle, plan)
+def test_few_clients_are_enumerated_and_many_are_sampled():
+    assert planned_permutations(np.ones((1, 12), dtype=bool), None) is None
+    permutations = planned_permutations(np.ones((1, 13), dtype=bool), None)
+    assert permutations is not None
+    assert len(permutations) == 13 * 3  # N⌈ln N⌉
+    with pytest.raises(TooManyError, match="--permutations"):
+        planned_permutations(np.ones((1, 1000), dtype=bool), None)
+    with pytest.raises(UsageError, match="1 permutations"):
+        planned_permutations(np.ones((1, 3), dtype=bool), 1)
 
 
-def test_a_model_that_overflows_on_the_test_set_is_refused(tmp_path):
-    module = build_model(ModelSpec("logistic", (2,), 2))
-    start = state_of(module)
-    huge = {name: torch.full_like(tensor, 1e7) for name, tensor in start.items()}
-    writer = create_ledger(tmp_path / "ledger", ["anna", "ben"], aggregation="uniform")
-    writer.record_round(start, {"anna": Answer(start, 1), "ben": Answer(huge, 1)})
-    ledger = open_ledger(tmp_path / "ledger")
-    task = Task(module, torch.full((3, 2), 1e33), torch.tensor([0, 1, 0]))
-    with pytest.raises(UtilityError, match=r"round 0, coalition \{ben\}: the loss .* is not finite; without 'ben'"):
-        observe(ledger, LoopOracle(task), plan_exact(participation(ledger)))
+def test_a_budget_of_evaluations_gives_fewer_permutations(recorded):
+    permutations = planned_permutations(recorded.participants, 40)
+    matrix = utility_matrix(recorded, permutations, budget=Budget(evaluations=30))
+    assert recorded.oracle.n_asked <= 30
+    assert matrix.permutations is not None
+    assert 2 <= len(matrix.permutations) < 40
 
 
-def test_the_truth_of_a_federation_that_kept_no_absent_models_is_refused(tiny_settings, tiny_task, tmp_path):
-    ledger = simulate(replace(tiny_settings, with_truth=False), tmp_path / "ledger")
-    oracle = CountingOracle(LoopOracle(tiny_task))
-    with pytest.raises(LedgerError, match=r"round 1: no model of clients \[.*\], so the truth cannot be measured"):
-        observe(ledger, oracle, plans(ledger)["truth"])
-    assert oracle.n_calls == 0
-    assert observe(ledger, oracle, plans(ledger)["exact"]).n_rounds == 3
+def test_an_exact_matrix_needs_its_whole_budget(recorded):
+    with pytest.raises(UsageError, match="takes 37 evaluations, the budget is 10"):
+        utility_matrix(recorded, None, budget=Budget(evaluations=10))
 
 
-def test_absent_clients_models_are_not_even_opened_without_the_truth(tiny_ledger, tiny_task, monkeypatch):
-    asked: list[bool] = []
-    open_round = Ledger.open_round
-
-    def watched(self: Ledger, round_index: int, *, with_apart: bool = False) -> Round:
-        asked.append(with_apart)
-        return open_round(self, round_index, with_apart=with_apart)
-
-    monkeypatch.setattr(Ledger, "open_round", watched)
-    observe(tiny_ledger, LoopOracle(tiny_task), plans(tiny_ledger)["exact"])
-    assert asked == [False] * 3
+def test_a_time_limit_stops_between_batches(recorded):
+    now = iter(range(0, 10_000, 5))
+    with pytest.raises(UsageError, match="time ran out"):
+        utility_matrix(recorded, None, budget=Budget(seconds=7, clock=lambda: float(next(now))))
+    assert 0 < recorded.oracle.n_asked < 37
 
 
-def test_a_plan_for_another_federation_is_refused(tiny_ledger, tiny_task):
-    with pytest.raises(UtilityError, match=r"plan for 2 rounds, but .* has 3"):
-        observe(tiny_ledger, LoopOracle(tiny_task), plan_exact(np.ones((2, 5), dtype=bool)))
-    with pytest.raises(UtilityError, match="plan for other clients than the 5"):
-        observe(tiny_ledger, LoopOracle(tiny_task), plan_exact(np.ones((3, 4), dtype=bool)))
+@pytest.mark.parametrize("budget", [{"evaluations": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])
+def test_a_budget_of_nothing_is_refused(budget):
+    with pytest.raises(UsageError, match="budget"):
+        Budget(**budget)
 
 
-def test_an_unknown_weighting_is_refused_before_anything_is_measured(tiny_ledger, tiny_task):
-    oracle = CountingOracle(LoopOracle(tiny_task))
-    with pytest.raises(UsageError, match="unknown weighting"):
-        observe(tiny_ledger, oracle, plans(tiny_ledger)["exact"], weighting="none")  # type: ignore[arg-type]
-    assert oracle.n_calls == 0
+def test_the_truth_needs_every_clients_model(ledger, recorded):
+    assert recorded.has_truth
+    assert len(recorded.true_game(1).clients) == 5
+    settings = SimulationSettings(n_clients=4, n_participants=2, n_rounds=2, train_limit=80, test_limit=40, with_truth=False)
+    other = simulate(settings, ledger.folder.parent / "without-truth")
+    unknown = RecordedFederation(other, LoopOracle(task_of(other)), "uniform")
+    assert not unknown.has_truth
+    with pytest.raises(LedgerError, match="truth"):
+        unknown.true_game(1)
 
 
-def test_members_count_by_the_samples_they_reported_in_that_round(tmp_path):
-    """A client's data may grow; with fixed weights the last count holds, so that a column keeps its meaning."""
-    module = build_model(ModelSpec("logistic", (2,), 2, dtype="float64"))
-    start = state_of(module)
-    moved = {name: tensor + 1 for name, tensor in start.items()}
-    writer = create_ledger(tmp_path / "ledger", ["anna", "ben"], aggregation="samples")
-    writer.record_round(start, {"anna": Answer(start, 10), "ben": Answer(moved, 30)})
-    writer.record_round(start, {"anna": Answer(start, 10), "ben": Answer(moved, 10)})
-    ledger = open_ledger(tmp_path / "ledger")
-    assert round_weights(ledger, 0, "samples").tolist() == [10, 30]
-    assert round_weights(ledger, 1, "samples").tolist() == [10, 10]
-    assert round_weights(ledger, 0, "fixed").tolist() == round_weights(ledger, 1, "fixed").tolist() == [0.5, 0.5]
-    assert round_weights(ledger, 0, "uniform").tolist() == [1, 1]
+def test_each_rounds_file_is_read_once(ledger, recorded, monkeypatch):
+    opened: list[int] = []
+    read = Ledger.open_round
 
+    def counted(self, round_index, **how):
+        opened.append(round_index)
+        return read(self, round_index, **how)
 
-def test_participation_says_whose_models_were_aggregated(tiny_ledger):
-    rows = participation(tiny_ledger)
-    assert rows[0].all()
-    assert rows[1:].sum(axis=1).tolist() == [2, 2]
-
-
-def test_progress_is_told_every_round_and_the_end(tiny_ledger, tiny_task):
-    told: list[tuple[int, int]] = []
-    observe(
-        tiny_ledger,
-        LoopOracle(tiny_task),
-        plans(tiny_ledger)["exact"],
-        progress=lambda _, done, n_all: told.append((done, n_all)),
-    )
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
-
-
-def test_fixed_weights_do_not_depend_on_whether_the_truth_was_wanted(tmp_path):
-    """Client 2 is never heard; with the truth its model is kept apart, and must not count in the whole."""
-    few = SimulationSettings(n_clients=4, copies=(), n_participants=1, n_rounds=2, train_limit=60, test_limit=20)
-    settings = replace(few, everyone_heard=False, seed=1)
-    apart = simulate(settings, tmp_path / "with")
-    plain = simulate(replace(settings, with_truth=False), tmp_path / "without")
-    assert not participation(apart).any(axis=0).all()
-    for t in range(2):
-        np.testing.assert_array_equal(round_weights(apart, t, "fixed"), round_weights(plain, t, "fixed"))
-
-
-def test_a_ledger_with_only_missing_rounds_is_said_to_have_none(tmp_path, tiny_task):
-    recorder = record_into(tmp_path / "l")
-    recorder.lose_round(1, "the disk was full")
-    recorder.release()
-    with pytest.raises(LedgerError, match=r"no recorded rounds in it \(1 are missing: fedworth verify says why\)"):
-        observe(open_ledger(tmp_path / "l"), LoopOracle(tiny_task))
+    monkeypatch.setattr(Ledger, "open_round", counted)
+    utility_matrix(recorded, None)
+    utility_matrix(recorded, planned_permutations(recorded.participants, 5))
+    assert sorted(opened) == [0, 1, 2]

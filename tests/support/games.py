@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from fedworth.coalitions import coalitions_of, distinct, prefixes
 from fedworth.completion.factors import FactorCompletion
 from fedworth.completion.solver import Problem, Status, problem_of_cells
-from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
-from fedworth.games.squares import draw_permutations
+from fedworth.games.matrix import UtilityMatrix, matrix_from_rounds
+from fedworth.games.permutations import draw_permutations
 from fedworth.names import CHOICES, PenaltyKind
 
 Array = NDArray[np.float64]
@@ -44,17 +44,17 @@ def game(n: int, utility) -> Array:
     return np.array([utility({i for i in range(n) if c >> i & 1}) for c in range(2**n)], dtype=float)
 
 
-def matrix_of(utilities: Array, participants, *, is_truth: bool = False, **permutations) -> UtilityMatrix:
-    """A utility matrix of the coalitions of each round's participants (or of all clients), from the full matrix."""
+def matrix_of(utilities: Array, participants, permutations=None) -> UtilityMatrix:
+    """A utility matrix of the coalitions of each round's participants, from the full matrix, (…, n_blocks) or not."""
     participants = np.asarray(participants, dtype=bool)
     n_clients = participants.shape[1]
     everything = coalitions_of(np.arange(n_clients), n_clients)
-    rows = []
+    rounds = []
     for row, present in zip(utilities, participants, strict=True):
-        seen = np.ones(len(row), dtype=bool) if is_truth else ~(everything & ~present).any(axis=1)
-        rows.append((everything[seen], row[seen]))
+        seen = ~(everything & ~present).any(axis=1)
+        rounds.append((everything[seen], row[seen].reshape(int(seen.sum()), -1)))
     names = tuple("abcdefghijklmnopqrst"[:n_clients])
-    return matrix_from_cells(names, participants, rows, is_truth=is_truth, **permutations)
+    return matrix_from_rounds(names, participants, rounds, permutations)
 
 
 def participation(n_rounds: int, n_clients: int, n_participants: int, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -92,9 +92,10 @@ def large_federation(n_clients: int, n_participants: int, n_rounds: int, n_permu
     rows = []
     for t, present in enumerate(participants):
         seen = ~(columns & ~present).any(axis=1)
-        rows.append((columns[seen], games[seen] @ fading[t] + 0.01 * rng.normal(size=seen.sum())))
+        found = games[seen] @ fading[t] + 0.01 * rng.normal(size=seen.sum())
+        rows.append((columns[seen], found[:, None]))
     names = tuple(str(k) for k in range(n_clients))
-    return matrix_from_cells(names, participants, rows, permutations=permutations)
+    return matrix_from_rounds(names, participants, rows, permutations)
 
 
 def random_problem(seed: int) -> tuple[Problem, float]:

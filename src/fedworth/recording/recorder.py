@@ -113,7 +113,7 @@ class LiveRecorder:
     def values(self, task: Task, **how: Any) -> dict[str, float]:
         """What each client is worth after the rounds so far; clients without a value are not in it.
 
-        `how`: method="fedsv" (default), "comfedsv" or any other, settings=ValuingSettings(…). If they cannot be valued,
+        `how`: method="fedsv" (default), "comfedsv" or any other, settings=ValuationSettings(…). If they cannot be valued,
         nobody is in it, and the log says why: no error reaches the training.
         """
         try:

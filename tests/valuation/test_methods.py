@@ -1,0 +1,154 @@
+"""Methods share out games: closed forms, agreement with each other, and methods that others add."""
+
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+
+from fedworth import Method, Shares, UtilityMatrix, share_out, value
+from fedworth.errors import NeverHeardError, UsageError, ValuationError
+from fedworth.games.game import everyone_of
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
+from fedworth.valuation import methods as registry
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.methods import METHODS, methods
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
+from tests.support.games import matrix_of, participation, shapley_by_definition
+
+EVERYONE = np.ones((3, 4), dtype=bool)
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    settings = SimulationSettings(
+        n_clients=5, n_participants=2, n_rounds=4, copies=((4, 0),), train_limit=150, test_limit=60
+    )
+    return simulate(settings, tmp_path_factory.mktemp("methods") / "ledger")
+
+
+def federation(ledger, **settings) -> Federation:
+    return Federation(ledger, task_of(ledger), ValuationSettings(**settings), work=WorkSettings(cache=False))
+
+
+def utilities(n_rounds: int, n_clients: int, seed: int = 0) -> np.ndarray:
+    cells = np.random.default_rng(seed).normal(size=(n_rounds, 2**n_clients))
+    cells[:, 0] = 0
+    return cells
+
+
+def test_fedsv_is_the_shapley_value_of_each_rounds_participants():
+    cells, present = utilities(3, 4), participation(3, 4, 2, np.random.default_rng(1))
+    found = value(matrix_of(cells, present), "fedsv")
+    expected = np.zeros((3, 4))
+    for t, row in enumerate(present):
+        members = np.flatnonzero(row)
+        inside = [sum(1 << int(members[b]) for b in range(len(members)) if c >> b & 1) for c in range(2 ** len(members))]
+        expected[t, members] = shapley_by_definition(cells[t, inside])
+    np.testing.assert_allclose(found.by_round, expected, atol=1e-12)
+    np.testing.assert_allclose(found.values, expected.sum(axis=0), atol=1e-12)
+
+
+def test_leave_one_out_is_what_everyone_loses_without_the_client():
+    cells = utilities(3, 4)
+    found = value(matrix_of(cells, EVERYONE), "leave-one-out").values
+    expected = [sum(cells[t, 15] - cells[t, 15 ^ 1 << i] for t in range(3)) for i in range(4)]
+    np.testing.assert_allclose(found, expected)
+
+
+def test_with_everyone_in_every_round_all_ways_of_completing_agree(ledger):
+    settings = SimulationSettings(n_clients=4, n_participants=4, n_rounds=3, train_limit=100, test_limit=50)
+    full = simulate(settings, ledger.folder.parent / "full")
+    made = federation(full)
+    expected = made.value("fedsv").values
+    for method in ("comfedsv-models", "truth"):
+        np.testing.assert_allclose(made.value(method).values, expected, atol=1e-9)
+
+
+def test_values_by_round_and_by_block_add_up(ledger):
+    made = federation(ledger)
+    for method in ("fedsv", "comfedsv-models", "comfedsv", "truth", "all-clients-round"):
+        found = made.value(method)
+        assert found.by_round is not None
+        assert found.block_values is not None
+        np.testing.assert_allclose(found.by_round.sum(axis=0), found.values, atol=1e-12)
+        np.testing.assert_allclose(found.block_values.sum(axis=1), found.values, atol=1e-12)
+
+
+def test_copies_are_worth_the_same_by_models_and_in_truth(ledger):
+    made = federation(ledger)
+    for method in ("comfedsv-models", "truth"):
+        values = made.value(method).values
+        assert values[4] == pytest.approx(values[0], abs=1e-7), method
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "retraining"])
+def test_every_method_values_a_ledger(ledger, method):
+    found = federation(ledger).value(method)
+    assert found.method == method
+    assert np.isfinite(found.values).all()
+    assert found.label == METHODS[method].label
+
+
+def test_measured_utilities_are_kept_and_a_changed_task_is_measured_anew(ledger):
+    work = WorkSettings(cache=True)
+    first = Federation(ledger, task_of(ledger), work=work).value("fedsv").values
+    kept = sorted((ledger.folder / "utilities").rglob("*.npz"))
+    assert len(kept) == 4
+    again = Federation(ledger, task_of(ledger), work=work)
+    np.testing.assert_array_equal(again.value("fedsv").values, first)
+    for path in kept:  # as if the module had computed something else then
+        arrays = dict(np.load(path))
+        np.savez(path, **{**arrays, "utilities": arrays["utilities"] + 1.0})
+    changed = Federation(ledger, task_of(ledger), work=work).value("fedsv").values
+    np.testing.assert_allclose(changed, first, atol=1e-9)
+
+
+def test_a_client_that_no_round_heard_has_no_value_and_is_named():
+    present = np.array([[True, True, False, True]] * 3)
+    cells = utilities(3, 4)
+    found = value(matrix_of(cells, present), "fedsv")
+    assert np.isnan(found.values[2])
+    assert any("never heard in 3 rounds: client c" in note for note in found.notes)
+    with pytest.raises(NeverHeardError, match="client c"):
+        value(matrix_of(cells, present), "fedsv", ValuationSettings(strict=True))
+
+
+def test_what_a_method_needs_and_does_not_have_is_refused():
+    matrix = matrix_of(utilities(3, 4), participation(3, 4, 2, np.random.default_rng(0)))
+    with pytest.raises(ValuationError, match="models"):
+        value(matrix, "cosine")
+    with pytest.raises(ValuationError, match="simulated"):
+        value(matrix, "truth")
+    never_all = matrix_of(utilities(2, 4), [[True, True, False, False], [False, False, True, True]])
+    with pytest.raises(ValuationError, match="at most 2 of 4"):
+        value(never_all, "all-clients-round")
+    with pytest.raises(UsageError, match="did you mean 'fedsv'"):
+        value(matrix, "fedsw")
+
+
+def equal_shares(game, rng):
+    n = len(game.clients)
+    return Shares(np.tile(everyone_of(game) / n, (n, 1)), np.zeros((n, n)), 1)
+
+
+EQUAL = Method("equal shares", "everyone gets the same part of what all achieved", share_out(equal_shares))
+
+
+def test_another_package_adds_a_method_by_an_entry_point(monkeypatch):
+    entry = EntryPoint("equal", f"{__name__}:EQUAL", "fedworth.methods")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == "fedworth.methods" else [])
+    methods.cache_clear()
+    try:
+        cells = utilities(3, 4)
+        found = value(matrix_of(cells, EVERYONE), "equal")
+        np.testing.assert_allclose(found.values, cells[:, 15].sum() / 4)
+        assert found.label == "equal shares"
+    finally:
+        methods.cache_clear()
+
+
+def test_a_brought_file_is_valued(tmp_path):
+    matrix_of(utilities(3, 4), EVERYONE).save(tmp_path / "mine.npz")
+    again = UtilityMatrix.load(tmp_path / "mine.npz")
+    np.testing.assert_array_equal(value(again, "fedsv").values, value(matrix_of(utilities(3, 4), EVERYONE), "fedsv").values)
