@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from fedworth.simulation.settings import SimulationSettings as SimulationSettings
     from fedworth.simulation.simulate import simulate as simulate
     from fedworth.simulation.simulate import task_of as task_of
-    from fedworth.studies.reproduce import study as study
-    from fedworth.studies.results.pictures import plot_panel as plot_panel
     from fedworth.task.groups import group_ledger as group_ledger
     from fedworth.task.task import Task as Task
     from fedworth.task.task import load_task as load_task
@@ -136,7 +134,6 @@ _HOMES = {
     "plot_comparison": "report.plots",
     "plot_course": "report.plots",
     "plot_gains": "report.plots",
-    "plot_panel": "studies.results.pictures",
     "plot_rounds": "report.plots",
     "plot_values": "report.plots",
     "read_report": "report.files",
@@ -152,7 +149,6 @@ _HOMES = {
     "simulate": "simulation.simulate",
     "statement_html": "report.page",
     "stratified_subset": "games.subset",
-    "study": "studies.reproduce",
     "task_of": "simulation.simulate",
     "utility_cache": "oracle.cache",
     "valuation_from": "valuation.valuation",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth import errors
-from fedworth.cli import complete, import_, observe, report, reproduce, run, simulate, theory, value, verify, watch
+from fedworth.cli import complete, import_, observe, report, run, simulate, theory, value, verify, watch
 from fedworth.cli.arguments import Parser, Wrapped, parse, wants_json
 from fedworth.cli.results import check, compare, interactions, rewards, statement
 from fedworth.cli.show import warn, whole_words
@@ -42,7 +42,6 @@ COMMANDS = (
     watch,
     verify,
     import_,
-    reproduce,
 )
 INTERRUPTED = 130
 INSTALLED_INDEX = "share/doc/fedworth/index.md"

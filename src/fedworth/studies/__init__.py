@@ -1,1 +1,0 @@
-"""The paper's studies, built only from the public API."""

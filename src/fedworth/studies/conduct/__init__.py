@@ -1,1 +1,0 @@
-"""Conduct: federations with a client that copies, cheats or has noisy data, and whether findings name it."""

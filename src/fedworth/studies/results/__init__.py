@@ -1,1 +1,0 @@
-"""From rows to numbers, verdicts, pictures and the page."""
