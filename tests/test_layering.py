@@ -22,7 +22,6 @@ STAGES = (
     "report",
     "pipeline",
     "recording",
-    "studies",
     "cli",
 )
 """Modules at the top of the package are the ground that every stage stands on."""

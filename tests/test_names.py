@@ -11,8 +11,6 @@ from fedworth.names import CHOICES, checked_name
 from fedworth.pipeline.stages import ValuingSettings
 from fedworth.report.tables import LABELS
 from fedworth.simulation.settings import SimulationSettings
-from fedworth.studies.trials.extents import EXTENTS
-from fedworth.studies.trials.settings import SETUPS
 from fedworth.valuation.valuation import BASES, valuation_from
 
 
@@ -26,7 +24,6 @@ def test_a_name_is_given_back_and_a_slip_is_refused_with_the_nearest_name(choice
 
 def test_what_is_listed_by_name_has_all_the_names():
     assert set(BASES) == set(LABELS) == set(CHOICES["measure of worth"])
-    assert set(SETUPS) == set(EXTENTS) == set(CHOICES["scale"])
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,6 @@ FUNCTIONS = [name for name in NAMES if kind_of(getattr(fedworth, name)) == "func
 MADE_BY_READERS = [
     name for name in NAMES if name.endswith(("Settings", "Oracle")) or name in ("Answer", "Budget", "Task")
 ]
-SLOW = {"study", "plot_panel"}
-"""Run at a tiny scale by tests/studies."""
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MADE_BY_READERS])
@@ -167,7 +165,7 @@ def laid_out(tmp_path_factory):
         return folder, names_of_a_reader()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_example_of_every_public_name_runs_and_names_it(name, laid_out, tmp_path, monkeypatch, capsys):
     example = example_of(name)
     if name in FUNCTIONS or name in MADE_BY_READERS:

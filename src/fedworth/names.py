@@ -63,9 +63,6 @@ ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
 Dtype = Literal["float32", "float64"]
 ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
 
-Scale = Literal["quick", "page", "paper", "tiny"]
-"""How much of a study is run; tiny is for the tests."""
-
 CHOICES: dict[str, tuple[Any, ...]] = {
     "aggregation": get_args(Aggregation),
     "weighting": get_args(Weighting),
@@ -86,7 +83,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "model": get_args(ModelName),
     "dtype": get_args(Dtype),
     "learning-rate schedule": get_args(ScheduleName),
-    "scale": get_args(Scale),
 }
 
 

@@ -81,7 +81,6 @@ def test_what_needs_no_numbers_loads_no_library(arguments, code):
         "compare one two --methods all",
         "theory observation-1 --clients 10 --participants 3 --rounds 0",
         "theory rank-bound --lipschitz 1 --smoothness 1 --epsilon 0.1",
-        "reproduce figure-1 --jobs 0",
     ],
 )
 def test_values_that_no_command_can_use_are_refused_before_a_library_is_loaded(arguments):

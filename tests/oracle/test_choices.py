@@ -18,7 +18,6 @@ from fedworth.oracle.fast.oracle import n_processors
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import Mixtures
 from fedworth.pipeline.run import RunSettings
-from fedworth.studies.trials.trial import Bench
 from fedworth.task.task import Task
 
 
@@ -29,14 +28,12 @@ def test_the_cpu_named_gives_the_bytes_of_the_cpu_not_named(tiny_ledger, tmp_pat
     assert (tmp_path / "named.npz").read_bytes() == (tmp_path / "not.npz").read_bytes()
 
 
-def test_a_run_on_the_cpu_has_the_settings_of_one_that_names_no_device(tmp_path):
+def test_a_run_on_the_cpu_has_the_settings_of_one_that_names_no_device():
     assert "device" not in RunSettings(device="cpu").document()
     assert RunSettings(device="cuda").document()["device"] == "cuda"
-    assert Bench(tmp_path).place("trials") == tmp_path / "trials"
-    assert Bench(tmp_path, device="cuda:1").place("trials") == tmp_path / "trials-cuda"
 
 
-@pytest.mark.parametrize("command", [["observe", "nowhere"], ["run"], ["reproduce", "fairness"]])
+@pytest.mark.parametrize("command", [["observe", "nowhere"], ["run"]])
 def test_a_device_that_torch_does_not_have_is_refused_before_anything_is_opened(command, tmp_path, capsys):
     assert main([*command, "--device", "cuda:99", "--out", str(tmp_path / "out")]) == 2
     shown = capsys.readouterr().err

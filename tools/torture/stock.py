@@ -67,7 +67,6 @@ class Stock:
             "watch": {"ledger": ["run/ledger"], "--once": [], **out},
             "verify": {"what": ["run/ledger"]},
             "import": {"folder": ["models"], **out},
-            "reproduce": {"study": ["fairness"], "--dataset": ["nothing"], "--seeds": ["0"], **out},
             "observation-1": {"--clients": ["10"], "--participants": ["3"], "--rounds": ["10"]},
             "rank-bound": {"--ledger": ["run/ledger"], "--lipschitz": ["1"], "--smoothness": ["1"], "--epsilon": ["1"]},
             "rank": {"truth": ["run/truth.npz"], "--epsilon": ["0.01"]},

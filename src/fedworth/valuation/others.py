@@ -28,8 +28,8 @@ from fedworth.oracle.oracle import Oracle, TaskOracle
 from fedworth.oracle.server import RuleOracle
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.simulate import retrained_models
-from fedworth.threads import fitting_threads
 from fedworth.storage import Place
+from fedworth.threads import fitting_threads
 
 DECAY = 0.9
 """λ of `mr`."""

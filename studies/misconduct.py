@@ -1,0 +1,104 @@
+"""What a client that misbehaves sends: its answers, changed while the federation trains.
+
+Client 0 misbehaves from the second round on. Copies and noisy data are settings of the simulation and change no answer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fedworth import Answer
+
+CHEAT = "0"
+COPIED = "copy, equal batches"
+Model = Mapping[str, torch.Tensor]
+Answers = dict[str, Answer]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of federation: which clients are planted, and which findings should name them."""
+
+    name: str
+    planted: tuple[int, ...]
+    found_as: frozenset[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    act: Callable[["Memory", Model, Answers], Model] | None = None
+
+    @property
+    def is_valued(self) -> bool:
+        """Whether values can show it. Then the federation is valued, and findings about values count."""
+        return not self.found_as or "low value" in self.found_as
+
+
+@dataclass
+class Memory:
+    """What a client that cheats remembers, and how it cheats."""
+
+    act: Callable[["Memory", Model, Answers], Model]
+    starts: list[Model] = field(default_factory=list)  # the global models so far
+    own: list[Model] = field(default_factory=list)  # the honest updates so far
+    others: list[Model] = field(default_factory=list)  # another client's update of each round
+    last_sent: Model | None = None
+
+    def __call__(self, round_index: int, start: Model, answers: Answers) -> Answers:
+        """The answers of a round, client 0's changed after the first round."""
+        other = next(name for name in answers if name != CHEAT)
+        changed = dict(answers)
+        if CHEAT in answers:
+            honest = answers[CHEAT]
+            model = self.act(self, start, answers) if round_index else honest.model
+            changed[CHEAT] = Answer(dict(model), honest.n_samples)
+            self.own.append(minus(honest.model, start))
+            self.last_sent = model
+        self.starts.append(start)
+        self.others.append(minus(answers[other].model, start))
+        return changed
+
+
+def minus(model: Model, start: Model) -> Model:
+    """The update that leads from `start` to `model`, in float64."""
+    return {name: tensor.double() - start[name].double() for name, tensor in model.items()}
+
+
+def plus(start: Model, update: Model, factor: float = 1.0) -> Model:
+    """The model after an update."""
+    return {name: (tensor.double() + factor * update[name]).to(tensor.dtype) for name, tensor in start.items()}
+
+
+def _sends_again(memory: Memory, _start: Model, answers: Answers) -> Model:
+    """In every second of its rounds the model that it sent before."""
+    return answers[CHEAT].model if len(memory.own) % 2 == 0 or memory.last_sent is None else memory.last_sent
+
+
+ACTS: Mapping[str, tuple[str, Callable[[Memory, Model, Answers], Model]]] = {
+    "free rider: no update": ("no update", lambda _, start, __: {name: t.clone() for name, t in start.items()}),
+    "free rider: repeats its first update": ("replay", lambda memory, start, _: plus(start, memory.own[0])),
+    "free rider: another's last update": ("late copy", lambda memory, start, _: plus(start, memory.others[-1])),
+    "free rider: the server's last step × 1.5": (
+        "echo", lambda memory, start, _: plus(start, minus(start, memory.starts[-1]), 1.5)
+    ),
+    "update × 10": ("large update", lambda _, start, answers: plus(start, minus(answers[CHEAT].model, start), 10.0)),
+    "replay of the last model": ("replay", _sends_again),
+}  # fmt: skip
+"""By kind: the finding that should name client 0, and what it sends."""
+
+
+def kinds(n: int) -> tuple[Kind, ...]:
+    """All kinds of federations of n clients."""
+    same, low = frozenset({"same model", "scaled copy", "alike"}), frozenset({"low value"})
+    copies, pair, noisy = {"copies": ((n - 1, 0),)}, (0, n - 1), (0, 1)
+    some, every = ((share, share) + (0.0,) * (n - 2) for share in (0.3, 1.0))
+    cheats = [Kind(name, (0,), frozenset({found}), act=act) for name, (found, act) in ACTS.items()]
+    return (
+        Kind("clean", (), frozenset()),
+        Kind(COPIED, pair, same, copies),
+        Kind("copy, other batches", pair, same, {**copies, "copies_shuffled": True}),
+        *cheats[:4],
+        Kind("30 % of labels flipped", noisy, low, {"flip_shares": some}),
+        Kind("noisy features, 3 sd", noisy, low, {"noise_shares": every, "noise_strength": 3.0}),
+        Kind("noisy features, 10 sd", noisy, low, {"noise_shares": every, "noise_strength": 10.0}),
+        *cheats[4:],
+    )

@@ -1,0 +1,182 @@
+"""The numbers of single trials by hand: measures of values, fidelity, findings, misconduct, and chosen settings."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from fedworth import Answer, SimulationSettings
+from studies import fidelity, findings, values
+from studies.calibration import RATES, STRENGTHS, choices
+from studies.misconduct import COPIED, Memory, kinds
+from studies.setups import SETUPS
+from studies.study import cases_of, study_named
+from studies.tables import markdown, table
+
+TRUTH = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 0.0])
+NEAR = np.array([0.1, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 9.0, 0.1])
+FAR = np.array([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 1.0])
+COPIES = SimulationSettings(n_clients=10, copies=((9, 0),))
+
+
+def test_values_are_compared_with_the_truth_and_copies_with_their_source():
+    found = values.measures(FAR, TRUTH, COPIES)
+    assert found["value_error"] > 1
+    assert found["d"] == found["printed_d"] == pytest.approx(7 / 8)
+    assert found["gap"] == pytest.approx(7 / 3.6)
+    assert values.measures(NEAR, TRUTH, COPIES)["rank_correlation"] == 1
+    assert values.value_error(TRUTH + 5, TRUTH) == pytest.approx(0)
+
+
+def test_d_as_printed_is_undefined_without_a_positive_value():
+    assert values.differences(-1.0, -2.0) == {"d": 0.5, "printed_d": None}
+    assert values.differences(0.0, 0.0)["d"] == 0
+
+
+def test_noisy_clients_win_no_ties():
+    assert values.jaccard(np.zeros(10), [0, 1]) == 0
+    assert values.jaccard(np.array([0.0, 0.0, 1.0, 1.0]), [0, 1]) == 1
+    assert values.jaccard(np.array([0.0, 2.0, 1.0, 3.0]), [0, 1]) == pytest.approx(1 / 3)
+
+
+def test_values_that_fall_with_the_noise_correlate_fully():
+    noisy = SimulationSettings(n_clients=10, noise_shares=tuple(np.arange(10) / 20))
+    assert values.measures(-np.arange(10.0), None, noisy) == {"noise_correlation": 1.0}
+
+
+def test_fidelity_counts_every_round_of_the_all_clients_round():
+    found = fidelity.numbers_of(TRUTH / 10, TRUTH, COPIES, "all-clients-round")
+    assert found["error"] == pytest.approx(0, abs=1e-12)
+
+
+def test_settings_of_fidelity_have_names_of_their_own():
+    named = {case.setup: fidelity.setting_of(case.federation) for case in cases_of(study_named("fidelity"), "page")}
+    assert len(set(named.values())) == len(named)
+    assert named["mnist-labels-10"] == "mnist, noisy labels, T = 10"
+    assert named["mnist-incomplete"] == "mnist, two classes each, T = 50, no all-clients round"
+
+
+def fidelity_rows(models, others, setting: str = fidelity.DIGITS, n_seeds: int = 2) -> pd.DataFrame:
+    rows = []
+    for seed in range(n_seeds):
+        for key, found in (("comfedsv-models", models), ("fedsv", others), ("comfedsv", others)):
+            cost = {"evaluations": 10, "seconds": 1.0, "truth_error": 0.0, "coverage": 0.9, "predicted": 0.2 + seed}
+            rows.append({"setting": setting, "method": key, "seed": seed, **cost})
+            rows[-1] |= fidelity.numbers_of(found, TRUTH, COPIES, key)
+    return pd.DataFrame(rows)
+
+
+def test_bars_of_fidelity_are_met_or_missed():
+    def held(models, others):
+        return {
+            claim.what.rpartition(": ")[2]: claim for claim in fidelity.section(fidelity_rows(models, others)).claims
+        }
+
+    met = held(NEAR, FAR)
+    assert set(met) == {fidelity.RATIO, fidelity.RANKS, "coverage of 90 % intervals", "P(d > .5) of copies"}
+    assert all(claim.holds for claim in met.values())
+    assert met[fidelity.RATIO].why.endswith("2 of the 20 seeds that it asks for")
+    missed = held(FAR, NEAR)
+    assert not missed[fidelity.RATIO].holds
+    assert not missed["P(d > .5) of copies"].holds
+
+
+def test_copies_with_other_batches_are_compared_with_the_other_methods():
+    setting = f"{fidelity.DIGITS}, copies draw other batches"
+    for models, others, holds in ((NEAR, FAR, True), (FAR, NEAR, False)):
+        claims = fidelity.section(fidelity_rows(models, others, setting)).claims
+        assert [claim.holds for claim in claims if "gap" in claim.what] == [holds]
+
+
+def test_findings_count_each_client_once():
+    kind = next(kind for kind in kinds(10) if kind.name == "30 % of labels flipped")
+    said = [
+        {"kind": name, "clients": clients, "sure": 0.95}
+        for name, clients in (("low value", ["0"]), ("alike", ["0", "1"]), ("low value", ["5"]), ("harm", ["7"]))
+    ]
+    found = findings.counted(kind, said, 10)
+    assert [found[name] for name in findings.COUNTS] == [2, 1, 1, 8, 1, 0]
+    assert found["sure"] == "0.95"
+
+
+def test_the_client_that_was_copied_is_no_false_alarm():
+    kind = next(kind for kind in kinds(10) if kind.name == "free rider: another's last update")
+    found = findings.counted(kind, [{"kind": "late copy", "clients": ["0", "4"], "sure": 1.0}], 10)
+    assert (found["n_right"], found["n_false"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("n_wrong", "holds"), [(0, True), (1, True), (2, True), (3, False)])
+def test_harm_is_right_as_often_as_findings_say(n_wrong, holds):
+    """Of ten statements of 95 % two or more are wrong in 9 % of cases, three or more in 1 %."""
+    assert findings.harm_claim("clean", 10 - n_wrong, [0.95] * 10).holds is holds
+    assert findings.chance_of_so_few(3, [0.9] * 5) == pytest.approx(stats.binom.cdf(3, 5, 0.9))
+
+
+def test_a_copied_pair_is_judged_by_sign_and_size():
+    pairs = [(first, second, 0.1) for first, second in combinations(range(9), 2)]
+    found = findings.interaction([*pairs, (0, 9, -2.0)], {0, 9}, "fixed")
+    assert found == {"fixed_negative": 1, "fixed_lowest": 1, "fixed_largest": 1}
+    assert findings.interaction([*pairs, (0, 9, 0.05)], {0, 9}, "fixed")["fixed_largest"] == 0
+    assert COPIED in {kind.name for kind in kinds(10)}
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("free rider: no update", [2.0, 5.0, 9.0]),
+        ("free rider: repeats its first update", [2.0, 6.0, 10.0]),
+        ("free rider: another's last update", [2.0, 7.0, 11.0]),
+        ("free rider: the server's last step × 1.5", [2.0, 11.0, 15.0]),
+        ("update × 10", [2.0, 25.0, 39.0]),
+        ("replay of the last model", [2.0, 2.0, 12.0]),
+    ],
+)
+def test_a_client_that_cheats_sends(name, sent):
+    """Global models 1, 5, 9; honest updates 1, 2, 3; the other client always moves by 2."""
+    act = next(kind.act for kind in kinds(10) if kind.name == name)
+    assert act is not None
+    memory, found = Memory(act), []
+    for t, (start, honest, other) in enumerate(((1.0, 2.0, 3.0), (5.0, 7.0, 7.0), (9.0, 12.0, 11.0))):
+        model = {"w": torch.tensor([start])}
+        answers = {"0": Answer({"w": torch.tensor([honest])}, 5), "1": Answer({"w": torch.tensor([other])}, 5)}
+        found.append(float(memory(t, model, answers)["0"].model["w"]))
+    assert found == pytest.approx(sent)
+
+
+def tried(
+    n_steps: int, rate: float, number: float, *, strength: float | None = None, accuracy: float = 0.5, n: int = 10
+):
+    what = RATES if strength is None else STRENGTHS
+    setting = f"{n_steps} × {rate:g}" if strength is None else f"{strength:g}"
+    same = {"what": what, "n_steps": n_steps, "rate": rate, "setting": setting, "accuracy": accuracy}
+    setup = "mnist" if strength is None else "mnist-noise"
+    measured = {"d": number, "noise_correlation": number, "seed": range(1000, 1000 + n)}
+    return pd.DataFrame({**same, "setup": setup, "partition": "iid", "n_participants": 3, **measured})
+
+
+def test_the_rate_of_one_step_nearest_to_the_papers_number_is_chosen():
+    """Ten steps hit it exactly, and so does a model near chance: neither may be chosen."""
+    rows = [tried(1, 0.1, 0.5), tried(1, 0.3, 0.8), tried(1, 0.003, 0.85, accuracy=0.15), tried(10, 0.3, 0.85)]
+    (choice,) = choices(pd.concat(rows))
+    assert (choice.selected, choice.n_tried, choice.n_seeds, choice.is_used) == ("1 × 0.3", 2, 10, True)
+    (other,) = choices(tried(1, 0.1, 0.8))
+    assert not other.is_used
+    assert other.sentence().endswith(f"But the studies run 1 × {SETUPS['page']['mnist-small'].rate:g}")
+    assert choices(tried(1, 0.3, 0.85, n=9)) == []
+
+
+def test_the_strength_of_noise_is_chosen_with_the_rate_or_alone():
+    rows = [tried(1, 0.3, 0.5, strength=10), tried(1, 0.1, 0.9, strength=300), tried(10, 0.1, 0.6, strength=100)]
+    found = {choice.target.setup: choice.selected for choice in choices(pd.concat(rows))}
+    assert found == {
+        "mnist-noise-small": "1 × 0.1 with noise of 300 standard deviations",
+        "mnist-noise": "10 × 0.1 with noise of 100 standard deviations",
+    }
+
+
+def test_a_table_leaves_out_names_that_repeat():
+    made = markdown(table([{"a": "x", "b": "1"}, {"a": "x", "b": "2"}]))
+    assert made == "| a | b |\n| --- | ---: |\n| x | 1 |\n|  | 2 |"
