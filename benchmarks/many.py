@@ -1,4 +1,5 @@
-"""One round of many clients: how far values are from the truth at 10 evaluations a client; prints a Markdown table.
+"""One round of many clients: how far values are from the truth, at 10 evaluations a client (20 where
+the game is not smooth); prints a Markdown table.
 
     python benchmarks/many.py [--data FOLDER] [--clients 100] [--seeds 4] [name …]
 
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,14 @@ import torch
 from bars import Bars
 from numpy.typing import NDArray
 
-from fedworth.coalitions import prefixes
-from fedworth.games import Estimate, RoundGame, sampled_values, strata_values
-from fedworth.games.planning.design import draw_design
-from fedworth.games.squares import draw_permutations
+from fedworth.games.game import Game, RecordedGame, Shares
+from fedworth.games.permutations import draw_permutations, permutation_shapley
+from fedworth.games.sampled import sampled_shapley
+from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.weighting import round_weights
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
-from fedworth.valuation.permutations import permutation_covariance, permutation_values
 
 MLP: dict[str, Any] = {
     "dataset": "mnist",
@@ -40,24 +41,41 @@ MLP: dict[str, Any] = {
     "n_steps": 10,
     "train_limit": 10_000,
 }
-CASES: dict[str, tuple[dict[str, Any], float]] = {
-    "flipped labels": ({**MLP, "partition": "iid"}, 0.03),
-    "two classes each": (MLP, 0.2),
-    "synthetic": (
-        {"dataset": "synthetic", "partition": "natural", "model": "logistic", "rate": 0.03, "n_steps": 10},
-        0.03,
-    ),
+SYNTHETIC: dict[str, Any] = {
+    "dataset": "synthetic",
+    "partition": "natural",
+    "model": "logistic",
+    "rate": 0.03,
+    "n_steps": 10,
 }
-"""Settings, and the largest error over the spread at 10 evaluations a client."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A federation, how its coalitions are judged, and the largest error over the spread."""
+
+    settings: dict[str, Any]
+    at_most: float
+    measure: Measure = "loss"
+    weighting: Weighting = "uniform"
+
+
+CASES = {
+    "flipped labels": Case({**MLP, "partition": "iid"}, 0.03),
+    "two classes each": Case(MLP, 0.2),
+    "synthetic": Case(SYNTHETIC, 0.03),
+    "two classes each, accuracy": Case(MLP, 1.0, measure="accuracy"),
+    "synthetic, fixed weights": Case(SYNTHETIC, 0.15, weighting="fixed"),
+}
 ROUND = 1
-PER_CLIENT, TRUTH_PER_CLIENT = 10, 300
+TRUTH_PER_CLIENT = 300
 
-Estimator = Callable[[RoundGame, np.random.Generator], Estimate]
+Estimator = Callable[[Game, np.random.Generator], Shares]
 
 
-def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> RoundGame:
+def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> RecordedGame:
     """The second round of a federation, with everyone's models."""
-    n_flipped = n_clients // 5 if name == "flipped labels" else 0
+    case, n_flipped = CASES[name], n_clients // 5 if name == "flipped labels" else 0
     settings = SimulationSettings(
         n_clients=n_clients,
         n_participants=max(1, 3 * n_clients // 10),
@@ -66,45 +84,33 @@ def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> Round
         copies=(),
         flip_shares=(0.3,) * n_flipped + (0.0,) * (n_clients - n_flipped) if n_flipped else (),
         test_limit=1000,
-        **CASES[name][0],
+        **case.settings,
     )
     ledger = simulate(settings, folder / "ledger", data_folder=data)
-    oracle = FastOracle(task_of(ledger, data_folder=data), n_threads=1)
-    weights = round_weights(ledger, ROUND, "uniform")
-    return RoundGame(oracle, ledger.open_round(ROUND, with_apart=True), np.arange(n_clients), weights, "uniform")
+    oracle = FastOracle(task_of(ledger, data_folder=data), case.measure, n_threads=1)
+    weights = np.full(n_clients, 1 / n_clients)  # in every weighting here all clients count the same
+    if case.weighting != "fixed":
+        weights = round_weights(ledger, ROUND, case.weighting)
+    round_ = ledger.open_round(ROUND, with_apart=True)
+    return RecordedGame(oracle, round_, np.arange(n_clients), weights, case.weighting)
 
 
-def by_permutations(game: RoundGame, rng: np.random.Generator, *, is_balanced: bool) -> Estimate:
+def by_permutations(game: Game, rng: np.random.Generator, *, is_balanced: bool) -> Shares:
     """Ten permutations, whose prefixes take ten evaluations a client."""
-    permutations = draw_permutations(np.arange(game.n), PER_CLIENT, rng=rng)
-    permutations = permutations if is_balanced else rng.permuted(permutations, axis=1)
-    cells = prefixes(permutations, game.n)
-    utilities = np.zeros(len(cells))
-    utilities[cells.any(axis=1)] = game(cells[cells.any(axis=1)])
-    rows = utilities.reshape(len(permutations), -1)  # (n_permutations, n + 1)
-    covariance = permutation_covariance(rows, permutations)
-    return Estimate(permutation_values(rows, permutations, game.n)[0], covariance, PER_CLIENT * game.n)
-
-
-def by_strata(game: RoundGame, rng: np.random.Generator) -> Estimate:
-    """Strata with the kernel surrogate: no logits needed."""
-    design = draw_design(np.arange(game.n), game.n, PER_CLIENT * game.n, rng=rng)
-    return strata_values(design, game(design))
+    permutations = draw_permutations(game.clients, 10, rng=rng)
+    return permutation_shapley(game, permutations if is_balanced else rng.permuted(permutations, axis=1))
 
 
 ESTIMATORS: dict[str, Estimator] = {
     "random permutations": lambda game, rng: by_permutations(game, rng, is_balanced=False),
-    "squares": lambda game, rng: by_permutations(game, rng, is_balanced=True),
-    "strata": by_strata,
-    "rays and pairs": lambda game, rng: sampled_values(game, budget=PER_CLIENT * game.n, rng=rng),
+    "balanced permutations": lambda game, rng: by_permutations(game, rng, is_balanced=True),
+    "sampled": sampled_shapley,
 }
 
 
-def truth_of(game: RoundGame) -> tuple[NDArray[np.float64], float]:
+def truth_of(game: Game) -> tuple[NDArray[np.float64], float]:
     """The values from many evaluations, and how far two such runs are apart, relative to the spread."""
-    runs = [
-        sampled_values(game, budget=TRUTH_PER_CLIENT * game.n, rng=np.random.default_rng([9, k])).values for k in (0, 1)
-    ]
+    runs = [sampled_shapley(game, np.random.default_rng([9, k]), per_client=TRUTH_PER_CLIENT).totals for k in (0, 1)]
     return np.mean(runs, axis=0), relative(runs[0], runs[1]) / 2
 
 
@@ -121,24 +127,25 @@ def jaccard(values: NDArray[np.float64]) -> float:
     return n_found / (2 * n - n_found)
 
 
-def measure(name: str, game: RoundGame, n_seeds: int, bars: Bars) -> None:
+def measure(name: str, game: RecordedGame, n_seeds: int, bars: Bars) -> None:
     """The rows of one round."""
-    true, doubt = truth_of(game)
+    true, apart = truth_of(game)
     shown = f"{jaccard(true):.2f}" if name == "flipped labels" else ""
-    print(f"| {name} | truth | {doubt:.4f} | | {shown} | | |", flush=True)
+    print(f"| {name} | truth | {apart:.4f} | | {shown} | | |", flush=True)
     for label, estimator in ESTIMATORS.items():
         started = time.process_time()
-        found = [estimator(game, np.random.default_rng(seed)) for seed in range(n_seeds)]
+        fresh = [replace(game) for _ in range(n_seeds)]  # each measures its own coalitions
+        found = [estimator(one, np.random.default_rng(seed)) for seed, one in enumerate(fresh)]
         seconds = (time.process_time() - started) / n_seeds
-        error = float(np.sqrt(np.mean([relative(one.values, true) ** 2 for one in found])))
-        held = np.mean([np.abs(one.values - true) <= 1.96 * one.standard_errors for one in found])
-        noisy = f"{np.mean([jaccard(one.values) for one in found]):.2f}" if name == "flipped labels" else ""
+        error = float(np.sqrt(np.mean([relative(one.totals, true) ** 2 for one in found])))
+        held = np.mean([np.abs(one.totals - true) <= 1.96 * one.standard_errors for one in found])
+        noisy = f"{np.mean([jaccard(one.totals) for one in found]):.2f}" if name == "flipped labels" else ""
         print(
             f"| {name} | {label} | {error:.3f} | {held:.0%} | {noisy} | "
             f"{np.mean([one.n_evaluations for one in found]):.0f} | {seconds:.2f} |",
             flush=True,
         )
-    bars.at_most(f"{name}, error of rays and pairs over the spread", error, CASES[name][1])
+    bars.at_most(f"{name}, error of the sampled estimate over the spread", error, CASES[name].at_most)
 
 
 def main(names: list[str], n_clients: int, n_seeds: int, data: Path | None) -> None:

@@ -1,7 +1,7 @@
-"""Sets of clients as rows of booleans: which there are, which are the same, where one stands.
+"""Coalitions as rows of booleans: listing, comparing and finding them.
 
-With all 2^n coalitions listed, row c is the coalition whose integer is c: bit i stands for client i.
-Beyond 64 clients no machine integer holds a coalition, so rows are compared as packed bytes.
+In a list of all 2^n coalitions row c is the coalition whose integer is c: bit i stands for client i. A coalition of
+more than 64 clients fits no machine integer, so rows are compared as packed bytes.
 """
 
 import math
@@ -43,8 +43,10 @@ def of_size(n_members: int, size: int) -> Memberships:
 
 
 def prefixes(permutations: Permutations, n_clients: int) -> Memberships:
-    """Every prefix of every permutation, from the empty one to the whole: row m·(n+1) + j is the first j of
-    permutation m. A permutation may be of some of the clients only."""
+    """Every prefix of every permutation: row m·(n+1) + j holds the first j clients of permutation m, j = 0 … n.
+
+    The permutations may contain only some of the clients.
+    """
     n_permutations, n = permutations.shape
     rows = np.zeros((n_permutations, n + 1, n_clients), dtype=bool)
     order = np.arange(n_permutations)
@@ -55,7 +57,7 @@ def prefixes(permutations: Permutations, n_clients: int) -> Memberships:
 
 
 def distinct(coalitions: Memberships) -> tuple[Memberships, Indices]:
-    """The different coalitions, in a canonical order (by size, then by members), and for each row which it is."""
+    """The different coalitions, ordered by size and members, and for each given row its index among them."""
     _, first, inverse = np.unique(_keys(coalitions), return_index=True, return_inverse=True)
     by_size = np.argsort(np.count_nonzero(coalitions, axis=1)[first], kind="stable")
     rank = np.empty(len(by_size), dtype=np.int64)
@@ -102,7 +104,7 @@ def locate(wanted: Memberships, known: Memberships) -> Indices:
 
 
 def names(coalition: NDArray[np.bool_], clients: tuple[str, ...]) -> str:
-    """A coalition for a person to read."""
+    """A coalition's members in braces."""
     return "{" + ", ".join(name for name, is_in in zip(clients, coalition, strict=True) if is_in) + "}"
 
 

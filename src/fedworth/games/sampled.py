@@ -66,16 +66,16 @@ class Draws:
         return len(self.weights)
 
 
-def sampled_shapley(game: Game, rng: np.random.Generator) -> Shares:
-    """The Shapley values of a game of three clients or more, estimated from sampled coalitions."""
+def sampled_shapley(game: Game, rng: np.random.Generator, *, per_client: int | None = None) -> Shares:
+    """The Shapley values of a game of three clients or more, estimated from about `per_client` evaluations a client."""
     n = len(game.clients)
     sizes = np.arange(2.0, n)
     if can_interpolate(game):  # what this surrogate misses fades with the size
         n_points, needs = N_POINTS * n, (n - sizes) / sizes**1.5
-        n_draws = PER_CLIENT_INTERPOLATED * n - n_points - n - 1
+        n_draws = (per_client or PER_CLIENT_INTERPOLATED) * n - n_points - n - 1
     else:  # what the other misses hardly does; the contrasts are largest for the smallest and the largest coalitions
         n_points, needs = 0, 1 / (sizes * np.sqrt(n - sizes))
-        n_draws = PER_CLIENT * n - n - 1
+        n_draws = (per_client or PER_CLIENT) * n - n - 1
     draws = draw(needs, n_draws, rng=rng)
     rows, places = distinct(np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), dtype=bool), draws.coalitions]))
     measured = game.utilities(rows)[places]  # in one call: an oracle shares work among coalitions
