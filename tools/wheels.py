@@ -1,6 +1,6 @@
 """The wheel, tried as a user gets it: installed into a fresh environment of each Python, and used there without make.
 
-    python -m tools.wheels                                  every Python from 3.11 to 3.13 on this machine's PATH
+    python -m tools.wheels                                  every Python from 3.11 to 3.14 on this machine's PATH
     python -m tools.wheels /opt/python3.13/bin/python …     these
     python -m tools.wheels --environments FOLDER            keeps the environments there, for the next time
 
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 EVERY_NAME = "import fedworth; [getattr(fedworth, name) for name in fedworth.__all__]; print(fedworth.__version__)"
 COMMANDS = (
     ("run", "--clients", "5", "--copy", "4=0", "--participants", "2", "--rounds", "4", "--out", "runs/demo"),

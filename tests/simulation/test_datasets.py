@@ -1,15 +1,284 @@
-"""Data sets by name: the shipped, the drawn, and, where they are at hand, the published ones."""
+"""Data sets by name: checked samples, synthetic data, digits, and the published image files."""
 
+import gzip
+import math
 import os
+import struct
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from fedworth.errors import UsageError
+from fedworth.errors import DataError, UsageError
 from fedworth.simulation import datasets
-from fedworth.simulation.datasets import DATASETS, load_dataset
+from fedworth.simulation.datasets import (
+    DATASETS,
+    N_TEST_PER_CLIENT,
+    Dataset,
+    Samples,
+    _samples,
+    _source,
+    load_dataset,
+    read_cifar,
+    read_idx,
+    read_idx_pair,
+    synthetic,
+    synthetic_iid,
+)
 from fedworth.simulation.download import FOLDER_VARIABLE, data_folder
-from tests.simulation.test_formats import write_idx
+
+
+def samples(labels, n_features=2):
+    features = np.arange(len(labels) * n_features, dtype=np.float32).reshape(len(labels), n_features)
+    return Samples(features, np.asarray(labels, np.int64))
+
+
+def test_taken_samples_come_in_the_order_asked_for():
+    taken = samples([5, 6, 7]).take(np.array([2, 0]))
+    assert len(taken) == 2
+    assert taken.labels.tolist() == [7, 5]
+    assert taken.features.tolist() == [[4, 5], [0, 1]]
+
+
+def test_taking_nothing_leaves_the_shape_of_a_sample():
+    taken = samples([5, 6, 7], n_features=4).take(np.empty(0, np.int64))
+    assert taken.features.shape == (0, 4)
+
+
+def test_samples_cannot_be_exchanged():
+    with pytest.raises(FrozenInstanceError):
+        samples([0]).labels = np.array([1])
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (np.zeros((2, 3)), np.zeros(2, np.int64), "features are float64, expected float32"),
+        (np.zeros((2, 3), np.float32), np.zeros(2, np.int32), "labels are int32, expected int64"),
+        (np.zeros(2, np.float32), np.zeros(2, np.int64), r"found features \(2,\) and labels \(2,\)"),
+        (np.zeros((2, 3), np.float32), np.zeros((2, 1), np.int64), r"labels \(2, 1\)"),
+        (np.zeros((2, 3), np.float32), np.zeros(3, np.int64), "2 features and 3 labels"),
+        (np.zeros((2, 3), np.float32), np.array([0, -4]), "sample 1: label is -4"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused_with_what_was_found(features, labels, message):
+    with pytest.raises(DataError, match=message):
+        Samples(features, labels)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_are_refused_and_located(broken):
+    features = np.zeros((3, 1, 2, 2), np.float32)
+    features[1, 0, 1, 0] = broken
+    with pytest.raises(DataError, match="sample 1: features are not all finite"):
+        Samples(features, np.zeros(3, np.int64))
+
+
+def test_a_label_beyond_the_classes_is_refused():
+    with pytest.raises(DataError, match="'toy', test: found label 2, expected 0 to 1"):
+        Dataset("toy", samples([0, 1]), samples([2]), n_classes=2)
+
+
+def test_a_data_set_without_test_samples_is_refused():
+    with pytest.raises(DataError, match="'toy', test: found no samples"):
+        Dataset("toy", samples([0, 1]), samples([]), n_classes=2)
+
+
+def test_train_and_test_samples_of_different_shape_are_refused():
+    with pytest.raises(DataError, match=r"train samples have shape \(2,\), test samples \(3,\)"):
+        Dataset("toy", samples([0]), samples([0], n_features=3), n_classes=1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [(([0], [2]), "outside its 2 train samples"), (([0], [0, 1]), "in two parts"), (([-1],), "outside")],
+)
+def test_parts_that_do_not_divide_the_train_samples_are_refused(parts, message):
+    with pytest.raises(DataError, match=message):
+        Dataset("toy", samples([0, 0]), samples([0]), 1, tuple(np.array(part) for part in parts))
+
+
+def test_every_train_sample_belongs_to_one_client_with_fifty_or_more():
+    dataset = synthetic(7, alpha=1.0, beta=1.0, rng=np.random.default_rng(0))
+    assert dataset.parts is not None
+    assert np.array_equal(np.concatenate(dataset.parts), np.arange(len(dataset.train)))
+    assert len(dataset.parts) == 7
+    assert min(map(len, dataset.parts)) >= 50
+
+
+def test_the_test_set_holds_equally_many_samples_of_each_client():
+    dataset = synthetic(3, alpha=1.0, beta=1.0, rng=np.random.default_rng(0))
+    assert dataset.test.features.shape == (3 * N_TEST_PER_CLIENT, 60)
+    assert dataset.n_classes == 10
+
+
+def test_the_same_seed_draws_the_same_samples():
+    one, two = (synthetic(3, alpha=0.5, beta=1.0, rng=np.random.default_rng(4)) for _ in range(2))
+    assert one.train.features.tobytes() == two.train.features.tobytes()
+    assert one.test.labels.tobytes() == two.test.labels.tobytes()
+
+
+def test_sizes_are_fifty_more_than_a_lognormal():
+    """The log of size − 50 + ½ has median 4 and deviation 2: median within 5 deviations of its own error."""
+    rng = np.random.default_rng(1)
+    sizes = [len(part) for _ in range(4) for part in synthetic_iid(50, rng=rng).parts or ()]
+    error = 2 * math.sqrt(math.pi / 2 / len(sizes))
+    assert np.median(np.log(np.array(sizes) - 49.5)) == pytest.approx(4, abs=5 * error)
+
+
+def test_feature_j_varies_as_j_to_the_minus_1_2():
+    """A sample variance over n normal draws has a relative error of √(2/n)."""
+    rng, n = np.random.default_rng(2), 20_000
+    source = _source(1.0, 1.0, rng)
+    features = _samples(source, n, rng).features.astype(np.float64)
+    variances = features.var(axis=0) * np.arange(1, 61) ** 1.2  # (60,)
+    assert variances == pytest.approx(1.0, abs=5 * math.sqrt(2 / n))
+    assert features.mean(axis=0) == pytest.approx(source.center, abs=5 / math.sqrt(n))
+
+
+def test_labels_are_the_class_that_the_source_makes_likeliest():
+    rng = np.random.default_rng(3)
+    source = _source(1.0, 1.0, rng)
+    samples = _samples(source, 200, rng)
+    scores = samples.features @ source.weights + source.bias  # (200, 10)
+    softmax = np.exp(scores - scores.max(axis=1, keepdims=True))
+    assert np.array_equal(np.argmax(softmax, axis=1), samples.labels)
+
+
+def test_alpha_spreads_the_models_and_beta_the_features():
+    """Over K sources the mean of W_k has variance α² + 1/600, with a relative error of √(2/K)."""
+    rng, n_sources = np.random.default_rng(5), 400
+    sources = [_source(3.0, 2.0, rng) for _ in range(n_sources)]
+    tolerance = 5 * math.sqrt(2 / n_sources)
+    assert np.var([s.weights.mean() for s in sources]) == pytest.approx(9 + 1 / 600, rel=tolerance)
+    assert np.var([s.bias.mean() for s in sources]) == pytest.approx(9 + 1 / 10, rel=tolerance)
+    assert np.var([s.center.mean() for s in sources]) == pytest.approx(4 + 1 / 60, rel=tolerance)
+
+
+def test_alpha_changes_neither_features_nor_labels():
+    """u_k is in every entry of W_k and b_k, so it moves the scores of all classes alike."""
+    none, much = (synthetic(5, alpha=alpha, beta=1.0, rng=np.random.default_rng(8)) for alpha in (0.0, 10.0))
+    assert np.array_equal(none.train.features, much.train.features)
+    assert np.array_equal(none.train.labels, much.train.labels)
+
+
+def test_only_the_iid_variant_gives_all_clients_the_same_features():
+    def spread_of_means(dataset):
+        means = [dataset.train.features[part].mean(axis=0) for part in dataset.parts]
+        return float(np.var(means, axis=0).mean())
+
+    shared = synthetic_iid(10, rng=np.random.default_rng(6))
+    own = synthetic(10, alpha=0.0, beta=0.0, rng=np.random.default_rng(6))
+    assert spread_of_means(shared) < 0.01 < 0.5 < spread_of_means(own)
+
+
+def test_no_class_takes_most_of_the_iid_samples():
+    """Scores are normal with one variance for all classes, so a class's share is mostly decided by its bias, |b| ≲ 2
+    against a score's spread of √(Σ j^−1.2) ≈ 2: about a third for the most frequent class, 92 % with v ~ N(0, 1)."""
+    shares = []
+    for seed in range(10):
+        labels = synthetic_iid(20, rng=np.random.default_rng(seed)).test.labels
+        shares.append(np.bincount(labels).max() / len(labels))
+    assert np.mean(shares) < 0.4
+    assert max(shares) < 0.6
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 0.0), (0.0, math.nan), (math.inf, 0.0)])
+def test_a_spread_that_is_none_is_refused(alpha, beta):
+    with pytest.raises(UsageError, match="expected a finite number of 0 or more"):
+        synthetic(2, alpha=alpha, beta=beta, rng=np.random.default_rng(0))
+
+
+def idx_bytes(array):
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def write_idx(path, array):
+    path.write_bytes(gzip.compress(idx_bytes(np.asarray(array, np.uint8))))
+    return path
+
+
+@settings(deadline=None)
+@given(array=hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5)))
+def test_an_idx_file_gives_back_the_array_it_was_made_of(tmp_path_factory, array):
+    path = write_idx(tmp_path_factory.getbasetemp() / "array.gz", array)
+    assert np.array_equal(read_idx(path, array.ndim), array)
+
+
+def test_images_and_labels_are_read_together_with_a_channel(tmp_path):
+    images = write_idx(tmp_path / "images.gz", np.arange(12).reshape(3, 2, 2))
+    labels = write_idx(tmp_path / "labels.gz", [7, 8, 9])
+    pixels, classes = read_idx_pair(images, labels)
+    assert pixels.shape == (3, 1, 2, 2)
+    assert pixels[1, 0].tolist() == [[4, 5], [6, 7]]
+    assert classes.tolist() == [7, 8, 9]
+
+
+def test_images_and_labels_that_do_not_belong_together_are_refused(tmp_path):
+    images = write_idx(tmp_path / "images.gz", np.zeros((3, 2, 2)))
+    labels = write_idx(tmp_path / "labels.gz", [7, 8])
+    with pytest.raises(DataError, match=r"holds 3 images, but .* holds 2 labels"):
+        read_idx_pair(images, labels)
+
+
+def test_labels_in_place_of_images_are_refused(tmp_path):
+    with pytest.raises(DataError, match="starts with '00000801', expected '00000803'"):
+        read_idx(write_idx(tmp_path / "labels.gz", [7, 8]), 3)
+
+
+@given(kept=st.integers(min_value=0, max_value=20))
+@settings(deadline=None)
+def test_an_idx_file_cut_short_inside_is_refused(tmp_path_factory, kept):
+    path = tmp_path_factory.getbasetemp() / "short.gz"
+    content = idx_bytes(np.zeros((3, 3), np.uint8))  # 12 bytes of header and 9 of content
+    path.write_bytes(gzip.compress(content[:kept], mtime=0))
+    with pytest.raises(DataError, match=r"short\.gz: (starts with|ends inside|its header says)"):
+        read_idx(path, 2)
+
+
+def test_an_idx_file_with_bytes_to_spare_is_refused(tmp_path):
+    path = tmp_path / "long.gz"
+    path.write_bytes(gzip.compress(idx_bytes(np.zeros(3, np.uint8)) + b"x"))
+    with pytest.raises(DataError, match="12 bytes, expected 11"):
+        read_idx(path, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"plain text",
+        gzip.compress(bytes(100), mtime=0)[:-9],
+        gzip.compress(bytes(100), mtime=0)[:10] + b"\xff" * 20,
+    ],
+)
+def test_a_file_that_is_no_whole_gzip_is_refused(tmp_path, content):
+    path = tmp_path / "broken.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"broken\.gz"):
+        read_idx(path, 1)
+
+
+def test_cifar_batches_are_read_one_after_another_plane_by_plane(tmp_path):
+    batches = [tmp_path / "one.bin", tmp_path / "two.bin"]
+    for label, batch in enumerate(batches):
+        planes = [bytes([10 * label + plane]) * 1024 for plane in range(3)]
+        batch.write_bytes(bytes([label]) + b"".join(planes))
+    pixels, classes = read_cifar(*batches)
+    assert pixels.shape == (2, 3, 32, 32)
+    assert classes.tolist() == [0, 1]
+    assert pixels[:, :, 31, 31].tolist() == [[0, 1, 2], [10, 11, 12]]
+
+
+@pytest.mark.parametrize("n_bytes", [0, 3072, 3074])
+def test_a_cifar_batch_that_is_no_whole_number_of_records_is_refused(tmp_path, n_bytes):
+    batch = tmp_path / "batch.bin"
+    batch.write_bytes(bytes(n_bytes))
+    with pytest.raises(DataError, match=f"{n_bytes} bytes, expected a multiple of 3073"):
+        read_cifar(batch)
 
 
 def generator():

@@ -18,7 +18,6 @@ from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
-from fedworth.simulation import training
 from fedworth.simulation.models import ModelSpec, build_model
 from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings
 from fedworth.simulation.simulate import Federation, average, participants_of, run_rounds, simulate, task_of
@@ -289,22 +288,6 @@ def test_a_copy_has_the_model_of_its_source_in_every_round_to_the_bit(tiny_setti
         taking_part.append({0, 4} & set(round_.entry.participants))
     assert taking_part[0] == {0, 4}
     assert any(len(members) == 1 for members in taking_part)  # one is in, the other absent
-
-
-def test_a_copy_is_never_trained_again_in_a_round_even_when_one_of_the_two_is_absent(
-    tiny_settings, tmp_path, monkeypatch
-):
-    """The same sums in a batch of another size may round otherwise, so the bits rest on training equal data once."""
-    n_trained: list[int] = []
-    side_by_side = training._train_side_by_side
-
-    def counting(module, start, group, *rest):
-        n_trained.append(len(group))
-        return side_by_side(module, start, group, *rest)
-
-    monkeypatch.setattr(training, "_train_side_by_side", counting)
-    simulate(replace(tiny_settings, n_rounds=6), tmp_path / "ledger")
-    assert sum(n_trained) == 6 * 4  # five clients, of which one is a copy
 
 
 def test_k_of_n_take_part_and_everyone_in_the_first_round(tiny_settings, tiny_ledger):

@@ -1,4 +1,4 @@
-"""Local training: identical data gives identical models to the bit; side by side equals one after the other."""
+"""Local training: batches, equal data, and gradients of several clients at once."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Model
@@ -15,7 +17,7 @@ from fedworth.simulation import training
 from fedworth.simulation.datasets import Samples
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.simulation.settings import LocalTraining
-from fedworth.simulation.training import ClientData, batches_of, client_data, train_clients
+from fedworth.simulation.training import ClientData, batches_of, client_data, gradients, is_perceptron, train_clients
 
 LOCALS = {
     "one full step": LocalTraining(),
@@ -223,3 +225,41 @@ def test_training_that_diverges_is_refused_with_the_learning_rate_and_the_round(
 def test_training_that_cannot_be_is_refused(amounts, message):
     with pytest.raises(UsageError, match=message):
         LocalTraining(**amounts)
+
+
+def by_torch_func(module, states, inputs, labels, weights):
+    def loss(state, inputs, labels, weights):
+        found = F.cross_entropy(functional_call(module, state, (inputs,)), labels, reduction="none")
+        return (found * weights).sum()
+
+    return vmap(grad(loss))(states, inputs, labels, weights)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("hidden", [(), (33,), (20, 7)])
+@pytest.mark.parametrize(("n_clients", "n_samples"), [(1, 1), (3, 2), (5, 37), (2, 120)])
+def test_the_gradients_are_those_of_torch_func_to_the_bit(dtype, hidden, n_clients, n_samples):
+    torch.manual_seed(n_samples)
+    module = build_model(ModelSpec("mlp" if hidden else "logistic", (1, 8, 8), 10, hidden, dtype=dtype), seed=1)
+    states = {
+        k: torch.stack([t] * n_clients) + 0.1 * torch.randn(n_clients, *t.shape) for k, t in state_of(module).items()
+    }
+    kind = next(iter(module.parameters())).dtype
+    states = {name: tensor.to(kind) for name, tensor in states.items()}
+    inputs = torch.randn(n_clients, n_samples, 1, 8, 8, dtype=kind)
+    labels = torch.randint(0, 10, (n_clients, n_samples))
+    weights = torch.rand(n_clients, n_samples, dtype=kind)
+    weights[:, n_samples // 2 + 1 :] = 0.0
+    expected = by_torch_func(module, states, inputs, labels, weights)
+    found = dict(gradients(module, states, inputs, labels, weights))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_only_layers_known_here_make_a_perceptron():
+    assert is_perceptron(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    assert not is_perceptron(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh()))
+    assert not is_perceptron(nn.Sequential(nn.Linear(4, 3)))
+    assert not is_perceptron(nn.Sequential(nn.Flatten(2), nn.Linear(4, 3)))
+    assert not is_perceptron(nn.Linear(4, 3))
+    assert not is_perceptron(nn.Sequential())

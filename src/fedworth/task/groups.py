@@ -1,8 +1,7 @@
-"""A ledger of groups: clients taken together, as where only the sums of groups are revealed.
+"""Writes a ledger whose clients are groups of another ledger's clients.
 
-In: a ledger and groups of its clients. Out: a new ledger whose clients are the groups. A group's answer in a round is
-the weighted mean of its members that took part, and counts as much as they do together; so the server's model is the
-same as before. Whoever sees the new ledger, or values it, sees no single client's model.
+A group's answer in a round is the weighted mean of its members that took part, with their total weight, so the server's
+model is the same as before. The new ledger contains no single client's model.
 """
 
 from collections.abc import Collection, Mapping
@@ -54,7 +53,7 @@ def group_ledger(
 
 
 def _answers(ledger: Ledger, round_: Round, groups: Mapping[str, Collection[str]]) -> dict[str, Answer]:
-    """What each group with a participant answered."""
+    """The answer of each group that has a participant."""
     weights = dict(zip(round_.entry.participants, server_weights(ledger, round_), strict=True))
     answers = {}
     for name, members in groups.items():
@@ -66,7 +65,7 @@ def _answers(ledger: Ledger, round_: Round, groups: Mapping[str, Collection[str]
 
 
 def _mean(round_: Round, shares: Mapping[int, float]) -> Model:
-    """Summed in float64; whole numbers are averaged and rounded, as a server does."""
+    """The weighted mean, summed in float64; integers are averaged and rounded, as a server does."""
     mean: Model = {}
     for name, like in round_.global_model.items():
         parts = [share * round_.client_models[k][name].to(torch.float64) for k, share in shares.items()]
