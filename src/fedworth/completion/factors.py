@@ -194,12 +194,14 @@ class FactorGame:
         return int(self.known.shape[1])
 
     def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n_heard); the empty one's are 0."""
+        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n_heard).
+
+        The empty coalition is a seen column of every fitted completion, where its factors are 0; elsewhere it is 0.
+        """
         rows = np.zeros((len(coalitions), len(self.completion.clients)), dtype=bool)
         rows[:, self.clients] = coalitions
         places = self.completion.places(rows)
-        is_zero = np.asarray((places < 0) | ~rows.any(axis=1))
-        return np.asarray(np.where(is_zero[:, None], 0.0, self.known[places]))
+        return np.asarray(np.where(places[:, None] < 0, 0.0, self.known[places]))
 
 
 @one_blas_thread()
