@@ -26,7 +26,7 @@ STAGES = (
 )
 """Modules at the top of the package are the ground that every stage stands on."""
 
-BACKWARDS = (("fedworth.oracle.cache", "fedworth.games.cells"),)
+BACKWARDS: tuple[tuple[str, str], ...] = ()
 """To be mended."""
 
 DOORS = {"fedworth", "fedworth.flower", "fedworth.nvflare", "fedworth.__main__"}

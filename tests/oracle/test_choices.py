@@ -7,14 +7,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from fedworth.oracle.cache import utility_cache
 from torch import nn
 
 from fedworth.cli.main import main
 from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Round
-from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.choices import device_named
-from fedworth.oracle.fast.oracle import n_processors
+from fedworth.oracle.fast import n_processors
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import Mixtures
 from fedworth.pipeline.run import RunSettings
@@ -53,7 +53,7 @@ def test_utilities_of_another_device_are_kept_apart_from_the_cpus(tiny_ledger, m
     monkeypatch.setattr("fedworth.oracle.cache.architecture", lambda _: "the same")
 
     def cached_on(device):
-        task = SimpleNamespace(device=torch.device(device), fingerprint="the same")
+        task = SimpleNamespace(device=torch.device(device), fingerprint="the same", blocks=None, n_blocks=1)
         return utility_cache(tiny_ledger, cast(Any, SimpleNamespace(task=task, measure="loss"))).identity
 
     assert cached_on("cpu") == cached_on("cpu") != cached_on("meta")
@@ -94,7 +94,7 @@ def test_the_routes_taken_are_in_the_json_of_observe(tiny_ledger, tmp_path, caps
         command = ["observe", str(tiny_ledger.folder), "--json", "--out", str(tmp_path / f"{n}.npz")]
         assert main([*command, *options]) == 0
         found.append(json.loads(capsys.readouterr().out)["routes"])
-    assert found[0].startswith("kernel: ")
+    assert found[0].startswith("mixed outputs of the linear layer")
     assert found[1:] == [None, None]  # all known from before; and the loop has no routes
 
 

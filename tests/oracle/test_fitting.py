@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from fedworth.games.planning.plan import plan_exact
 from torch import nn
 
 from fedworth.errors import ModelError
 from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.fitting import fitted
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation

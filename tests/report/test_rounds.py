@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from fedworth.games.planning.choose import PlanSettings, choose_plan
 
 from fedworth.errors import ArtefactError
 from fedworth.games.observe import observe
-from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
 from fedworth.pipeline.compare import compare

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from fedworth.games.planning.plan import plan_exact
 
 from fedworth.errors import ArtefactError, DataError
 from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from fedworth.oracle.cache import utility_cache
 from sklearn.datasets import make_classification, make_regression
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
@@ -15,7 +16,6 @@ from fedworth.errors import UsageError, UtilityError
 from fedworth.games.observe import observe
 from fedworth.ledger.ledger import Round, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, quality
 from fedworth.task.modules import copied

@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from fedworth.valuation.labels import METHOD_TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ValuationError
-from fedworth.valuation.labels import METHOD_TEXTS
 from fedworth.valuation.ranking import EQUAL, rank_correlation
 from fedworth.valuation.valuation import Valuation
 

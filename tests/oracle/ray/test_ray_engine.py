@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fedworth.games.matrix_file import load_utilities
+from fedworth.games.planning.plan import plan_exact, plan_prefixes
+from fedworth.oracle.cache import utility_cache
+from fedworth.oracle.ray_engine import LOOPBACK, Cluster, RayEngine
 
 from fedworth.cli.main import main
 from fedworth.errors import ModelError, UsageError, UtilityError
-from fedworth.games.matrix_file import load_utilities
 from fedworth.games.observe import observe_and_count
-from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.ledger.ledger import Round
 from fedworth.oracle import ray_engine
-from fedworth.oracle.cache import utility_cache
-from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.ray_engine import LOOPBACK, Cluster, RayEngine
 from fedworth.oracle.weighting import Mixtures, participation
 from fedworth.task.task import Task
 
