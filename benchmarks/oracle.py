@@ -110,10 +110,10 @@ def _prefixes_of_fifty() -> Memberships:
 FLAT, GREY, COLOUR, LINES = (784,), (1, 28, 28), (3, 32, 32), (28, 28)
 LORA_FROZEN = ("0.", "2.", "4.base", "6.base")
 CASES = {
-    "logistic 784→10": Case(_model("logistic", FLAT), FLAT, 10_000, _all_of_ten, 60),
+    "logistic 784→10": Case(_model("logistic", FLAT), FLAT, 10_000, _all_of_ten, 50),
     "MLP 784-200-10": Case(_model("mlp", FLAT, hidden=(200,)), FLAT, 10_000, _all_of_ten, 15),
     "MLP 784-200-200-10": Case(_model("mlp", FLAT, hidden=(200, 200)), FLAT, 10_000, _all_of_ten, 3),
-    "logistic, 9,800 prefixes of 50": Case(_model("logistic", FLAT), FLAT, 2_000, _prefixes_of_fifty, 60),
+    "logistic, 9,800 prefixes of 50": Case(_model("logistic", FLAT), FLAT, 2_000, _prefixes_of_fifty, 50),
     "MLP, 9,800 prefixes of 50": Case(_model("mlp", FLAT, hidden=(200,)), FLAT, 2_000, _prefixes_of_fifty, 15),
     "CNN, convolutions frozen": Case(_model("cnn", GREY), GREY, 2_000, _all_of_ten, 500, frozen=("0.", "3.")),
     "LoRA on a frozen base": Case(_lora, (256,), 2_000, _all_of_ten, 5, frozen=LORA_FROZEN),

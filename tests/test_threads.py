@@ -2,14 +2,10 @@
 
 import threading
 
-import numpy as np
 import threadpoolctl
 import torch
-from fedworth.valuation.value import value
 
-from fedworth.completion.solver import solve
 from fedworth.threads import in_order, one_blas_thread, one_torch_thread
-from tests.support.games import matrix_of
 
 
 def n_threads():
@@ -21,22 +17,6 @@ def test_as_long_as_it_lasts_linear_algebra_has_one_thread():
         with one_blas_thread():
             assert n_threads() == {1}
         assert n_threads() == {2}
-
-
-def test_a_value_and_the_completion_under_it_are_made_on_one_thread(monkeypatch):
-    found = []
-
-    def solved(*args, **options):
-        found.append(n_threads())
-        return solve(*args, **options)
-
-    monkeypatch.setattr("fedworth.completion.factors.solve", solved)
-    utilities = np.random.default_rng(0).standard_normal((3, 8))
-    utilities[:, 0] = 0
-    with threadpoolctl.threadpool_limits(2, user_api="blas"):
-        value(matrix_of(utilities, np.ones((3, 3), dtype=bool)), "comfedsv-factors")
-    assert found
-    assert all(threads == {1} for threads in found)
 
 
 def test_torch_has_the_callers_threads_again_after_its_one():
