@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from fedworth.games.planning.budget import arrivals, shortened
 from fedworth.games.planning.plan import Plan, plan_prefixes
-from fedworth.games.squares import default_permutations
+from fedworth.games.permutations import default_permutations
 from fedworth.valuation.value import value
 
 from fedworth.coalitions import coalitions_of
