@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from fedworth.oracle.cache import utility_cache
 from sklearn.datasets import make_classification, make_regression
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
