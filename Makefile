@@ -85,7 +85,7 @@ audit: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --group bench
 	@failed=0; \
-	for script in starts.py kernels.py oracle.py everyday.py large.py "oracle.py --threads logistic MLP" roofline.py completion.py \
+	for script in starts.py oracle.py completion.py \
 		ledger_io.py scale.py many.py everyone.py cut.py; do echo; echo "# $$script"; \
 		$(BIN)/python benchmarks/table.py $(if $(TABLES),--write $(TABLES)) $$script || failed=1; done; \
 	exit $$failed

@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 from bars import Bars
+from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from threadpoolctl import threadpool_limits
 
 from fedworth.completion.solver import Factors, Problem, collapse_penalty_of, problem_of, problem_of_cells, solve
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells, needed_columns
 from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of

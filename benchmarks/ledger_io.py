@@ -24,14 +24,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fedworth.games.planning.plan import Plan, plan_prefixes
 from memory import Watch, status
 
 from fedworth.games.observe import observe
-from fedworth.games.planning.plan import Plan, plan_prefixes
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import HEADER, MANIFEST, RoundEntry, line_bytes
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.weighting import mixtures, participation
 from fedworth.simulation.models import ModelSpec, build_model, state_of

@@ -24,20 +24,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedworth.games.planning.budget import arrivals, shortened
+from fedworth.games.planning.plan import Plan, plan_prefixes
+from fedworth.games.permutations import default_permutations
+from fedworth.valuation.value import value
 
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.factors import complete
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells
 from fedworth.games.observe import observe_and_count
-from fedworth.games.planning.budget import arrivals, shortened
-from fedworth.games.planning.plan import Plan, plan_prefixes
-from fedworth.games.squares import default_permutations
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import ModelName, SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
-from fedworth.valuation.value import value
 
 MOST_CELLS = 200_000
 CASES = [("mlp", n) for n in (10, 30, 50, 100)] + [("logistic", n) for n in (10, 30, 50, 100, 300, 1000)]

@@ -21,7 +21,7 @@ from fedworth.games import RoundGame, sampled_values
 from fedworth.games.observe import observe, observe_and_count
 from fedworth.games.planning.choose import PlanSettings, choose_plan
 from fedworth.games.planning.plan import Plan, all_but_one, plan_games, plan_prefixes
-from fedworth.games.squares import default_permutations, draw_permutations
+from fedworth.games.permutations import default_permutations, draw_permutations
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation, round_weights
 from fedworth.pipeline.interactions import interactions_of

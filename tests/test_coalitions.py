@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedworth.coalitions import MOST_ENUMERATED, coalitions_of, distinct, locate, names, prefixes
+from fedworth.coalitions import MOST_LISTED, coalitions_of, distinct, locate, names, prefixes
 from fedworth.errors import TooManyError
-from fedworth.games.squares import draw_permutations
+from fedworth.games.permutations import draw_permutations
 
 
 @st.composite
@@ -41,8 +41,8 @@ def test_subsets_of_some_clients_leave_the_others_out():
 
 
 def test_too_many_clients_are_refused_with_the_number_of_coalitions_and_a_way_out():
-    assert MOST_ENUMERATED == 20
-    with pytest.raises(TooManyError, match=r"2\^21 = 2,097,152 coalitions.*use Monte Carlo, say --permutations auto"):
+    assert MOST_LISTED == 20
+    with pytest.raises(TooManyError, match=r"2\^21 = 2,097,152 coalitions.*sample coalitions instead"):
         coalitions_of(np.arange(21), 21)
 
 

@@ -1,17 +1,14 @@
-"""Names of choices: each is known in one place, and whatever is not one of them is refused with the nearest that is."""
+"""A name is checked against its choices, and a wrong one is refused with the nearest choice."""
 
 from typing import Any
 
 import pytest
 
 from fedworth.completion.factors import FactorSettings
-from fedworth.errors import UsageError, ValuationError
-from fedworth.games.planning.choose import PlanSettings
+from fedworth.errors import UsageError
 from fedworth.names import CHOICES, checked_name
-from fedworth.pipeline.stages import ValuingSettings
-from fedworth.report.tables import LABELS
 from fedworth.simulation.settings import SimulationSettings
-from fedworth.valuation.valuation import BASES, valuation_from
+from fedworth.valuation.settings import ValuationSettings
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -22,35 +19,18 @@ def test_a_name_is_given_back_and_a_slip_is_refused_with_the_nearest_name(choice
         checked_name(choice, f"{name}x")
 
 
-def test_what_is_listed_by_name_has_all_the_names():
-    assert set(BASES) == set(LABELS) == set(CHOICES["measure of worth"])
-
-
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        (ValuingSettings, "weighting"),
-        (ValuingSettings, "oracle"),
-        (ValuingSettings, "unseen"),
+        (ValuationSettings, "weighting"),
+        (ValuationSettings, "oracle"),
+        (ValuationSettings, "unseen"),
         (FactorSettings, "penalty_kind"),
-        (PlanSettings, "sampler"),
         (SimulationSettings, "partition"),
         (SimulationSettings, "aggregation"),
         (SimulationSettings, "schedule"),
     ],
 )
-def test_settings_refuse_an_unknown_name_before_anything_is_done(settings: Any, field):
+def test_settings_refuse_an_unknown_name(settings: Any, field):
     with pytest.raises(UsageError, match=r"unknown .* 'nonsense'"):
         settings(**{field: "nonsense"})
-
-
-def test_a_valuation_by_an_unknown_method_is_none():
-    document: dict[str, Any] = {
-        "method": "nonsense",
-        "clients": [],
-        "values": [],
-        "standard_errors": None,
-        "completion": None,
-    }
-    with pytest.raises(ValuationError, match="unknown measure of worth 'nonsense'"):
-        valuation_from({**document, "warnings": []})

@@ -123,8 +123,8 @@ def test_paths_may_be_text(tmp_path, monkeypatch):
     fedworth.save_utilities(utilities, "u.npz")
     fedworth.save_completion(fedworth.complete(fedworth.load_utilities("u.npz")), "c.npz")
     made = fedworth.value(utilities, "comfedsv", completion=fedworth.load_completion("c.npz"))
-    fedworth.write_report(fedworth.Report("three", made.clients, (made,)), "r")
-    assert (fedworth.read_report("r/report.json").valuations[0].values == made.values).all()
+    fedworth.Report("three", made.clients, (made,)).write("r")
+    assert (fedworth.Report.read("r").valuations[0].values == made.values).all()
     fedworth.create_ledger("mine", aggregation="uniform").close(ledger.final_model())
     assert fedworth.resume_ledger("mine").is_closed
     fedworth.record_into("recorded").close(ledger.final_model())

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedworth
 from fedworth.task.losses import LOSSES
-from tests.oracle.test_losses import Two
+from tests.support.tasks import Two
 from tests.support.zoo import all_mixtures, round_of
 from tests.task.test_adapters import Adapted
 

@@ -1,13 +1,11 @@
 """Linear algebra and torch on one thread, and on as many as before afterwards; work that is divided, in order."""
 
-import numpy as np
+import threading
+
 import threadpoolctl
 import torch
 
-from fedworth.completion.solver import solve
 from fedworth.threads import in_order, one_blas_thread, one_torch_thread
-from fedworth.valuation.value import value
-from tests.support.games import matrix_of
 
 
 def n_threads():
@@ -21,22 +19,6 @@ def test_as_long_as_it_lasts_linear_algebra_has_one_thread():
         assert n_threads() == {2}
 
 
-def test_a_value_and_the_completion_under_it_are_made_on_one_thread(monkeypatch):
-    found = []
-
-    def solved(*args, **options):
-        found.append(n_threads())
-        return solve(*args, **options)
-
-    monkeypatch.setattr("fedworth.completion.factors.solve", solved)
-    utilities = np.random.default_rng(0).standard_normal((3, 8))
-    utilities[:, 0] = 0
-    with threadpoolctl.threadpool_limits(2, user_api="blas"):
-        value(matrix_of(utilities, np.ones((3, 3), dtype=bool)), "comfedsv-factors")
-    assert found
-    assert all(threads == {1} for threads in found)
-
-
 def test_torch_has_the_callers_threads_again_after_its_one():
     before = torch.get_num_threads()
     with one_torch_thread():
@@ -46,3 +28,27 @@ def test_torch_has_the_callers_threads_again_after_its_one():
 
 def test_results_come_in_the_order_of_their_items():
     assert in_order(lambda x: x * x, range(20), 3) == [x * x for x in range(20)]
+
+
+def test_threads_that_overlap_all_get_back_what_was_set_before():
+    before = torch.get_num_threads()
+    inside, left, found = threading.Barrier(2), threading.Event(), []
+
+    def first():
+        with one_torch_thread():
+            inside.wait()
+        left.set()
+        found.append(torch.get_num_threads())
+
+    def second():
+        with one_torch_thread():
+            inside.wait()
+            left.wait()
+        found.append(torch.get_num_threads())
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [*found, torch.get_num_threads()] == [before] * 3

@@ -16,17 +16,19 @@ from fedworth.errors import TooManyError
 
 Claims = NDArray[np.bool_]
 
-MOST_ENUMERATED = 20
+MOST_LISTED = 20
+"""Clients up to which all coalitions fit into memory; `games.shapley` decides up to how many they are measured."""
+
 PAIRS_AT_ONCE = 1 << 17
 
 
 def coalitions_of(members: Indices, n_clients: int) -> Memberships:
     """All 2^n coalitions of `members`, the empty one first, in the order of their integers."""
     n = len(members)
-    if n > MOST_ENUMERATED:
+    if n > MOST_LISTED:
         raise TooManyError(
-            f"{n} clients have 2^{n} = {2**n:,} coalitions a round; at most 2^{MOST_ENUMERATED} are enumerated: "
-            "use Monte Carlo, say --permutations auto"
+            f"{n} clients have 2^{n} = {2**n:,} coalitions; at most 2^{MOST_LISTED} are enumerated; "
+            "sample coalitions instead, with --permutations M"
         )
     rows = np.zeros((2**n, n_clients), dtype=bool)  # (2^n, n_clients)
     rows[:, members] = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
@@ -66,7 +68,7 @@ def distinct(coalitions: Memberships) -> tuple[Memberships, Indices]:
 
 
 def are_distinct(coalitions: Memberships) -> bool:
-    """Whether no coalition is listed twice."""
+    """Whether all coalitions are different."""
     return len(np.unique(_keys(coalitions))) == len(coalitions)
 
 

@@ -1,4 +1,4 @@
-"""For users of Flower: `record` a grid, or a strategy of the old API; put `identity` into the client's mods."""
+"""Recording for users of Flower: `record` wraps a grid or an old strategy, `identity` is the mod for clients."""
 
 from functools import wraps
 from typing import Any
@@ -18,15 +18,15 @@ __all__ = ["identity", "record"]
 def record(recorded: Any, **options: Any) -> Any:
     """A grid, or a strategy of the old API, that does what `recorded` does and records every round into a ledger.
 
-    The training stays as it is, to the last bit, unless `hear_everyone` is asked for.
+    The training stays the same to the last bit, unless `hear_everyone` is used.
 
     Args:
-        recorded: Flower's grid; of the old API, the strategy.
-        **options: `ledger` is the folder to write. `strategy` is looked at for its rule and for the metric that it
-            weights by; `rule`, `weighted_by`, `aggregation` and `real_weights` say these where it does not. `arrays`
-            names the record that holds the model, `clients` who is expected. `hear_everyone=N` waits for N nodes and
-            asks all of them in the first round, which changes the training. `keys_last=True` if nodes are
-            authenticated, `resume=True` after a stop. Of the old API: `names` of the tensors, and `n_rounds`.
+        recorded: Flower's grid, or a strategy of the old API.
+        **options: `ledger` is the folder to write. `strategy` tells the server's rule and the metric that it weights
+            by; otherwise `rule`, `weighted_by`, `aggregation` and `real_weights` do. `arrays` names the record that
+            holds the model, `clients` the expected clients. `hear_everyone=N` waits for N nodes and asks all of them in
+            the first round, which changes the training. `keys_last=True` if nodes are authenticated, `resume=True`
+            after a stop. Old API: `names` of the tensors, and `n_rounds`.
 
     Returns:
         What to give the strategy in place of the grid. Call its `close` with the final model.

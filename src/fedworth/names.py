@@ -21,9 +21,6 @@ Measure = str
 OracleName = Literal["fast", "loop"]
 EngineName = Literal["local", "ray"]
 
-Sampler = Literal["stratified", "permutations"]
-"""How FedSV and the heard round are estimated by Monte Carlo: few coalitions chosen well, or permutations."""
-
 ScheduleForm = Literal["paper", "li"]
 """Proposition 2's learning rates, as printed or as Li et al. have them."""
 
@@ -32,30 +29,8 @@ PenaltyKind = Literal["counts", "uniform"]
 Unseen = Literal["refuse", "zero"]
 """What becomes of a coalition that no round has shown."""
 
-CompletionKind = Literal["models", "factors"]
-"""What ComFedSV rests on: predicted models, or factors of the utilities alone as in the paper."""
-
-DEFAULT_COMPLETION: CompletionKind = "models"
-"""Where the rounds' models and a task are at hand; utilities alone are completed by factors."""
-
-MethodName = Literal["fedsv", "fedsv-later", "comfedsv", "comfedsv-factors", "truth", "heard-round", "leave-one-out"]
-
 RewardRule = Literal["positive", "floor", "lower", "softmax"]
 """By what a pool of money is split."""
-
-ConceptName = Literal["banzhaf", "beta-shapley", "least-core"]
-"""Other ways to share out everyone's completed game."""
-
-RivalName = Literal["tmc", "gtg", "mr", "or", "influence", "cosine", "retraining"]
-"""Other measures, from a ledger's rounds."""
-
-ValuedBy = MethodName | ConceptName | RivalName
-
-COMPARED: tuple[ValuedBy, ...] = (
-    "comfedsv", "comfedsv-factors", "fedsv", "heard-round", "leave-one-out",
-    *get_args(ConceptName), *get_args(RivalName),
-)  # fmt: skip
-"""What `fedworth compare --methods` can hold against each other on one ledger."""
 
 DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
 PartitionName = Literal["iid", "two-class", "natural"]
@@ -69,15 +44,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "oracle": get_args(OracleName),
     "engine": get_args(EngineName),
     "form of Proposition 2": get_args(ScheduleForm),
-    "sampler": get_args(Sampler),
     "penalty kind": get_args(PenaltyKind),
     "treatment of unseen coalitions": get_args(Unseen),
-    "completion": get_args(CompletionKind),
-    "method": get_args(MethodName),
     "rule": get_args(RewardRule),
-    "measure of worth": (*get_args(MethodName), *get_args(ConceptName), *get_args(RivalName)),
-    "way to share out a game": get_args(ConceptName),
-    "rival": get_args(RivalName),
     "data set": get_args(DatasetName),
     "partition": get_args(PartitionName),
     "model": get_args(ModelName),

@@ -1,4 +1,4 @@
-"""For users of NVFlare: `record` a job or a recipe, or give the server a `RoundRecorder`."""
+"""Recording for users of NVFlare: `record` a job or a recipe, or give the server a `RoundRecorder`."""
 
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,21 @@ __all__ = ["EveryoneHeardFedAvg", "RoundRecorder", "record"]
 
 
 class RoundRecorder(live.RoundRecorder):
-    """Writes every training round of a job into a ledger, and values the rounds so far for a controller that asks.
+    """Writes every training round of a job into a ledger, and values the rounds so far on request.
 
     Example:
         job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
 
-    NVFlare makes its components from their class's place, so the one that can value is a class of its own.
+    NVFlare creates components from the path of their class, so the recorder that can value is a class of its own.
     """
 
     def values(self, task: Task, **how: Any) -> dict[str, float]:
-        """What each site is worth so far, by its name; see `LiveRecorder.values`."""
+        """Each site's value so far, by its name; see `LiveRecorder.values`."""
         return self.valued(live_values, task, **how)
 
 
 def record(job: Any, *, ledger: str | Path, **options: Any) -> RoundRecorder:
-    """Give the server of a job a recorder; it is the server's component `fedworth`, listens, and changes nothing.
+    """Add a recorder to the server of a job, as its component `fedworth`; it listens and changes nothing.
 
     Args:
         job: A `FedJob`, or a recipe.

@@ -5,9 +5,11 @@ The matrices here are small: two threads gain little, and beside a busy process 
 same last bits on every machine with the same library.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,16 +31,42 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Torch on one thread, for as long as the context or the function it decorates lasts: OpenMP's threads gain nothing
-    on small tensors, and beside a busy process they cost fifteen times the work."""
+    """Torch on one thread, for as long as the context or the function it decorates lasts.
+
+    OpenMP's threads gain nothing on small tensors, and beside a busy process they cost fifteen times the work. Several
+    threads may be in the context at the same time: all of them get back the number that was set before the first one.
+    """
     import torch  # for those who have it anyway
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if getattr(_TORCH.here, "is_inside", False):
+        yield
+        return
+    with _TORCH.lock:
+        if _TORCH.n_inside == 0:
+            _TORCH.before = torch.get_num_threads()
+        _TORCH.n_inside += 1
+        torch.set_num_threads(1)
+    _TORCH.here.is_inside = True
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _TORCH.here.is_inside = False
+        with _TORCH.lock:
+            _TORCH.n_inside -= 1
+            torch.set_num_threads(_TORCH.before)
+
+
+@dataclass
+class _TorchThreads:
+    """How many threads are in `one_torch_thread`, and the number of torch's threads before the first of them."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    here: threading.local = field(default_factory=threading.local)  # whether this very thread is in it
+    n_inside: int = 0
+    before: int = 1
+
+
+_TORCH = _TorchThreads()
 
 
 def fitting_threads(module: "nn.Module") -> AbstractContextManager[None]:

@@ -78,15 +78,6 @@ def test_a_utility_that_is_not_finite_names_round_and_coalition(round_):
         game.utilities(ALL)
 
 
-def test_an_oracle_of_one_number_a_coalition_has_one_block(round_):
-    @dataclass
-    class Plain:
-        def utilities(self, _round, mixtures):
-            return mixtures.memberships.sum(axis=1).astype(float)
-
-    assert game_of(ModelGame, round_, Plain()).utilities(ALL).tolist() == [[0], [1], [1], [2]]
-
-
 def test_a_matrix_game_has_seen_cells_only():
     matrix = matrix_of(np.array([[0.0, 1, 2, 4], [0, 3, 5, 9]]), [[True, True], [True, False]])
     game = MatrixGame(matrix, 0, np.arange(2))

@@ -112,7 +112,9 @@ def test_a_budget_of_nothing_is_refused(budget):
 def test_the_truth_needs_every_clients_model(ledger, recorded):
     assert recorded.has_truth
     assert len(recorded.true_game(1).clients) == 5
-    settings = SimulationSettings(n_clients=4, n_participants=2, n_rounds=2, train_limit=80, test_limit=40, with_truth=False)
+    settings = SimulationSettings(
+        n_clients=4, n_participants=2, n_rounds=2, train_limit=80, test_limit=40, with_truth=False
+    )
     other = simulate(settings, ledger.folder.parent / "without-truth")
     unknown = RecordedFederation(other, LoopOracle(task_of(other)), "uniform")
     assert not unknown.has_truth

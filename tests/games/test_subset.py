@@ -70,3 +70,11 @@ def test_the_same_generator_gives_the_same_subset_and_another_test_set():
 def test_a_number_of_samples_that_cannot_be_had_is_refused(n):
     with pytest.raises(UsageError, match=f"{n} test samples: expected 1 to 3"):
         stratified_subset(task_with([0, 1, 2]), n, rng=np.random.default_rng(0))
+
+
+def test_samples_keep_their_blocks():
+    labels = torch.arange(12) % 3
+    task = Task(nn.Linear(1, 3), torch.arange(12.0)[:, None], labels, blocks=np.arange(12) // 4)
+    small = stratified_subset(task, 6, rng=np.random.default_rng(0))
+    assert small.blocks is not None
+    assert small.blocks.tolist() == [int(x) // 4 for x in small.inputs[:, 0]]

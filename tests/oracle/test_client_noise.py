@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedworth.games.observe import observe
+import fedworth
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.client_noise import noise_notes
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.valuation.value import value
 from tests.support.zoo import ZOO, round_of, task_of
 
 SIGMA, N_ROUNDS, N_DRAWS = 0.05, 3, 12
+from tests.support.federations import federation_of
+
 TASK = task_of(*ZOO["mlp"][:2])
 
 
@@ -49,7 +50,7 @@ def test_the_interval_that_holds_the_noise_holds_what_values_are_on_the_average(
     from 3 times 12 or 15 squared differences, so it is by up to a third too small or large (3 √(1/72)): 73 to 97 %; and
     of some 48 cases a share of 73 % has a standard error of 0.064. The mean is from the same draws: a little more."""
     ledgers = [recorded(tmp_path / str(seed), n_clients, seed) for seed in range(N_DRAWS)]
-    values = np.array([value(observe(ledger, LoopOracle(TASK)), "fedsv").values for ledger in ledgers])
+    values = np.array([fedworth.Federation(ledger, TASK).value("fedsv").values for ledger in ledgers])
     true = np.sqrt(np.mean(np.var(values, axis=0, ddof=1)))
     totals = [told(ledger) for ledger in ledgers[:3]]
     assert np.mean(totals) == pytest.approx(true, rel=0.4)
@@ -57,8 +58,8 @@ def test_the_interval_that_holds_the_noise_holds_what_values_are_on_the_average(
     assert held.mean() >= 0.73 - 2 * 0.064
 
 
-def test_every_utility_matrix_says_so_and_none_without_noise(tmp_path):
+def test_every_federation_says_so_and_none_without_noise(tmp_path):
     ledger = recorded(tmp_path / "l", 3, 0)
-    noisy = observe(ledger, LoopOracle(replace(TASK, client_noise=SIGMA)))
+    noisy = federation_of(ledger, LoopOracle(replace(TASK, client_noise=SIGMA)))
     assert any("their intervals do not hold it" in note for note in noisy.notes)
-    assert not any("noise" in note for note in observe(ledger, LoopOracle(TASK)).notes)
+    assert not any("noise" in note for note in federation_of(ledger, LoopOracle(TASK)).notes)

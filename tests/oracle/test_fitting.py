@@ -5,16 +5,14 @@ import torch
 from torch import nn
 
 from fedworth.errors import ModelError
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.fast.oracle import FastOracle
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.fitting import fitted
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import participation
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.models import state_of
 from fedworth.task.task import Task
+from tests.support.federations import matrix_of_ledger
 
 
 def a_task() -> Task:
@@ -53,7 +51,7 @@ def test_utilities_do_not_depend_on_the_dtypes_that_models_arrive_in(tmp_path, o
     found = []
     for name, change in (("plain", dict), ("drifted", drifted)):
         ledger = recorded(tmp_path / name, change=change)
-        found.append(observe(ledger, oracle(a_task()), plan_exact(participation(ledger))).utilities)
+        found.append(matrix_of_ledger(ledger, oracle(a_task())).utilities)
     assert found[0] == pytest.approx(found[1], rel=1e-5, abs=1e-6)
     assert found[0].any()
 
@@ -73,7 +71,7 @@ def test_tensors_that_are_named_by_their_place_are_those_of_the_modules_state(tm
             recorder.client_model(client, change(moved(start, k + 1)), 1)
         recorder.end_round()
         ledger = open_ledger(tmp_path / name)
-        found.append(observe(ledger, oracle(a_task()), plan_exact(participation(ledger))).utilities)
+        found.append(matrix_of_ledger(ledger, oracle(a_task())).utilities)
     assert (found[0] == found[1]).all()
 
 
@@ -107,7 +105,7 @@ def test_bfloat16_models_are_averaged_and_evaluated(tmp_path):
     recorder.end_round()
     ledger = open_ledger(tmp_path / "l")
     assert ledger.entries[0].answered == (0, 1)
-    assert observe(ledger, LoopOracle(task), plan_exact(participation(ledger))).utilities.any()
+    assert matrix_of_ledger(ledger, LoopOracle(task)).utilities.any()
 
 
 def test_a_global_model_of_another_module_is_refused(tmp_path):

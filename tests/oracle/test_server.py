@@ -1,27 +1,21 @@
 """Coalitions under the server's rule: as made by hand, refused where the server did something else, cached apart."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
 import torch
 from torch.func import functional_call
 
-from fedworth.cli.main import main
 from fedworth.errors import RuleError, UsageError
-from fedworth.games.matrix_file import load_utilities
-from fedworth.games.observe import observe, observe_and_count
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.server import Server, server_of
-from fedworth.oracle.weighting import participation
 from fedworth.task.replay import replayed
 from fedworth.task.rules import Adaptive, Krum, Median, Private, ServerMomentum, WeightedMean, arrays_of
 from fedworth.task.task import Task
+from tests.support.federations import federation_of
 from tests.support.servers import federation
 
 RULES = [ServerMomentum(0.7, 0.9), Adaptive("yogi"), Median(), Krum(0, 2), Private(WeightedMean(), 0.8, 0.0)]
@@ -49,8 +43,7 @@ def loss(arrays):
 
 
 def observed(ledger, oracle=None, **options):
-    plan = plan_exact(participation(ledger))
-    return observe(ledger, oracle or LoopOracle(task()), plan, weighting=ledger.default_weighting, **options)
+    return federation_of(ledger, oracle or LoopOracle(task()), **options)
 
 
 def by_hand(ledger, rule):
@@ -71,10 +64,11 @@ def by_hand(ledger, rule):
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_utilities_are_those_of_the_servers_own_rule(tmp_path, rule, kind):
     ledger = federation(tmp_path / "l", rule, recorded=rule)
-    matrix = observed(ledger, kind(task()))
+    made = observed(ledger, kind(task()))
     for (t, members), expected in by_hand(ledger, rule).items():
-        row = np.isin(np.arange(4), list(members))[None]
-        assert matrix.row(t, row)[0] == pytest.approx(expected, abs=1e-6)
+        game = made.game(t)
+        found = game.utilities(np.isin(game.clients, list(members))[None]).sum()
+        assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_private_servers_noise_belongs_to_every_coalition_of_its_round(tmp_path):
@@ -90,8 +84,8 @@ def test_a_server_that_does_something_else_is_refused_unless_asked_for_as_an_ave
     ledger = federation(tmp_path / "l", Median())
     with pytest.raises(RuleError, match="not the weighted mean"):
         observed(ledger)
-    matrix = observed(ledger, as_average=True)
-    assert "values are those of a server that follows it (--as-average)" in matrix.notes[0]
+    made = observed(ledger, as_average=True)
+    assert "values are those of a server that follows it (--as-average)" in made.notes[0]
     averaged = federation(tmp_path / "mean", WeightedMean())
     assert observed(averaged, as_average=True).notes == observed(averaged).notes == ()
 
@@ -111,15 +105,15 @@ def test_an_open_ledger_is_valued_and_says_what_could_not_be_checked(tmp_path):
 @pytest.mark.parametrize("rule", [Median(), Private(WeightedMean(), None, 0.05)], ids=str)
 def test_what_is_kept_beside_the_ledger_belongs_to_the_rule(tmp_path, rule):
     ledger = federation(tmp_path / "l", WeightedMean(), n_rounds=1, is_closed=False)
-    plan = plan_exact(participation(ledger))
-
-    def measured(oracle):
-        cache = utility_cache(ledger, oracle)
-        return observe_and_count(ledger, oracle, plan, weighting="samples", cache=cache)
-
-    first, again = measured(LoopOracle(task())), measured(LoopOracle(task()))
-    other, same = measured(LoopOracle(task(rule=rule))), measured(LoopOracle(task(rule=rule)))
-    assert [first.n_evaluations, again.n_evaluations, other.n_evaluations, same.n_evaluations] == [15, 0, 15, 0]
+    keys = []
+    for oracle in (LoopOracle(task()), LoopOracle(task(rule=rule)), LoopOracle(task())):
+        made = federation_of(ledger, oracle, "samples", is_kept=True)
+        assert made.store is not None
+        keys.append(len(made.store.load(0)[0]))
+        game = made.game(0)
+        game.utilities(np.ones((1, len(game.clients)), dtype=bool))
+        made.keep(0)
+    assert keys == [0, 0, 1]
 
 
 def test_noise_that_becomes_known_is_measured_anew(tmp_path):
@@ -146,31 +140,3 @@ def test_a_second_look_does_not_read_again_what_was_settled(tmp_path, monkeypatc
     server_of(ledger, LoopOracle(task()), "samples")
     monkeypatch.setattr(type(ledger), "open_round", lambda *_a, **_k: pytest.fail("read again"))
     assert server_of(open_ledger(tmp_path / "l"), LoopOracle(task()), "samples").notes == ()
-
-
-def test_observe_refuses_on_the_command_line_and_says_the_approximation_by_its_name(tmp_path, capsys):
-    federation(tmp_path / "l", Median())
-    (tmp_path / "own.py").write_text(TASK_FILE)
-    command = [
-        "observe",
-        str(tmp_path / "l"),
-        "--task",
-        f"{tmp_path / 'own.py'}:task",
-        "--out",
-        str(tmp_path / "u.npz"),
-    ]
-    assert main(command) == RuleError.exit_code
-    assert "--as-average" in capsys.readouterr().err
-    assert main([*command, "--as-average"]) == 0
-    assert "--as-average" in load_utilities(tmp_path / "u.npz").notes[0]
-
-
-def test_watch_refuses_too_and_its_report_names_the_approximation(tmp_path, capsys):
-    federation(tmp_path / "l", Median())
-    (tmp_path / "own.py").write_text(TASK_FILE)
-    command = ["watch", str(tmp_path / "l"), "--task", f"{tmp_path / 'own.py'}:task", "--once", "--out"]
-    assert main([*command, str(tmp_path / "w")]) == RuleError.exit_code
-    capsys.readouterr()
-    assert main([*command, str(tmp_path / "average"), "--as-average", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert "--as-average" in json.dumps(report)

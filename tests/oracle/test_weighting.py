@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UsageError, UtilityError
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.names import CHOICES, Dtype, Weighting
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import client_weights, mixtures, participation
+from fedworth.oracle.weighting import client_weights, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.task.task import Task
+from tests.support.federations import matrix_of_ledger
 
 COUNTS: dict[int, float] = {0: 10, 1: 30, 2: 60}
 ALL = coalitions_of(np.arange(3), 3)  # (8, 3)
@@ -132,8 +131,7 @@ def ledger_with_a_null_client(folder: Path, dtype: Dtype) -> tuple[Ledger, Task]
 
 
 def marginals_of_client_2(ledger: Ledger, task: Task, weighting: Weighting) -> np.ndarray:
-    plan = plan_exact(participation(ledger))
-    matrix = observe(ledger, LoopOracle(task), plan, weighting=weighting)
+    matrix = matrix_of_ledger(ledger, LoopOracle(task), weighting)
     without = coalitions_of(np.array([0, 1, 3]), 4)
     joined = without.copy()
     joined[:, 2] = True

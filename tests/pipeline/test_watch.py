@@ -11,28 +11,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedworth.completion.completion_file import load_completion
+from fedworth.completion.models import complete_by_models
+from fedworth.games.planning.plan import plan_exact
+from fedworth.pipeline.folder import claim_for
+from fedworth.pipeline.stages import ValuingSettings
+from fedworth.pipeline.watch import update
+from fedworth.valuation.value import value
 
 import fedworth
 from fedworth.cli import watch as cli_watch
 from fedworth.cli.main import main
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.completion_file import load_completion
 from fedworth.completion.factors import complete
-from fedworth.completion.models import complete_by_models
 from fedworth.errors import ArtefactError
 from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.fast import layered, routes
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
-from fedworth.pipeline.folder import claim_for
-from fedworth.pipeline.report_on import oracle_of, report_on
-from fedworth.pipeline.stages import ValuingSettings
-from fedworth.pipeline.watch import update
+from fedworth.pipeline.report_on import report_on
 from fedworth.recording.recorder import LiveRecorder, record_into
 from fedworth.simulation.simulate import simulate
-from fedworth.valuation.value import value
 
 EVERYONE = coalitions_of(np.arange(5), 5)
 
@@ -98,23 +97,6 @@ def test_each_round_is_completed_when_it_comes_and_all_are_once_more_at_the_end(
     update(tiny_ledger, tiny_task, settings, _made(tmp_path / "fresh"))
     names = ("completion.npz", "factors.npz", "report.json")
     assert [(place / n).read_bytes() == (tmp_path / "fresh" / n).read_bytes() for n in names] == [True] * 3
-
-
-def test_a_module_is_read_once_for_all_rounds_of_a_task(tiny_ledger, tiny_task, tmp_path, monkeypatch):
-    read, real = [], layered.layered
-
-    def counted(*args):
-        read.append(args)
-        return real(*args)
-
-    monkeypatch.setattr(routes, "layered", counted)
-    oracle_of.cache_clear()
-    other = replace(tiny_task, labels=(tiny_task.labels + 1) % 10)
-    for task, n_read in ((tiny_task, 1), (other, 2)):
-        for n_rounds in (1, 2):
-            ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
-            update(ledger, task, ValuingSettings(), _made(tmp_path / f"w{n_read}"))
-        assert len(read) == n_read
 
 
 def test_the_end_of_watching_is_what_the_stages_give(tiny_ledger, tiny_task, tmp_path):

@@ -2,7 +2,7 @@
 
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.recording.claims import NodeNames, Owners, owners_of, settle
+from fedworth.recording.identity import NodeNames, Owners, owners_of, settle
 from tests.support.ledgers import model
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedworth.recording.lookalikes import CAPITALS, LETTERS, skeleton, tidy
+from fedworth.recording.identity import CAPITALS, LETTERS, skeleton, tidy
 
 ALIKE = [
     "clinic-a",

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ArtefactError, UsageError, ValuationError
-from fedworth.report.rewards import SENTENCES, Rewards, RewardSettings, cents_of, rewards, split
+from fedworth.report.rewards import Rewards, cents_of, rewards, split
+from fedworth.report.settings import SENTENCES, RewardSettings
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 

@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from fedworth.errors import ArtefactError, DataError
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
+from fedworth.games.federation import RecordedFederation
+from fedworth.games.observe import utility_matrix
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import participation
 from fedworth.simulation.models import ModelSpec, build_model
 from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings
 from fedworth.simulation.simulate import Federation, average, participants_of, run_rounds, simulate, task_of
@@ -96,17 +95,17 @@ def test_the_test_losses_are_the_golden_ones(golden_ledger, g2):
 
 def test_the_full_utility_matrix_is_the_golden_one(golden_ledger, g2):
     """Column c of the golden matrix is the coalition whose bit i stands for client i."""
-    plan = plan_exact(participation(golden_ledger), with_truth=True)
-    matrix = observe(golden_ledger, LoopOracle(golden_task(g2)), plan)
-    assert np.array_equal(matrix.participants, g2["sel"])
-    by_integer = np.argsort(matrix.coalitions @ 2 ** np.arange(matrix.n_clients))
-    np.testing.assert_allclose(matrix.dense()[:, by_integer], g2["out_U"], rtol=1e-9, atol=1e-12)
-    seen = observe(golden_ledger, LoopOracle(golden_task(g2)), plan_exact(participation(golden_ledger)))
-    for round_index in range(matrix.n_rounds):
-        measured = seen.row(round_index, matrix.coalitions)
+    federation = RecordedFederation(golden_ledger, LoopOracle(golden_task(g2)), "uniform")
+    everyone = np.arange(2**6)[:, None] >> np.arange(6) & 1 == 1  # (64, 6)
+    truth = [federation.true_game(t).utilities(everyone).sum(axis=1) for t in range(federation.n_rounds)]
+    np.testing.assert_allclose(truth, g2["out_U"], rtol=1e-9, atol=1e-12)
+    seen = utility_matrix(federation, None)
+    assert np.array_equal(seen.participants, g2["sel"])
+    for round_index in range(seen.n_rounds):
+        measured = seen.row(round_index, everyone).sum(axis=1)
         known = ~np.isnan(measured)
         assert known.sum() == 2 ** g2["sel"][round_index].sum()
-        assert np.array_equal(measured[known], matrix.row(round_index, matrix.coalitions)[known])
+        assert np.array_equal(measured[known], truth[round_index][known])
 
 
 def test_the_last_golden_client_trains_to_the_first_ones_model(golden_ledger):
@@ -366,9 +365,9 @@ def test_a_federation_learns_from_real_mnist(tmp_path):
     settings = SimulationSettings(dataset="mnist", n_rounds=2, train_limit=500, test_limit=200)
     ledger = simulate(settings, tmp_path / "ledger", data_folder=Path(os.environ["FEDWORTH_DATA"]))
     task = task_of(ledger, data_folder=Path(os.environ["FEDWORTH_DATA"]))
-    matrix = observe(ledger, LoopOracle(task), plan_exact(participation(ledger)))
+    federation = RecordedFederation(ledger, LoopOracle(task), "uniform")
     assert ledger.n_rounds == 2
-    assert matrix.row(0, np.ones((1, 10), dtype=bool))[0] > 0
+    assert federation.game(0).utilities(np.ones((1, 10), dtype=bool)).sum() > 0
 
 
 def test_settings_of_other_clients_than_the_ledgers_are_refused_before_anything_is_made(tiny_ledger):

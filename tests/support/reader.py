@@ -35,7 +35,7 @@ def lay_out(folder: Path) -> None:
     fedworth.save_utilities(utilities, folder / "mine.npz")
     fedworth.save_completion(fedworth.complete(utilities), folder / "completion.npz")
     for name in ("a", "b"):
-        fedworth.write_report(fedworth.compare(utilities, title=name), folder / name)
+        fedworth.compare(utilities, title=name).write(folder / name)
 
 
 def _record(simulated: fedworth.Ledger, place: Path) -> None:
@@ -61,7 +61,7 @@ def names_of_a_reader() -> dict[str, Any]:
     from matplotlib.figure import Figure
 
     ledger, task = fedworth.open_ledger("my.ledger"), fedworth.load_task("mytask.py:task")
-    utilities, report = fedworth.load_utilities("mine.npz"), fedworth.read_report("a/report.json")
+    utilities, report = fedworth.load_utilities("mine.npz"), fedworth.Report.read("a")
     whole = fedworth.report_on(ledger, task, fedworth.ValuingSettings(), "whole.report")
     round_ = next(iter(ledger.rounds()))
     return {
@@ -76,7 +76,7 @@ def names_of_a_reader() -> dict[str, Any]:
         "completion": fedworth.load_completion("completion.npz"),
         "report": whole,
         "valuation": whole.chosen,
-        "comparison": fedworth.compare_reports([report, report], ["June", "July"]),
+        "comparison": fedworth.Comparison.of([report, report], ["June", "July"]),
         "axes": Figure().subplots(),
         "model": round_.global_model,
         "answer": round_.client_models[0],

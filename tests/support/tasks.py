@@ -31,6 +31,17 @@ class Words(nn.Module):
         return logits
 
 
+class Two(nn.Module):
+    """Two inputs, by place or by name, and outputs as a model of Hugging Face gives them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 4), nn.Linear(2, 4)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        return {"logits": torch.relu(self.left(left)) + self.right(right), "more": None}
+
+
 def rows(n_out: int) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, n_out))
 

@@ -5,14 +5,15 @@ import pytest
 import torch
 
 from fedworth.errors import UsageError
-from fedworth.games.observe import observe
+from fedworth.games.federation import RecordedFederation
+from fedworth.games.observe import utility_matrix
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.groups import group_ledger
 from fedworth.task.replay import check_ledger
 from fedworth.task.rules import WeightedMean
-from fedworth.valuation.value import value
+from fedworth.valuation.federation import value
 from tests.support.zoo import ZOO, round_of, task_of
 
 GROUPS = {"north": ["a", "b"], "south": ["c"], "east": ["d", "e"]}
@@ -46,13 +47,14 @@ def test_coalitions_of_groups_are_worth_what_their_members_together_are(federati
     assert verify_ledger(tmp_path / "groups").clients == ("north", "south", "east")
     check_ledger(grouped, WeightedMean()).refuse_others()
     weighting = ledger.aggregation
-    fine = observe(ledger, LoopOracle(task), weighting=weighting)
-    coarse = observe(grouped, LoopOracle(task), weighting="samples")
+    fine = utility_matrix(RecordedFederation(ledger, LoopOracle(task), weighting), None)
+    coarse = utility_matrix(RecordedFederation(grouped, LoopOracle(task), "samples"), None)
     for names in (["north"], ["south", "east"], ["north", "south", "east"]):
         members = {member for name in names for member in GROUPS[name]}
         row = np.array([[name in members for name in ledger.clients]])
-        expected = fine.row(0, row)
-        assert coarse.row(0, np.array([[g in names for g in grouped.clients]])) == pytest.approx(expected, abs=1e-6)
+        expected = fine.row(0, row).sum(axis=1)
+        found = coarse.row(0, np.array([[g in names for g in grouped.clients]])).sum(axis=1)
+        assert found == pytest.approx(expected, abs=1e-6)
     whole = value(coarse, "fedsv").values.sum()
     assert whole == pytest.approx(value(fine, "fedsv").values.sum(), abs=1e-6)
 

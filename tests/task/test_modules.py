@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.utils import prune
 
 from fedworth.errors import UsageError, UtilityError
-from fedworth.games.observe import observe
+from fedworth.games.federation import RecordedFederation
+from fedworth.games.observe import utility_matrix
 from fedworth.ledger.ledger import Round, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, quality
 from fedworth.task.modules import copied
@@ -177,21 +177,12 @@ def ledger_and_task(request, tmp_path):
 @pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])
 def test_coalitions_are_worth_what_the_function_says_of_their_mean(ledger_and_task, oracle):
     ledger, task = ledger_and_task
-    matrix = observe(ledger, oracle(task))
+    matrix = utility_matrix(RecordedFederation(ledger, oracle(task), "uniform"), None)
     before = closeness(weights(0))
     for members in ([0], [1, 2], [0, 1, 2]):
         mean = [np.mean([weights(k + 1)[place] for k in members], axis=0) for place in range(2)]
         row = np.isin(np.arange(3), members)[None]
-        assert matrix.row(0, row)[0] == pytest.approx(closeness(mean) - before, abs=1e-12)
-
-
-def test_it_is_measured_plainly_and_said_to_be(ledger_and_task):
-    ledger, task = ledger_and_task
-    oracle = FastOracle(task)
-    observe(ledger, oracle, cache=utility_cache(ledger, oracle))
-    assert oracle.describe() == "plain: its utility is a function of your own"
-    again = observe(ledger, oracle, cache=utility_cache(ledger, oracle))
-    assert again.utilities.tolist() == observe(ledger, oracle).utilities.tolist()
+        assert matrix.row(0, row).sum() == pytest.approx(closeness(mean) - before, abs=1e-12)
 
 
 def test_another_function_is_another_task():

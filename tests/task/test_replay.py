@@ -170,7 +170,7 @@ def test_verify_says_what_the_server_did_and_ends_with_its_code(tmp_path, capsys
     federation(tmp_path / "l", Median())
     assert main(["verify", str(tmp_path / "l")]) == RuleError.exit_code
     told = capsys.readouterr()
-    assert "server: weighted mean; so it was in 0 of 4 rounds" in told.out
+    assert "server: weighted mean, in 0 of 4 rounds" in told.out
     assert "--as-average" in told.err
     assert main(["verify", str(tmp_path / "l"), "--as-average", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -9,10 +9,7 @@ import pytest
 
 from fedworth.errors import LedgerError
 from fedworth.ledger import lock, model_file, writer
-from fedworth.oracle import cache
-from fedworth.oracle.batches import Witness
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.recheck import recheck
 from fedworth.pipeline import audit
 from tools.torture import options, power, recorders
 from tools.torture.corruption import corruptions
@@ -125,8 +122,7 @@ def test_hostile_answers_are_measured_as_the_loop_does_or_refused_by_name(tmp_pa
 
 def test_an_oracle_that_errs_is_found_out(tmp_path, monkeypatch):
     real = FastOracle.utilities
-    monkeypatch.setattr(FastOracle, "utilities", lambda *args: real(*args) + 1e-3 * np.arange(len(args[2])))
-    monkeypatch.setattr(recheck, "_refuse_wrong", lambda *_, **__: None)
+    monkeypatch.setattr(FastOracle, "utilities", lambda *args: real(*args) + 1e-2 * np.arange(len(args[2]))[:, None])
     assert hostile(tmp_path, seed=1, share=0.02, modules=("mlp",))[1]
 
 
@@ -137,12 +133,6 @@ def test_the_cache_answers_for_its_own_task_only(tmp_path):
     ends, wrong = changed_tasks(tmp_path, seed=0, names=CHANGES)
     assert ends.total() == 12
     assert wrong == []
-
-
-def test_a_cache_that_believes_names_is_found_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(Witness, "agrees", lambda *_: True)
-    monkeypatch.setattr(cache, "_agrees", lambda *_: True)
-    assert changed_tasks(tmp_path, seed=0, names=CHANGES)[1]
 
 
 def test_odd_options_end_with_a_sentence_and_a_documented_code(tmp_path):

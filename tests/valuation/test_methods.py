@@ -43,7 +43,9 @@ def test_fedsv_is_the_shapley_value_of_each_rounds_participants():
     expected = np.zeros((3, 4))
     for t, row in enumerate(present):
         members = np.flatnonzero(row)
-        inside = [sum(1 << int(members[b]) for b in range(len(members)) if c >> b & 1) for c in range(2 ** len(members))]
+        inside = [
+            sum(1 << int(members[b]) for b in range(len(members)) if c >> b & 1) for c in range(2 ** len(members))
+        ]
         expected[t, members] = shapley_by_definition(cells[t, inside])
     np.testing.assert_allclose(found.by_round, expected, atol=1e-12)
     np.testing.assert_allclose(found.values, expected.sum(axis=0), atol=1e-12)
@@ -151,4 +153,6 @@ def test_another_package_adds_a_method_by_an_entry_point(monkeypatch):
 def test_a_brought_file_is_valued(tmp_path):
     matrix_of(utilities(3, 4), EVERYONE).save(tmp_path / "mine.npz")
     again = UtilityMatrix.load(tmp_path / "mine.npz")
-    np.testing.assert_array_equal(value(again, "fedsv").values, value(matrix_of(utilities(3, 4), EVERYONE), "fedsv").values)
+    np.testing.assert_array_equal(
+        value(again, "fedsv").values, value(matrix_of(utilities(3, 4), EVERYONE), "fedsv").values
+    )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ValuationError
-from fedworth.valuation.labels import METHOD_TEXTS
+from fedworth.valuation.methods import METHODS
 from fedworth.valuation.ranking import EQUAL, rank_correlation
 from fedworth.valuation.valuation import Valuation
 
@@ -97,7 +97,7 @@ def test_values_of_the_wrong_number_or_infinite_are_refused():
 
 
 def test_every_method_says_what_it_measures():
-    assert all(text.label and text.description for text in METHOD_TEXTS.values())
+    assert all(text.label and text.description for text in METHODS.values())
     assert valuation(1.0).label == "FedSV"
     assert valuation(1.0).description.startswith("earned")
 

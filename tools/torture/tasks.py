@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedworth.games.planning.plan import plan_exact
+from fedworth.oracle.cache import utility_cache
 from torch import nn
 
 from fedworth.games.observe import Observed, observe_and_count
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.names import Measure, Weighting
-from fedworth.oracle.cache import utility_cache
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, TaskOracle
 from fedworth.oracle.weighting import participation
@@ -139,7 +139,7 @@ def seen(
     cache = None
     if folder is not None:
         named = oracle if as_if is None else type(oracle)(as_if, oracle.measure)  # type: ignore[call-arg]
-        cache = replace(utility_cache(ledger, named), folder=folder, oracle=oracle)
+        cache = replace(utility_cache(ledger, named), folder=folder)
     return observe_and_count(
         ledger, oracle, plan_exact(participation(ledger)), weighting=weighting, cache=cache, as_average=True
     )

@@ -11,8 +11,8 @@ from fedworth.names import Aggregation
 from fedworth.simulation.settings import SimulationSettings
 
 if TYPE_CHECKING:
-    from fedworth.ledger.manifest import LedgerHead
     from fedworth.ledger.ledger import Ledger
+    from fedworth.ledger.manifest import LedgerHead
 
 
 def adjust_simulation(given: dict[str, Any]) -> dict[str, Any]:

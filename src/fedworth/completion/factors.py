@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedworth.arrays import Floats, Indices, Memberships, Permutations, Utilities, stream
+from fedworth.arrays import Floats, Indices, Memberships, Permutations, stream
 from fedworth.coalitions import locate, names
 from fedworth.completion.caveat import Caveat
 from fedworth.completion.settings import FactorSettings
 from fedworth.completion.solver import (
-    MAX_STEPS,
     Factors,
     Problem,
     Solution,

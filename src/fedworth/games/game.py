@@ -13,7 +13,7 @@ A sharing rule (`SharingRule`) divides what everyone achieves together among the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.coalitions import distinct, names
 from fedworth.errors import UtilityError, ValuationError
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.weighting import mixtures
-
-if TYPE_CHECKING:
-    from fedworth.games.matrix import UtilityMatrix
 
 
 class Game(Protocol):
@@ -97,7 +95,7 @@ class ModelGame:
     @property
     def n_blocks(self) -> int:
         """How many blocks of test samples there are."""
-        return int(getattr(self.oracle, "n_blocks", 1))
+        return self.oracle.n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:
         """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n)."""
@@ -114,7 +112,7 @@ class ModelGame:
         wanted = coalitions.any(axis=1)
         if wanted.any():
             measured = self.oracle.utilities(self.round_, mixtures(rows[wanted], self.weights, self.weighting))
-            found[wanted] = np.asarray(measured).reshape(int(wanted.sum()), -1)
+            found[wanted] = measured
         refuse_not_finite(found, rows, f"round {self.round_.entry.number}", self.client_names)
         return found
 
@@ -203,20 +201,20 @@ class RecordedGame(ModelGame):
 class MatrixGame:
     """One round's game in a utility matrix, among some clients; a coalition that was not seen is an error."""
 
-    matrix: "UtilityMatrix"
+    matrix: UtilityMatrix
     round_index: int
     clients: Indices  # (n,)
 
     @property
     def n_blocks(self) -> int:
         """How many blocks of test samples there are."""
-        return int(self.matrix.utilities.shape[1]) if self.matrix.utilities.ndim > 1 else 1
+        return int(self.matrix.utilities.shape[1])
 
     def utilities(self, coalitions: Memberships) -> Floats:
         """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n)."""
         rows = np.zeros((len(coalitions), self.matrix.n_clients), dtype=bool)
         rows[:, self.clients] = coalitions
-        found = np.asarray(self.matrix.row(self.round_index, rows)).reshape(len(rows), self.n_blocks)
+        found = np.array(self.matrix.row(self.round_index, rows))
         found[~coalitions.any(axis=1)] = 0.0
         unseen = np.flatnonzero(np.isnan(found).any(axis=1))
         if len(unseen):

@@ -51,7 +51,9 @@ class UtilityMatrix:
     def __post_init__(self) -> None:
         n_rounds, n_clients = self.participants.shape
         if n_rounds == 0 or n_clients == 0:
-            raise UtilityError(f"utility matrix: {n_rounds} rounds of {n_clients} clients, expected one or more of each")
+            raise UtilityError(
+                f"utility matrix: {n_rounds} rounds of {n_clients} clients, expected one or more of each"
+            )
         if len(self.clients) != n_clients or self.coalitions.shape[1:] != (n_clients,):
             found = f"{len(self.clients)} names and coalitions of shape {self.coalitions.shape}"
             raise UtilityError(f"utility matrix: {found}, expected {n_clients} clients as in the participants")
@@ -110,7 +112,11 @@ class UtilityMatrix:
         rows = self.permutations
         if rows is None:
             return
-        if rows.ndim != 2 or rows.dtype.kind != "i" or (rows.size and not 0 <= rows.min() <= rows.max() < self.n_clients):
+        if (
+            rows.ndim != 2
+            or rows.dtype.kind != "i"
+            or (rows.size and not 0 <= rows.min() <= rows.max() < self.n_clients)
+        ):
             raise UtilityError(f"permutations: expected rows of client numbers from 0 to {self.n_clients - 1}")
         ascending = np.sort(rows, axis=1)
         if (ascending != ascending[:1]).any() or (np.diff(ascending, axis=1) == 0).any():
@@ -249,9 +255,7 @@ def matrix_from_rounds(
         counts.append(1 + int(kept.sum()))
     coalitions, columns = distinct(np.concatenate(listed))
     rows = np.repeat(np.arange(len(rounds)), counts)
-    return UtilityMatrix(
-        clients, participants, coalitions, rows, columns, np.concatenate(utilities), permutations
-    )
+    return UtilityMatrix(clients, participants, coalitions, rows, columns, np.concatenate(utilities), permutations)
 
 
 def _from_cells(arrays: Arrays) -> UtilityMatrix:

@@ -1,14 +1,14 @@
-"""A smaller test set, the same for all coalitions, in which every class keeps its share.
+"""A smaller test set in which every class keeps its share.
 
-Utilities are differences of mean losses, so a subset of n test samples makes them n/N of the price. One subset for all
-coalitions keeps equal clients exactly equal. Drawn without regard to the labels it adds much noise to values of clients
-with few classes each; with the classes' shares kept, the variance it adds to values was measured at 1/6 (logistic,
-synthetic), 1/12 (logistic, digits) and 1/28 (MLP, digits) of that.
+Utilities are differences of mean losses, so n of N test samples make them n/N of the price. One subset for all
+coalitions keeps equal clients exactly equal. A subset drawn without regard to labels adds much noise to the values of
+clients with few classes; keeping the shares of classes, the added variance was 1/6 (logistic, synthetic), 1/12
+(logistic, digits) and 1/28 (MLP, digits) of that.
 
-Systematic sampling: the samples lie in a row, sorted by label, in random order within a label; with a random start u in
-[0, 1) those at ⌊(u + k) N/n⌋, k = 0 … n−1, are taken. Each sample has the chance n/N, so mean losses are unbiased; a
-class of N_c samples gets ⌊n N_c/N⌋ or ⌈n N_c/N⌉. Labels that are numbers are spread in the same way; labels of several
-numbers a sample have no order, and their samples are drawn as they come.
+Systematic sampling: the samples are sorted by label, in random order within a label; with a random start u in [0, 1)
+those at ⌊(u + k) N/n⌋, k = 0 … n−1, are taken. Each sample has the chance n/N, so mean losses are unbiased; a class of
+N_c samples gets ⌊n N_c/N⌋ or ⌈n N_c/N⌉. Numeric labels are spread in the same way; samples with several labels have no
+order and are drawn at random.
 """
 
 from dataclasses import replace
@@ -22,25 +22,26 @@ from fedworth.task.task import Task
 
 
 def stratified_subset(task: Task, n_samples: int, *, rng: np.random.Generator) -> Task:
-    """The task with fewer test samples, every class in proportion.
+    """The task with fewer test samples, each class in proportion.
 
     Args:
         task: The task with all its test samples.
         n_samples: How many of them to keep.
-        rng: Draws them.
+        rng: Random generator.
 
     Returns:
-        The same task on fewer samples, in the order they had.
+        The same task on fewer samples, in their original order.
 
     Example:
         small = fedworth.stratified_subset(task, 30, rng=numpy.random.default_rng(0))
     """
     n_all = len(task.labels)
     if not 1 <= n_samples <= n_all:
-        raise UsageError(f"{n_samples} test samples: expected 1 to {n_all}, as many as there are")
+        raise UsageError(f"{n_samples} test samples: expected 1 to {n_all}")
     shuffled = rng.permutation(n_all)
     labels = task.labels.cpu().numpy()[shuffled]
     by_label = shuffled[np.argsort(labels, kind="stable")] if labels.ndim == 1 else shuffled  # (n_all,)
     places = np.floor((rng.random() + np.arange(n_samples)) * n_all / n_samples).astype(np.int64)
     kept = torch.from_numpy(np.sort(by_label[np.minimum(places, n_all - 1)]))  # (n_samples,)
-    return replace(task, inputs=rows(task.inputs, kept), labels=task.labels[kept])
+    blocks = None if task.blocks is None else task.blocks[kept.numpy()]
+    return replace(task, inputs=rows(task.inputs, kept), labels=task.labels[kept], blocks=blocks)

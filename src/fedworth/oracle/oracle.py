@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Utilities
-from fedworth.errors import ModelError, UsageError
+from fedworth.errors import ModelError, UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round
 from fedworth.names import Measure
 from fedworth.oracle.fitting import fitted
@@ -95,11 +95,12 @@ class LoopOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
-        round_ = fitted(round_, self.task)
-        refuse_unfit(self.task, round_.global_model)
-        models = {**round_.client_models, **round_.apart_models}
         criterion = self.task.criterion(self.measure)
+        refuse_whole_by_blocks(self.task, criterion)
+        round_ = fitted(round_, self.task)
+        models = {**round_.client_models, **round_.apart_models}
         with fitting_threads(self.task.module):
+            refuse_unfit(self.task, round_.global_model)
             before = quality(self.task, criterion, round_.global_model)
             after = [
                 quality(self.task, criterion, mix(round_.global_model, models, of_clients, of_global))
@@ -112,11 +113,6 @@ def quality(task: Task, criterion: Criterion, model: Model) -> Floats:
     """(n_blocks,): what a criterion says of a model on each block of test samples; higher is better."""
     pairs = predictions(task, model)
     if criterion.is_whole:
-        if task.n_blocks > 1:
-            raise UsageError(
-                f"{criterion.name} looks at the whole test set at once, so it has no utilities by block;"
-                " leave out the task's blocks, or choose a measure that is a mean over samples"
-            )
         return np.array([criterion.total(*together(pairs))])
     found, start = np.zeros(task.n_blocks), 0
     for outputs, labels in pairs:
@@ -124,6 +120,15 @@ def quality(task: Task, criterion: Criterion, model: Model) -> Floats:
         found += block_totals(criterion, outputs, labels, blocks, task.n_blocks)
         start += len(labels)
     return found / criterion.n_counted(task.labels)
+
+
+def refuse_whole_by_blocks(task: Task, criterion: Criterion) -> None:
+    """Refuse a criterion that is no mean over samples where the task has several blocks of them."""
+    if criterion.is_whole and task.n_blocks > 1:
+        raise UsageError(
+            f"{criterion.name} looks at the whole test set at once, so it has no utilities by block of test samples; "
+            "leave out the task's blocks, or choose a measure that is a mean over samples"
+        )
 
 
 def block_totals(
@@ -169,7 +174,13 @@ def refuse_unfit(task: Task, model: Model) -> None:
     labels = task.labels[some].clone()
     labels.view(-1)[0] = task.labels.max()
     with torch.inference_mode():
-        refuse_misfit(task, task.outputs(model, some), labels)
+        first, second = task.outputs(model, some), task.outputs(model, some)
+        refuse_misfit(task, first, labels)
+    if not torch.allclose(first.double(), second.double(), equal_nan=True):
+        raise UtilityError(
+            "the module gives other outputs when it is called again with the same model, so it cannot be measured; "
+            "leave out dropout and other random numbers when it is in evaluation mode"
+        )
     refuse_probabilities(task, model)
 
 

@@ -52,7 +52,12 @@ def connect(address: str | None, n_workers: int | None = None) -> Any:
         where: dict[str, Any] = {"address": address}
         if address is None:
             n_workers = n_workers or os.cpu_count() or 1
-            where = {"address": "local", "num_cpus": n_workers, "_node_ip_address": LOOPBACK, "include_dashboard": False}
+            where = {
+                "address": "local",
+                "num_cpus": n_workers,
+                "_node_ip_address": LOOPBACK,
+                "include_dashboard": False,
+            }
         try:
             ray.init(**where, log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -110,7 +115,9 @@ _ORACLES: dict[str, TaskOracle] = {}
 """The oracle of this worker, kept between pieces: it remembers how to measure its module."""
 
 
-def _measure(oracle: list[Any], stored: tuple[Any, Mapping[tuple[str, int], StoredModel]], mixtures: Mixtures) -> Floats:
+def _measure(
+    oracle: list[Any], stored: tuple[Any, Mapping[tuple[str, int], StoredModel]], mixtures: Mixtures
+) -> Floats:
     """Measure some coalitions in a worker; a reference in a list is fetched once a worker."""
     import ray
 

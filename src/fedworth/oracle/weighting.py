@@ -40,12 +40,12 @@ class Mixtures:
     def of_clients(self) -> NDArray[np.float64]:
         """(n_coalitions, n_clients): the coefficient of each client's model."""
         parts = self.memberships * self.weights
-        return parts if self.from_global else parts / np.where(self.is_empty, 1, self._totals)[:, None]
+        return parts if self.from_global else parts / np.where(self.is_empty, 1, self.totals)[:, None]
 
     @cached_property
     def of_global(self) -> NDArray[np.float64]:
         """(n_coalitions,): the coefficient of the global model."""
-        return 1 - self._totals if self.from_global else self.is_empty.astype(np.float64)
+        return 1 - self.totals if self.from_global else self.is_empty.astype(np.float64)
 
     @property
     def is_empty(self) -> NDArray[np.bool_]:
@@ -53,7 +53,7 @@ class Mixtures:
         return ~np.asarray(self.memberships.any(axis=1))
 
     @cached_property
-    def _totals(self) -> NDArray[np.float64]:
+    def totals(self) -> NDArray[np.float64]:
         """(n_coalitions,): Σ_{k∈S} a_k, one client after the other."""
         totals = np.zeros(len(self))
         for members, weight in zip(self.memberships.T, self.weights.tolist(), strict=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedworth.completion.coverage import coverage
 from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
-from fedworth.findings import findings
+from fedworth.findings import OF_ANSWERS, findings
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.provenance import Provenance
@@ -81,16 +81,24 @@ def report_on(
         coverage=_coverage(federation),
         notes=_notes(federation, is_valued=bool(valuations)),
         findings=findings(recorded.ledger),
+        looked_for=OF_ANSWERS,
         rounds=Rounds(recorded.numbers, recorded.participants, round_gains(federation)),
         provenance=Provenance(
             of.chain,
             of.n_rounds,
             task.fingerprint,
             settings=asdict(settings),
-            n_missing_rounds=len(of.missing),
+            n_missing_rounds=_n_missing(of),
             n_rejected_answers=sum(len(entry.quarantined) for entry in of.entries),
         ),
     )
+
+
+def _n_missing(ledger: Ledger) -> int:
+    """How many rounds are reported missing, or were skipped by a recorder that was stopped."""
+    recorded = {entry.number for entry in ledger.entries}
+    known = recorded | {gone.number for gone in ledger.missing}
+    return max(known) - min(known) + 1 - len(recorded) if known else 0
 
 
 def _on_utilities(

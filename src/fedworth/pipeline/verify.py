@@ -61,7 +61,9 @@ def verify_report(
     as_it_was = _as_it_was(whole, provenance)
     since = whole.n_rounds - provenance.n_rounds
     more = f"; {since} rounds were recorded since, which it does not value" if since else ""
-    checks = [Check("ledger", True, f"every byte as written; the report is of its first {provenance.n_rounds} rounds{more}")]
+    checks = [
+        Check("ledger", True, f"every byte as written; the report is of its first {provenance.n_rounds} rounds{more}")
+    ]
     if task.fingerprint != provenance.task:
         raise _broken("task", f"the report names {provenance.task}, this one is {task.fingerprint}: another test set")
     checks.append(Check("task", True, f"the report's, {task.fingerprint}"))

@@ -1,1 +1,1 @@
-"""A federation trained elsewhere, recorded as it happens."""
+"""Recording federations into a ledger, live or from files."""

@@ -1,11 +1,11 @@
-"""Record a Flower federation as it happens: any strategy, any hand-written loop, unchanged.
+"""Record a Flower federation as it happens, whatever its strategy or training loop.
 
     Message API   strategy.start(grid=fedworth.flower.record(grid, ledger="my.ledger"), …)
     old API       strategy = fedworth.flower.record(strategy, ledger="my.ledger"); start_server(strategy=strategy, …)
     client        app = ClientApp(mods=[fedworth.flower.identity])
 
-In: the grid, or a strategy of the old API. Out: the same thing, which records what passes through it. Flower's old API
-is all that there is before 1.21, and still works in the newest.
+`record` wraps the grid, or a strategy of the old API; the wrapper passes everything on and records it. Before 1.21
+Flower has only the old API, which still works in the newest version.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,22 @@ from typing import Any
 from fedworth.errors import UsageError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.names import Aggregation
-from fedworth.recording.claims import NodeNames, owners_of
-from fedworth.recording.flower_messages import SAMPLES
+from fedworth.recording.flower_identity import SAMPLES
 from fedworth.recording.flower_strategy import RecordingStrategy
+from fedworth.recording.identity import NodeNames, owners_of
 from fedworth.recording.recorder import Valuer, record_into
-from fedworth.recording.strategies import rule_seen, weights_seen
-from fedworth.task.rules import Rule
+from fedworth.task.rules import (
+    Adaptive,
+    AdaptiveKind,
+    Krum,
+    LinearRule,
+    Median,
+    Private,
+    Rule,
+    ServerMomentum,
+    TrimmedMean,
+    WeightedMean,
+)
 
 GRID, STRATEGY = ("send_and_receive", "push_messages"), ("configure_fit", "aggregate_fit")
 
@@ -46,24 +56,32 @@ def record(
 ) -> Any:
     """A grid, or a strategy of the old API, that does what `recorded` does and records the rounds into `ledger`.
 
-    `strategy` is looked at, and not changed: its rule goes into the ledger, and the metric that it weights by is read.
-    `rule` and `weighted_by` say these where the strategy does not (`aggregation="uniform"`: it weights by none); with
-    `real_weights` weights need not be whole numbers. `arrays` names the record that holds the model, if there are
-    several. Of the old API: `names` are the tensors' names, as in `module.state_dict()`; after `n_rounds` rounds the
-    ledger is closed, where nobody can call `close()`.
-    With `hear_everyone=N` the first round waits for N nodes and asks all of them: that changes the training. `clients`
-    names those who are expected: who is never heard will be named as such. `keys_last=True` if the SuperLink
-    authenticates its nodes: a name then stays with the key that it was first heard from. `resume` goes on with the
-    ledger of a server that was stopped.
+    Args:
+        recorded: Flower's grid, or a strategy of the old API.
+        ledger: The folder to write.
+        clients: The expected clients; those never heard will be named as such.
+        strategy: Its rule goes into the ledger, and the metric that it weights by is read; it is not changed.
+        rule: The server's rule, if the strategy does not tell it.
+        aggregation: `uniform` if the strategy weights all clients alike.
+        weighted_by: The metric that the strategy weights by, if the strategy does not tell it.
+        real_weights: Weights need not be whole numbers.
+        arrays: The record that holds the model, if there are several.
+        names: Old API: names of the tensors, as in `module.state_dict()`.
+        n_rounds: Old API: close the ledger after so many rounds, if nobody can call `close()`.
+        hear_everyone: The first round waits for so many nodes and asks all of them; this changes the training.
+        wait_seconds: How long it waits for them.
+        keys_last: The SuperLink authenticates its nodes, so a name stays with the key it was first heard from.
+        resume: Go on with the ledger of a server that was stopped.
+        valued_by: What values the rounds so far for `values`.
     """
     make = _maker(recorded)
-    looked_at = recorded if strategy is None and make is RecordingStrategy else strategy
-    by = weighted_by or weights_seen(looked_at) or SAMPLES
+    seen = recorded if strategy is None and make is RecordingStrategy else strategy
+    by = weighted_by or strategy_weight_metric(seen) or SAMPLES
     recorder = record_into(
         ledger,
         clients,
         aggregation=aggregation,
-        rule=rule if rule is not None or looked_at is None else rule_seen(looked_at),
+        rule=rule if rule is not None or seen is None else strategy_rule(seen),
         real_weights=real_weights or by != SAMPLES,
         settings={"source": "flower"},
         resume=resume,
@@ -75,7 +93,7 @@ def record(
 
 
 def _maker(recorded: Any) -> Callable[..., Any]:
-    """What records this kind of object; an object of another kind would leave an empty ledger."""
+    """The class that records this kind of object; another kind would leave an empty ledger."""
     if all(callable(getattr(recorded, name, None)) for name in GRID):
         return _grid_maker()
     if all(callable(getattr(recorded, name, None)) for name in STRATEGY):
@@ -93,6 +111,70 @@ def _grid_maker() -> Callable[..., Any]:
         from fedworth.recording.flower_grid import RecordingGrid
     except ImportError as error:
         raise UsageError(
-            f"record: this Flower has no messages to listen to ({error}); from 1.22 on it does; or record the strategy"
+            f"record: this Flower has no grid ({error}); use 1.22 or later, or record the strategy"
         ) from error
     return RecordingGrid
+
+
+def strategy_rule(strategy: Any) -> Rule | None:
+    """The rule of a strategy of either API, None if its class is not known.
+
+    A derived class counts as its base class unless it aggregates in its own way. The rule is compared with the recorded
+    models in any case.
+    """
+    made = MAKERS.get(_aggregating_class(strategy))
+    return None if made is None else made(strategy)
+
+
+def strategy_weight_metric(strategy: Any) -> str | None:
+    """The metric that a strategy of the Message API weights by, None if it does not tell."""
+    inner = getattr(strategy, "strategy", strategy)
+    key = getattr(inner, "weighted_by_key", None)
+    return key if isinstance(key, str) else None
+
+
+def _aggregating_class(strategy: Any) -> str:
+    """The name of the first class in the strategy's MRO that aggregates; empty if it is not one of Flower's."""
+    for found in type(strategy).__mro__:
+        if {"aggregate_train", "aggregate_fit"} & set(vars(found)):
+            return found.__name__ if found.__module__.startswith("flwr.") else ""
+    return ""
+
+
+def _adaptive(kind: AdaptiveKind) -> Callable[[Any], Rule]:
+    def made(strategy: Any) -> Rule:
+        return Adaptive(kind, strategy.eta, strategy.beta_1, strategy.beta_2, strategy.tau)
+
+    return made
+
+
+def _krum(strategy: Any) -> Rule:
+    """Krum of either API, whose attributes have different names."""
+    if hasattr(strategy, "num_malicious_nodes"):
+        return Krum(strategy.num_malicious_nodes, strategy.num_nodes_to_select)
+    return Krum(strategy.num_malicious_clients, max(1, strategy.num_clients_to_keep))
+
+
+def _private(is_clipping: bool) -> Callable[[Any], Rule | None]:
+    def made(strategy: Any) -> Rule | None:
+        inner = strategy_rule(strategy.strategy)
+        noise = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
+        norm = strategy.clipping_norm if is_clipping else None
+        return Private(inner, norm, noise) if isinstance(inner, LinearRule) else None
+
+    return made
+
+
+MAKERS: dict[str, Callable[[Any], Rule | None]] = {
+    "FedAvg": lambda _: WeightedMean(),
+    "FedAvgM": lambda s: ServerMomentum(s.server_learning_rate, s.server_momentum),
+    "FedAdam": _adaptive("adam"),
+    "FedYogi": _adaptive("yogi"),
+    "FedAdagrad": _adaptive("adagrad"),
+    "FedMedian": lambda _: Median(),
+    "FedTrimmedAvg": lambda s: TrimmedMean(s.beta),
+    "Krum": _krum,
+    "MultiKrum": _krum,
+    "DifferentialPrivacyServerSideFixedClipping": _private(is_clipping=True),
+    "DifferentialPrivacyClientSideFixedClipping": _private(is_clipping=False),
+}

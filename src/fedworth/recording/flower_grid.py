@@ -1,47 +1,58 @@
-"""Record a Flower federation at its grid, where every message passes: any strategy of the Message API, any loop.
+"""Record a Flower federation at its grid, through which every message of the Message API passes.
 
-Asked, answered, failed and silent are told apart here: a client's exception comes back as an error; a dead node's error
-comes from the SuperLink, and is matched by the message that it answers; a node that times out sends nothing. Node ids
-are random and change at a restart, so each client says who it is (`flower_identity`). A node that has never said so is
-noted as a stranger. A name belongs to one node, which is known by its public key where the grid tells it (`claims`).
+The grid tells apart who was asked, answered, failed or stayed silent: a client's exception comes back as an error; the
+SuperLink sends an error for a dead node, which is matched by the message that it answers; a node that times out sends
+nothing. Node ids are random and change at a restart, so each client says its name (`flower_identity`). A node that
+never did is noted as unknown. A name belongs to one node, known by its public key if the grid tells it (`identity`).
 """
 
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr.app import Message, MessageType
 
-from fedworth.recording.claims import NodeNames, Settled
-from fedworth.recording.flower_identity import name_taken_from
-from fedworth.recording.flower_messages import (
-    SAMPLES,
-    TrainRound,
-    fate_of,
-    is_gone,
-    model_in,
-    model_sent,
-    round_number,
-    set_weight,
-    weight_in,
-)
-from fedworth.recording.guard import attempt
-from fedworth.recording.recorder import LiveRecorder
+from fedworth.errors import ModelError, UsageError
+from fedworth.names import Aggregation
+from fedworth.recording.flower_identity import SAMPLES, name_taken_from
+from fedworth.recording.identity import NodeNames, Settled
+from fedworth.recording.recorder import LiveRecorder, attempt
 from fedworth.task.task import Task
 
 log = logging.getLogger("fedworth")
 
 POLL_SECONDS = 1.0
 
-T = TypeVar("T")
+NODE_ERRORS = (1, 2, 6, 7, 8)
+"""Codes of errors that a living node sends: its app was not loaded, raised or crashed, or a mod or the FAB is bad."""
+
+
+@dataclass
+class TrainRound:
+    """Messages that were sent together, and their replies."""
+
+    messages: list[Any]
+    number: int
+    replies: list[Any] = field(default_factory=list)
+    said: dict[int, str] = field(default_factory=dict)  # node id → the name that it gave in this round
+
+    def arrivals(self) -> list[int]:
+        """The nodes in the order of their replies, in which a strategy adds them up."""
+        nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in self.messages}
+        return [nodes[reply.metadata.reply_to_message_id] for reply in self.replies]
+
+    def replies_by_node(self) -> list[tuple[int, Any | None]]:
+        """Each node that was asked, with its reply or None."""
+        by_id = {reply.metadata.reply_to_message_id: reply for reply in self.replies}
+        return [(m.metadata.dst_node_id, by_id.get(m.metadata.message_id)) for m in self.messages]
 
 
 @dataclass
 class RecordingGrid:
-    """A grid that passes everything on, and records the training rounds that pass."""
+    """A grid that passes everything on and records the training rounds."""
 
     inner: Any
     recorder: LiveRecorder
@@ -54,63 +65,61 @@ class RecordingGrid:
     current: TrainRound | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever is not about messages is the inner grid's."""
+        """Everything else is the inner grid's."""
         if name == "inner":  # not there yet, as while copying
             raise AttributeError(name)
         return getattr(self.inner, name)
 
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
-        """Send, wait, and record what was training."""
+        """Send messages, wait for the replies, and record a training round."""
         replies = list(self.inner.send_and_receive(self._sent(messages), timeout=timeout))
-        self._attempt(self._take, replies)
-        self._attempt(self._end)
+        attempt(self._take, replies)
+        attempt(self._end)
         return replies
 
     def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
-        """Send; if it was training, the round lasts until all have answered or the next one begins."""
+        """Send messages; a training round lasts until all have answered or the next one begins."""
         ids: Iterable[str] = list(self.inner.push_messages(self._sent(messages)))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
-        """What has come back so far."""
+        """The replies that have arrived."""
         replies = list(self.inner.pull_messages(message_ids))
-        self._attempt(self._take, replies)
-        self._attempt(self._end_if_complete)
+        attempt(self._take, replies)
+        attempt(self._end_if_complete)
         return replies
 
     def close(self, final_arrays: Any) -> None:
         """Commit the model after the last round: `grid.close(result.arrays)`."""
-        self._attempt(self._end)
-        self._attempt(self._close, final_arrays)
+        attempt(self._end)
+        attempt(self._close, final_arrays)
 
     def values(self, task: Task, **how: Any) -> dict[str, float]:
-        """What each client is worth so far, by its name; see `LiveRecorder.values`."""
+        """Each client's value so far, by its name; see `LiveRecorder.values`."""
         return self.recorder.values(task, **how)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """From the next round on, weight these clients by these numbers instead of what they report: the strategy gets
-        them in the metric that it weights by, and the ledger keeps them."""
+        """Weight these clients by these numbers from the next round on, instead of what they report.
+
+        The strategy gets them in the metric that it weights by, and the ledger keeps them.
+        """
         self.recorder.weigh(weights)
 
     def name_of(self, node: int) -> str | None:
-        """The name that a node goes by; None of one that has not been heard."""
+        """A node's name; None if it was never heard."""
         return self.nodes.names.get(node)
 
-    def _attempt(self, action: Callable[..., T], *args: Any) -> T | None:
-        """Do something of ours, which must not reach the training."""
-        return attempt(action, *args)
-
     def _sent(self, messages: Iterable[Any]) -> list[Any]:
-        """What is to be sent: the strategy's messages, and those that let the first round hear everyone."""
-        given = list(messages)  # an error of the strategy's own is the strategy's
-        sent = self._attempt(self._begin, given)
+        """The strategy's messages, and with `hear_everyone` in the first round those to all other nodes."""
+        given = list(messages)  # errors of the strategy itself must reach it
+        sent = attempt(self._begin, given)
         return given if sent is None else sent
 
     def _close(self, final_arrays: Any) -> None:
         self.recorder.close({name: array.numpy() for name, array in final_arrays.items()})
 
     def _end_if_complete(self) -> None:
-        if self.current is not None and all(reply is not None for _, reply in self.current.fates()):
+        if self.current is not None and all(reply is not None for _, reply in self.current.replies_by_node()):
             self._end()
 
     def _begin(self, sent: list[Any]) -> list[Any]:
@@ -126,7 +135,7 @@ class RecordingGrid:
         return sent
 
     def _to_everyone_else(self, train: Sequence[Any]) -> list[Any]:
-        """The same message for the nodes that the strategy left out, once as many are there as were announced."""
+        """The same message for the nodes that the strategy left out, once as many nodes are connected as expected."""
         expected = self.hear_everyone or 0
         deadline = time.monotonic() + self.wait_seconds
         while len(nodes := list(self.inner.get_node_ids())) < expected and time.monotonic() < deadline:
@@ -141,7 +150,7 @@ class RecordingGrid:
         return [Message(content=first.content, dst_node_id=n, message_type=kind) for n in nodes if n not in asked]
 
     def _take(self, replies: Sequence[Any]) -> None:
-        """Keep the replies of the current round, take note of who sent them, and weigh them as asked."""
+        """Keep the replies of the current round, learn the names of their nodes, and set their weights."""
         if self.current is None:
             return
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in self.current.messages}
@@ -149,14 +158,14 @@ class RecordingGrid:
             node = nodes.get(reply.metadata.reply_to_message_id)
             if node is not None:
                 self.current.replies.append(reply)
-                with contextlib.suppress(Exception):  # a reply may hold anything; a stranger it stays then
+                with contextlib.suppress(Exception):  # a reply may hold anything; its node stays unknown then
                     self._learn_name(node, reply)
-                self._attempt(self._weigh_one, self.current.said.get(node) or self.name_of(node), reply)
+                attempt(self._weigh_one, self.current.said.get(node) or self.name_of(node), reply)
 
     def _learn_name(self, node: int, reply: Any) -> None:
         if reply.has_error():
             return
-        said = name_taken_from(reply.content)  # taken out: no strategy need know of it
+        said = name_taken_from(reply.content)  # and removed, so that the strategy does not see it
         if self.current is not None and said is not None:
             self.current.said[node] = said
         elif self.current is not None and node not in self.nodes.names:
@@ -169,7 +178,7 @@ class RecordingGrid:
             set_weight(reply.content, self.weighted_by, weight)
 
     def _end(self) -> None:
-        """Write the round; whatever goes wrong here must not reach the training."""
+        """Write the round, or report it missing."""
         round_, self.current = self.current, None
         if round_ is None:
             return
@@ -179,30 +188,31 @@ class RecordingGrid:
             self.recorder.lose_round(round_.number, f"{type(error).__name__}: {error}")
 
     def _settle(self, round_: TrainRound) -> Settled:
-        """Who goes by which name. A node of which the SuperLink says that it is gone is not taken to be there; one
-        whose own error came back is, or a client that fails once would lose its name to whoever claims it."""
-        infos = self._attempt(lambda: list(self.inner.get_nodes())) or []
+        """Decide which node goes by which name."""
+        # A node that the SuperLink reports gone is not present. A node that sent an error is, otherwise a client that
+        # fails once could lose its name to another node.
+        infos = attempt(lambda: list(self.inner.get_nodes())) or []
         for info in infos:
             self.nodes.meet(info.node_id, bytes(getattr(info, "public_key", b"")))
-        for node, _ in round_.fates():
+        for node, _ in round_.replies_by_node():
             self.nodes.meet(node)
-        gone = {node for node, reply in round_.fates() if reply is not None and is_gone(reply)}
+        gone = {node for node, reply in round_.replies_by_node() if reply is not None and is_gone(reply)}
         return self.nodes.settle(round_.said, {info.node_id for info in infos} - gone)
 
     def _write(self, round_: TrainRound) -> None:
-        fates, settled = round_.fates(), self._settle(round_)
-        known = [(node, reply) for node, reply in fates if node in self.nodes.names]
+        by_node, settled = round_.replies_by_node(), self._settle(round_)
+        known = [(node, reply) for node, reply in by_node if node in self.nodes.names]
         model = model_sent(round_.messages, self.arrays)
         asked = [*(self.nodes.names[node] for node, _ in known), *settled.conflicts]
         self.recorder.start_round(model, asked=asked, number=round_.number)
-        self.recorder.say_claims(settled, {self.nodes.names[node] for node, _ in known})
-        for node, reply in fates:
+        self.recorder.report_claims(settled, {self.nodes.names[node] for node, _ in known})
+        for node, reply in by_node:
             if node not in self.nodes.names and node not in round_.said:
-                self.recorder.note(f"node {node}, which has never said who it is, {fate_of(reply)}")
-        by_node = dict(known)
+                self.recorder.note(f"node {node}, which has never said who it is, {outcome_of(reply)}")
+        answers = dict(known)
         for node in round_.arrivals():
-            if by_node.get(node) is not None:
-                self._write_reply(self.nodes.names[node], by_node[node])
+            if answers.get(node) is not None:
+                self._write_reply(self.nodes.names[node], answers[node])
         answered_from = {self.nodes.names[node]: self.nodes.labels[node] for node, _ in known}
         self.recorder.end_round(nodes=answered_from, contested=[*settled.conflicts])
 
@@ -217,3 +227,75 @@ class RecordingGrid:
             self.recorder.client_quarantined(name, f"its reply cannot be read ({type(error).__name__}: {error})")
             return
         self.recorder.client_model(name, model, n_samples)
+
+
+def model_sent(messages: Sequence[Any], record: str | None) -> dict[str, Any]:
+    """The global model; an error if nodes were sent different ones."""
+    first, *others = [_model_record(message.content, record) for message in messages]
+    if not all(other is first or _is_equal(other, first) for other in others):
+        raise ModelError(
+            "nodes were sent different models; a federation with a model for each node cannot be valued, because a "
+            "coalition's model is an update of one global model"
+        )
+    return _arrays(first)
+
+
+def model_in(content: Any, record: str | None) -> dict[str, Any]:
+    """The model in a reply."""
+    return _arrays(_model_record(content, record))
+
+
+def weight_in(content: Any, key: str, aggregation: Aggregation) -> Any:
+    """The weight of a reply; 1 if the server weights all alike."""
+    for metrics in content.metric_records.values():
+        if key in metrics:
+            return metrics[key]
+    if aggregation == "uniform":
+        return 1
+    raise ModelError(f"no metric {key!r} to weight it by; name the metric: record(…, weighted_by=…)")
+
+
+def set_weight(content: Any, key: str, weight: float) -> None:
+    """Replace the weight that a reply reports."""
+    for metrics in content.metric_records.values():
+        if key in metrics:
+            metrics[key] = weight
+            return
+    raise UsageError(f"no metric {key!r} in the reply that could be set")
+
+
+def round_number(message: Any, count: int) -> int:
+    """Flower's own number of the round, or else the count of rounds."""
+    said = [config["server-round"] for config in message.content.config_records.values() if "server-round" in config]
+    return int(said[0]) if said else count
+
+
+def is_gone(reply: Any) -> bool:
+    """Whether a reply is the SuperLink's error about a node that it cannot reach."""
+    return bool(reply.has_error()) and reply.error.code not in NODE_ERRORS
+
+
+def outcome_of(reply: Any | None) -> str:
+    """The outcome of a message, in words."""
+    if reply is None:
+        return "was silent"
+    return f"failed ({reply.error.reason})" if reply.has_error() else "sent a reply that cannot be read"
+
+
+def _model_record(content: Any, record: str | None) -> Any:
+    found = dict(content.array_records.items())
+    if record is not None and record in found:
+        return found[record]
+    if record is None and len(found) == 1:
+        return next(iter(found.values()))
+    names = ", ".join(repr(name) for name in found) or "none"
+    remedy = "say which one is the model: record(…, arrays=…)" if found else "a model is sent as one"
+    raise ModelError(f"{len(found)} ArrayRecords in it ({names}), expected {record!r}; {remedy}".replace("None", "one"))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    return [*one] == [*other] and all(one[name].data == other[name].data for name in one)
+
+
+def _arrays(record: Any) -> dict[str, Any]:
+    return {name: array.numpy() for name, array in record.items()}

@@ -2,36 +2,33 @@
 
     strategy = fedworth.flower.record(FedAvg(…), ledger="my.ledger", names=net.state_dict().keys())
 
-The wrapper passes every call on and looks at what goes through: whom `configure_fit` asks, with which parameters; what
-came back to `aggregate_fit`. Parameters are lists of arrays; their names are `names`, or else 0, 1, …. A client says
-who it is by a metric (`flower_identity`), or goes by its id. An exception among the failures does not tell whose it is:
-who was asked and did not answer has failed.
+The wrapper passes every call on and records what it sees: whom `configure_fit` asks and with which parameters, and what
+came back to `aggregate_fit`. Parameters are lists of arrays, named by `names` or else 0, 1, …. A client says its name
+in a metric (`flower_identity`), or goes by its id. An exception among the failures does not tell whose it is, so every
+client that was asked and did not answer counts as failed.
 """
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr.common import parameters_to_ndarrays
 
 from fedworth.errors import ModelError
-from fedworth.recording.claims import NodeNames
 from fedworth.recording.flower_identity import NAME_METRIC
-from fedworth.recording.guard import attempt
-from fedworth.recording.recorder import LiveRecorder
+from fedworth.recording.identity import NodeNames
+from fedworth.recording.recorder import LiveRecorder, attempt
 from fedworth.task.task import Task
 
 log = logging.getLogger("fedworth")
 
-T = TypeVar("T")
-
-SUMMED = "all answers are one and the same object: secure aggregation has summed them; one by one they cannot be valued"
+SUMMED = "all answers are the same object: secure aggregation has summed them, so single clients cannot be valued"
 
 
 @dataclass
 class RecordingStrategy:
-    """A strategy of the old API that passes everything on, and records the rounds of training."""
+    """A strategy of the old API that passes everything on and records the training rounds."""
 
     inner: Any
     recorder: LiveRecorder
@@ -45,7 +42,7 @@ class RecordingStrategy:
     after: Any = None  # the last aggregate
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever is not about training is the inner strategy's."""
+        """Everything else is the inner strategy's."""
         if name == "inner":  # not there yet, as while copying
             raise AttributeError(name)
         return getattr(self.inner, name)
@@ -54,38 +51,36 @@ class RecordingStrategy:
         return repr(self.inner)
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
-        """The inner strategy's instructions, and in the first round, if asked for, the same for everyone else."""
+        """The inner strategy's instructions, and with `hear_everyone` at first those for all other clients."""
         given = self.inner.configure_fit(server_round, parameters, client_manager)
-        sent = self._attempt(self._begin, given, client_manager)
+        sent = attempt(self._begin, given, client_manager)
         return given if sent is None else sent
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Write down what came back, and let the inner strategy make its model of it."""
-        self._attempt(self._record, server_round, results, failures)
+        """Record the answers, then let the inner strategy aggregate them."""
+        attempt(self._record, server_round, results, failures)
         aggregated = self.inner.aggregate_fit(server_round, results, failures)
-        self._attempt(self._keep, server_round, aggregated)
+        attempt(self._keep, server_round, aggregated)
         return aggregated
 
     def close(self) -> None:
         """Commit the model after the last round."""
-        self._attempt(self._close)
+        attempt(self._close)
 
     def values(self, task: Task, **how: Any) -> dict[str, float]:
-        """What each client is worth so far, by its name; see `LiveRecorder.values`."""
+        """Each client's value so far, by its name; see `LiveRecorder.values`."""
         return self.recorder.values(task, **how)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """From the next round on, weight these clients by these numbers instead of what they report: the strategy gets
-        them as `num_examples`, and the ledger keeps them."""
+        """Weight these clients by these numbers from the next round on, instead of what they report.
+
+        The strategy gets them as `num_examples`, and the ledger keeps them.
+        """
         self.recorder.weigh(weights)
 
     def name_of(self, cid: str) -> str | None:
-        """The name that a client proxy goes by; None of one that has not been heard."""
+        """A client proxy's name; None if it was never heard."""
         return self.nodes.names.get(cid)
-
-    def _attempt(self, action: Callable[..., T], *args: Any) -> T | None:
-        """Do something of ours, which must not reach the training."""
-        return attempt(action, *args)
 
     def _begin(self, given: Any, client_manager: Any) -> Any:
         sent = list(given)
@@ -100,7 +95,7 @@ class RecordingStrategy:
 
     def _record(self, number: int, results: Any, failures: Any) -> None:
         try:
-            said = {proxy.cid: _name_said(proxy.cid, answer) for proxy, answer in results}
+            said = {proxy.cid: _take_name(proxy.cid, answer) for proxy, answer in results}
             for proxy, answer in results:
                 weight = self.recorder.weights.get(said[proxy.cid])
                 answer.num_examples = answer.num_examples if weight is None else weight
@@ -117,7 +112,7 @@ class RecordingStrategy:
         if len(results) > 1 and all(answer.parameters is results[0][1].parameters for _, answer in results):
             raise ModelError(SUMMED)
         self.recorder.start_round(model, asked=[*known.values(), *settled.conflicts], number=number)
-        self.recorder.say_claims(settled, set(known.values()))
+        self.recorder.report_claims(settled, set(known.values()))
         for proxy, answer in results:
             if proxy.cid in known:
                 self._write_answer(known[proxy.cid], answer)
@@ -126,12 +121,12 @@ class RecordingStrategy:
         self.recorder.end_round(nodes=answered_from, contested=[*settled.conflicts])
 
     def _model_sent(self) -> dict[str, Any]:
-        """The one model that all clients were sent."""
+        """The global model; an error if clients were sent different ones."""
         first, *others = [instructions.parameters for _, instructions in self.asked]
         if not all(other is first or other.tensors == first.tensors for other in others):
             raise ModelError(
-                "clients were sent different models; a coalition's model is an update of one global model, so a "
-                "federation with a model for each client cannot be valued"
+                "clients were sent different models; a federation with a model for each client cannot be valued, "
+                "because a coalition's model is an update of one global model"
             )
         return self._named(first)
 
@@ -154,7 +149,7 @@ class RecordingStrategy:
         self.recorder.client_model(name, model, answer.num_examples)
 
     def _write_failures(self, cids: list[str], failures: Any, known: Mapping[str, str]) -> None:
-        """Who was asked and did not answer, each with its own reason where the failure says whose it is."""
+        """Report the clients that did not answer, each with its own reason if the failure tells whose it is."""
         own = {f[0].cid: str(f[1].status.message) for f in failures if isinstance(f, tuple)}
         others = "; ".join(str(f) for f in failures if not isinstance(f, tuple))
         for cid in cids:
@@ -176,8 +171,8 @@ class RecordingStrategy:
         self.recorder.close(self._named(self.after))
 
 
-def _name_said(cid: str, answer: Any) -> str:
-    """Who an answer says that it is from; it does not say it any more."""
+def _take_name(cid: str, answer: Any) -> str:
+    """The name in an answer, which is removed from it."""
     said = answer.metrics.pop(NAME_METRIC, None) if isinstance(answer.metrics, MutableMapping) else None
     if said is None:
         log.warning("fedworth: client %s does not say who it is; put fedworth.flower.identity into its mods", cid)

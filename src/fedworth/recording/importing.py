@@ -1,15 +1,15 @@
-"""Import. In: a folder of models. Out: a ledger.
+"""Make a ledger from a folder of models.
 
     models/
       000/global.safetensors         the model that was sent in the first round
-      000/clinic-a.safetensors       what clinic-a sent back; the file's name is the client's
-      000/clinic-b.pt                a state dict that torch.save wrote; only tensors are read of it
-      000/clinic-c.npz               arrays by name, as np.savez wrote them
-      001/…                          the rounds, in the order of their names; numbers are sorted as numbers
-      final.safetensors              the model after the last round, if there is one
+      000/clinic-a.safetensors       what clinic-a sent back; the file is named after the client
+      000/clinic-b.pt                a state dict from torch.save; only its tensors are read
+      000/clinic-c.npz               arrays by name, from np.savez
+      001/…                          rounds in the order of their names; numbers are sorted as numbers
+      final.safetensors              the model after the last round (optional)
       samples.json                   {"clinic-a": 120, …}: sample counts; not needed with --aggregation uniform
 
-Nothing but numbers is read of any file. An answer that cannot be averaged is quarantined, as in a live recording. A
+Only numbers are read from the files. An answer that cannot be averaged is quarantined, as in a live recording. Each
 round needs its global model.
 """
 
@@ -32,23 +32,22 @@ from fedworth.storage import Place, Progress, read_json, read_npz, silent
 
 GLOBAL, FINAL, SAMPLES = "global", "final", "samples.json"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".npz")
-NESTED = ("state_dict", "model_state_dict")
-"""Where trainers keep a model's state dict beside the optimizer's."""
+NESTED = ("state_dict", "model_state_dict")  # keys of checkpoints that hold the optimizer's state too
 
 TREE_FILES = (".ubj", ".bst", ".xgb", ".model", ".cbm", ".lgb", ".json")
-LISTS_MODELS = ", ".join(SUFFIXES)
+EXPECTED_SUFFIXES = ", ".join(SUFFIXES)
 
 
 def import_folder(
     folder: Place, ledger: Place, *, aggregation: Aggregation = "samples", progress: Progress = silent
 ) -> Ledger:
-    """Make a ledger of models that were kept in files.
+    """Make a ledger from models that were kept in files.
 
     Args:
         folder: A subfolder a round, with `global` and a file for each client in it, and `samples.json`.
         ledger: Where the ledger is written.
         aggregation: How the server averaged: by `samples`, or `uniform`.
-        progress: Called with what is being done, how many parts are done and how many there are.
+        progress: Progress callback.
 
     Returns:
         The ledger.
@@ -78,7 +77,7 @@ def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]
     start = files.pop(GLOBAL, None)
     if start is None:
         _refuse_other_formats(place)
-        raise DataError(f"{place}: no {GLOBAL}{SUFFIXES[0]} in it, so what the clients started from is not known")
+        raise DataError(f"{place}: no {GLOBAL}{SUFFIXES[0]} in it, so it is not known what the clients started from")
     _refuse_other_formats(place)
     writer.start_round(_read(start), asked=list(files))
     try:
@@ -97,12 +96,12 @@ def _import_answer(writer: LedgerWriter, name: str, path: Path, counts: Mapping[
         return
     if name not in counts and writer.aggregation == "samples":
         found = f"{path}: no number of samples for client {name!r} in {SAMPLES}"
-        raise DataError(f"{found}; add it, or say --aggregation uniform if the server averaged so")
+        raise DataError(f"{found}; add it, or use --aggregation uniform if the server averaged so")
     writer.client_model(name, model, counts.get(name, 1))
 
 
 def _models(place: Path) -> dict[str, Path]:
-    """The models in a folder by their names, in order."""
+    """The model files of a folder by client name, in order."""
     files: dict[str, Path] = {}
     for path in sorted((path for path in place.iterdir() if path.suffix in SUFFIXES), key=_in_order):
         if path.stem in files:
@@ -124,7 +123,7 @@ def _sample_counts(folder: Path, aggregation: Aggregation) -> dict[str, Any]:
     path = folder / SAMPLES
     if not path.is_file():
         if aggregation == "samples":
-            raise DataError(f"{path}: missing; write the clients' sample counts there, or say --aggregation uniform")
+            raise DataError(f"{path}: missing; write the clients' sample counts there, or use --aggregation uniform")
         return {}
     try:
         counts = read_json(path)
@@ -137,7 +136,7 @@ def _sample_counts(folder: Path, aggregation: Aggregation) -> dict[str, Any]:
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:
-    """round-2 before round-10."""
+    """Sort key that puts round-2 before round-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
@@ -148,16 +147,16 @@ def _read(path: Path) -> Model:
 
 
 def _refuse_other_formats(place: Path) -> None:
-    """Refuse a folder with files that are no models: a client left out without a word would be worth nothing."""
+    """Refuse a folder with other files, because a client that is silently left out would have no value."""
     for path in sorted(place.iterdir()):
         if path.is_dir() or path.suffix in SUFFIXES or path.name.startswith("."):
             continue
         if path.suffix in TREE_FILES:
             raise DataError(
-                f"{path}: expected a model of {LISTS_MODELS}; if it holds trees (XGBoost, LightGBM), they cannot be "
-                "valued: a coalition's model is the mean of its members' models, and the mean of two trees is no tree"
+                f"{path}: expected a model of {EXPECTED_SUFFIXES}; trees (XGBoost, LightGBM) cannot be valued, "
+                "because a coalition's model is the mean of its members' models, and trees have no mean"
             )
-        raise DataError(f"{path}: expected a model of {LISTS_MODELS}; convert it, or move it elsewhere")
+        raise DataError(f"{path}: expected a model of {EXPECTED_SUFFIXES}; convert it, or move it elsewhere")
 
 
 def _from_safetensors(path: Path) -> Model:
@@ -171,7 +170,7 @@ def _from_safetensors(path: Path) -> Model:
 def _from_torch(path: Path) -> Model:
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever torch trips over in a file that it did not write
+    except Exception as error:  # torch raises many kinds of errors on damaged files
         reason = str(error).strip().partition("\n")[0][:120]
         raise DataError(
             f"{path}: not readable as tensors alone ({reason}); save the state dict: torch.save(module.state_dict(), …)"
@@ -184,7 +183,7 @@ def _from_torch(path: Path) -> Model:
 
 
 def _from_npz(path: Path) -> Model:
-    """`arr_0`, `arr_1`, … of unnamed arrays become 0, 1, …, as lists of arrays are named everywhere."""
+    """The arrays of an .npz file; unnamed ones (`arr_0`, …) are named 0, 1, …, as in recordings of Flower."""
     try:
         found = {name.removeprefix("arr_"): np.array(array) for name, array in read_npz(path).items()}
         return {name: torch.from_numpy(array) for name, array in found.items()}

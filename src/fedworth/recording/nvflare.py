@@ -1,17 +1,17 @@
-"""Record an NVFlare federation as it happens: a server component that listens, and changes nothing.
+"""Record an NVFlare federation as it happens, by a server component that listens and changes nothing.
 
     job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
 
     BEFORE_TRAIN_TASK           a client fetches the task: it was asked, and w^t is what it is sent
-    AFTER_TASK_RESULT_FILTER    something came back: if it is an error, the site failed; no controller says so later
-    AFTER_CONTRIBUTION_ACCEPT   its result was taken: a model, or a difference (w_k = w^t + difference)
-    AFTER_AGGREGATION           the round is over; who was asked and did not come back was silent
+    AFTER_TASK_RESULT_FILTER    a result arrived; if it is an error, the site failed, which no later event tells
+    AFTER_CONTRIBUTION_ACCEPT   a result was accepted: a model, or a difference (w_k = w^t + difference)
+    AFTER_AGGREGATION           the round is over; a site that was asked and sent nothing was silent
     END_RUN                     the final model is the last aggregate
 
-The same events come from FedAvg, from recipes and from ScatterAndGather, whose aggregate is a Shareable. Results are
-aggregated one by one and not kept, so each goes to disk as it comes. Site names are stable: they are the clients'
-names. A site weighs its `NUM_STEPS_CURRENT_ROUND` (1 where it does not say it) times what the server's
-`aggregation_weights` give it (1 where they do not), as in NVFlare's own averaging.
+FedAvg, recipes and ScatterAndGather fire the same events; the latter's aggregate is a Shareable. Results are aggregated
+one by one and not kept, so each goes to disk as it comes. Site names are stable and are the clients' names. A site's
+weight is its `NUM_STEPS_CURRENT_ROUND` (default 1) times the server's `aggregation_weights` for it (default 1), as in
+NVFlare's own averaging.
 """
 
 import logging
@@ -37,8 +37,7 @@ from fedworth.errors import FedworthError, ModelError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.model import checked_count
 from fedworth.names import Aggregation
-from fedworth.recording.claims import Node, Owners, label_of, owners_of, settle
-from fedworth.recording.lookalikes import skeleton
+from fedworth.recording.identity import Node, Owners, label_of, owners_of, settle, skeleton
 from fedworth.recording.recorder import LiveRecorder, Valuer, record_into, with_difference
 from fedworth.task.task import Task
 
@@ -65,22 +64,22 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._after: dict[str, Any] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Listen; whatever goes wrong here must not reach the training."""
+        """Record what the event tells; errors never reach the training."""
         actions = {
-            AppEventType.BEFORE_TRAIN_TASK: self._asked_one,
-            EventType.AFTER_TASK_RESULT_FILTER: self._came_back,
-            AppEventType.AFTER_CONTRIBUTION_ACCEPT: self._heard_one,
-            AppEventType.AFTER_AGGREGATION: self._aggregated,
-            EventType.END_RUN: self._ended,
+            AppEventType.BEFORE_TRAIN_TASK: self._on_asked,
+            EventType.AFTER_TASK_RESULT_FILTER: self._on_result,
+            AppEventType.AFTER_CONTRIBUTION_ACCEPT: self._on_accepted,
+            AppEventType.AFTER_AGGREGATION: self._on_aggregated,
+            EventType.END_RUN: self._on_end_run,
         }
         with self._lock:
             if event_type == EventType.START_RUN:
-                self._started(fl_ctx)
+                self._on_start_run(fl_ctx)
             elif event_type in actions and self._recorder is not None:
                 self._attempt(actions[event_type], self._recorder, fl_ctx)
 
     def _attempt(self, action: Callable[[LiveRecorder, Any], None], recorder: LiveRecorder, fl_ctx: Any) -> None:
-        """Do something of ours; what goes wrong in it costs the round, or is at least logged."""
+        """Handle one event; an error loses the round and is logged."""
         try:
             try:
                 action(recorder, fl_ctx)
@@ -91,7 +90,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         except Exception as error:
             log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
 
-    def _started(self, fl_ctx: Any) -> None:
+    def _on_start_run(self, fl_ctx: Any) -> None:
         try:
             self._recorder = record_into(
                 Path(self.ledger),
@@ -101,34 +100,34 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
                 resume=self.resume,
             )
             self._owners = owners_of(open_ledger(self._recorder.writer.folder))
-        except FedworthError as error:  # before any training: better now than after it
+        except FedworthError as error:  # no training has happened yet, so stop the job
             self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
 
     def valued(self, valued_by: Valuer, task: Task, **how: Any) -> dict[str, float]:
-        """What each site is worth so far; nobody is in it if nothing is recorded yet."""
+        """Each site's value so far; empty if nothing is recorded yet."""
         with self._lock:
             if self._recorder is None:
                 return {}
             self._recorder.valued_by = valued_by
             return self._recorder.values(task, **how)
 
-    def _asked_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+    def _on_asked(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
         _refuse_encrypted(sent)
         registered = [client.name for client in fl_ctx.get_engine().get_clients()]
         self._owners = self._owners.knowing([*registered, _peer(fl_ctx)])
-        name = self._owners.spelt(_peer(fl_ctx))
+        name = self._owners.spelled(_peer(fl_ctx))
         if self._number != sent.current_round:
-            self._end(recorder)  # of a round that was given up
+            self._end(recorder)  # a round that was given up
             self._number, self._asked, self._nodes, self._contested = sent.current_round, [], {}, []
             self._failed = set()
             self._model = {key: _array(value) for key, value in sent.params.items()}
-            sites = [self._owners.spelt(site) for site in registered]
+            sites = [self._owners.spelled(site) for site in registered]
             recorder.start_round(self._model, asked=[*dict.fromkeys([*sites, name])], number=int(sent.current_round))
         if name not in self._asked:
             self._asked.append(name)
 
-    def _came_back(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+    def _on_result(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
         if self._number is None or fl_ctx.get_prop(FLContextKey.TASK_NAME) != self.task_name:
             return
@@ -138,10 +137,10 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             self._failed.add(name)
             recorder.client_failed(name, f"the site returned {code}")
 
-    def _heard_one(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+    def _on_accepted(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
         if self._number is None or fl_ctx.get_prop(AppConstants.CURRENT_ROUND) != self._number:
-            return  # late, of a round that is over: nobody averages it
+            return  # late, from a round that is over: it is not averaged
         name = self._who(recorder, result, fl_ctx)
         if name is None or name in self._failed:
             return
@@ -151,9 +150,9 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         try:
             answer = FLModelUtils.from_shareable(result)
             _refuse_encrypted(answer)
-            model = _full(answer.params, answer.params_type, self._model)
+            model = _whole_model(answer.params, answer.params_type, self._model)
             steps = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
-            n_samples = checked_count(steps, "samples", "its steps") * _given_weight(_peer(fl_ctx), fl_ctx)
+            n_samples = checked_count(steps, "samples", "its steps") * _server_weight(_peer(fl_ctx), fl_ctx)
         except ModelError as error:
             recorder.client_quarantined(name, str(error))
             return
@@ -166,38 +165,38 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             recorder.client_quarantined(name, "the server did not accept its result")
 
     def _who(self, recorder: LiveRecorder, result: Any, fl_ctx: Any) -> str | None:
-        """By which name the answer goes; none if its site may not use the name that it says.
+        """The client name of a result; None if its site may not use the name that it says.
 
-        NVFlare knows a site by the token that it got when it registered, with its certificate where the server asks for
-        one. The name in the peer's context is only what the site says.
+        NVFlare knows a site by the token that it got when it registered (with its certificate, if the server asks for
+        one). The name in the peer's context is only what the site says.
         """
         said = _peer(fl_ctx)
         site = result.get_header(ServerCommandKey.FL_CLIENT) if isinstance(result, Shareable) else None
         if not isinstance(site, Client):
-            return self._owners.spelt(said)
+            return self._owners.spelled(said)
         present = {label_of(client.token.encode()) for client in fl_ctx.get_engine().get_clients()}
-        node, registered = label_of(site.token.encode()), self._owners.spelt(site.name)
+        node, registered = label_of(site.token.encode()), self._owners.spelled(site.name)
         if skeleton(said) != skeleton(site.name):
-            self._contested.append(self._owners.spelt(said))
+            self._contested.append(self._owners.spelled(said))
             recorder.client_quarantined(registered, f"it registered by this name, and answered as {said!r}")
             return None
         settled = settle(self._owners, {node: said}, present)
         self._owners = settled.owners
         self._contested += settled.conflicts
-        recorder.say_claims(settled, heard=settled.conflicts)
+        recorder.report_claims(settled, heard=settled.conflicts)
         self._nodes.update({name: node for name in settled.names.values()})
         return settled.names.get(node)
 
-    def _aggregated(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
+    def _on_aggregated(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
         before = self._model
         self._end(recorder)
         if isinstance(result, Shareable):
             result = FLModelUtils.from_shareable(result)
         if result is not None and result.params and not _is_encrypted(result):
-            self._after = {**before, **_full(result.params, result.params_type, before)}
+            self._after = {**before, **_whole_model(result.params, result.params_type, before)}
 
-    def _ended(self, recorder: LiveRecorder, _fl_ctx: Any) -> None:
+    def _on_end_run(self, recorder: LiveRecorder, _fl_ctx: Any) -> None:
         self._end(recorder)
         if self._after is not None:
             recorder.close(self._after)
@@ -223,29 +222,27 @@ class EveryoneHeardFedAvg(FedAvg):  # type: ignore[misc]
 
 
 def _peer(fl_ctx: Any) -> str:
-    """Who is at the other end."""
+    """The name that the other end says."""
     return str(fl_ctx.get_peer_context().get_identity_name())
 
 
 def _refuse_encrypted(model: FLModel) -> None:
-    """Refuse what nobody but its sender can read: a server with homomorphic encryption adds up without seeing."""
+    """Refuse a model under homomorphic encryption, which the server cannot read."""
     if _is_encrypted(model):
         raise ModelError(
-            "encrypted (homomorphic encryption): the server adds up models that it cannot read, so one by one they "
-            "cannot be valued; let a party record that may read them, or groups whose sums are revealed "
-            "(docs/privacy.md)"
+            "encrypted (homomorphic encryption): the server cannot read single models, so they cannot be valued; "
+            "record at a party that may read them, or record groups whose sums are revealed (docs/privacy.md)"
         )
 
 
 def _is_encrypted(model: FLModel) -> bool:
-    """NVFlare's filters say so, and leave bytes once such a model was stored."""
+    """Whether NVFlare's filters marked the model as encrypted, or left bytes in it."""
     is_bytes = any(isinstance(value, bytes) for value in (model.params or {}).values())
     return is_bytes or (model.meta or {}).get(MetaKey.PROCESSED_ALGORITHM) is not None
 
 
-def _given_weight(site: str, fl_ctx: Any) -> float:
-    """What the server's own settings weigh a site by, beside its steps: of FedAvg, or of ScatterAndGather's aggregator,
-    which keeps them by the kind of data."""
+def _server_weight(site: str, fl_ctx: Any) -> float:
+    """The weight of a site in the settings of FedAvg, or of ScatterAndGather's aggregator (by kind of data)."""
     workflow = getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None)
     controller = getattr(workflow, "controller", None)
     of_aggregator = getattr(getattr(controller, "aggregator", None), "aggregation_weights", None)
@@ -254,8 +251,8 @@ def _given_weight(site: str, fl_ctx: Any) -> float:
     return 1.0 if weight is None else float(weight)
 
 
-def _full(params: Any, kind: Any, model: dict[str, Any]) -> dict[str, Any]:
-    """A client's model, whether it sent it or its difference from w^t."""
+def _whole_model(params: Any, kind: Any, model: dict[str, Any]) -> dict[str, Any]:
+    """A client's model, whether it sent the model or a difference."""
     arrays = {key: _array(value) for key, value in params.items()}
     if kind != ParamsType.DIFF:
         return arrays
@@ -263,5 +260,5 @@ def _full(params: Any, kind: Any, model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _array(value: Any) -> Any:
-    """Numbers from a job's configuration come as lists."""
+    """An array; a job's configuration has lists of numbers."""
     return np.asarray(value) if isinstance(value, list | int | float) else value

@@ -1,4 +1,4 @@
-"""Recording a federation that must not be stopped: what goes wrong is said, and training goes on.
+"""Recording a live federation: no error of the recorder ever reaches the training.
 
     recorder = record_into(Path("my.ledger"), aggregation="samples")
     recorder.start_round(global_model, asked=chosen)
@@ -7,16 +7,16 @@
     recorder.end_round()
     recorder.close(global_model)              # or recorder.release(), if the federation goes on another day
 
-The same verbs as the `LedgerWriter`'s, but none of them raises. An answer that cannot be averaged is quarantined and
-the others are kept; a round that cannot be recorded leaves a line in the ledger that says why. Models are state dicts
-of tensors, or of numpy arrays.
+The methods are those of `LedgerWriter`, but none of them raises; errors are logged. An answer that cannot be averaged
+is quarantined and the others are kept. A round that cannot be recorded becomes a line in the ledger that says why.
+Models are state dicts of tensors or numpy arrays.
 """
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,55 +26,64 @@ from fedworth.ledger.manifest import check_names, is_ledger
 from fedworth.ledger.model import Model, checked_count
 from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, OpenRound, create_ledger, resume_ledger
 from fedworth.names import Aggregation
-from fedworth.recording.claims import Settled
-from fedworth.recording.guard import attempt
+from fedworth.recording.identity import Settled
 from fedworth.storage import Place
 from fedworth.task.rules import Rule
 from fedworth.task.task import Task
 
 log = logging.getLogger("fedworth")
+T = TypeVar("T")
 
 Arrays = Mapping[str, Any]
 """A state dict: tensors or numpy arrays by name."""
 
 Valuer = Callable[..., dict[str, float]]
-"""What values a ledger that is being written: (folder, task, …) → a value for each client's name."""
+"""Values a ledger that is being written: (folder, task, …) → value by client name."""
+
+
+def attempt(action: Callable[..., T], *args: Any) -> T | None:
+    """Call `action`; an error is logged and the result is None, so that the training goes on."""
+    try:
+        return action(*args)
+    except Exception as error:
+        log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
+        return None
 
 
 @dataclass
 class LiveRecorder:
-    """A ledger being written beside a training that it never stops."""
+    """Writes a ledger beside a training, and never raises into it."""
 
     writer: LedgerWriter
     number: int = 0
     trouble: str | None = None  # why the current round cannot be recorded
     notes: list[str] = field(default_factory=list)
-    unsaid: list[tuple[int, str]] = field(default_factory=list)  # missing rounds the ledger does not know of yet
-    weights: dict[str, float] = field(default_factory=dict)  # of clients that the server weighs by numbers of its own
+    unreported: list[tuple[int, str]] = field(default_factory=list)  # missing rounds that the ledger lacks yet
+    weights: dict[str, float] = field(default_factory=dict)  # that the server sets itself, by client
     valued_by: Valuer | None = None
 
     def start_round(self, global_model: Arrays, *, asked: Sequence[str], number: int | None = None) -> None:
-        """Begin a round: the model that was sent, and to whom."""
+        """Begin a round with the model that was sent and the clients that were asked."""
         self.number = self.writer.next_number if number is None else number
         self.trouble, self.notes = None, []
-        self._say_missing()
+        self._report_missing()
         names = [name for name in dict.fromkeys(asked) if self._is_usable(name)]
         self._attempt(lambda: self.writer.start_round(model_of(global_model), asked=names, number=self.number))
 
     def client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
-        """Put one client's answer on disk, or quarantine it."""
+        """Write one client's answer, or quarantine it."""
         self._attempt(lambda: self._client_model(name, model, n_samples), of_client=name)
 
     def client_failed(self, name: str, reason: str) -> None:
-        """One client said that it could not do its part."""
+        """Report that a client failed."""
         self._attempt(lambda: self.writer.client_failed(name, reason), of_client=name)
 
     def client_quarantined(self, name: str, reason: str) -> None:
-        """One client's answer is not to be used."""
+        """Report that a client's answer must not be used."""
         self._attempt(lambda: self.writer.client_quarantined(name, reason), of_client=name)
 
-    def say_claims(self, settled: Settled, heard: Collection[str]) -> None:
-        """Note every claim to a name that was turned down or moved; who answered under such a name is quarantined."""
+    def report_claims(self, settled: Settled, heard: Collection[str]) -> None:
+        """Note every name that was refused or has moved; an answer under a refused name is quarantined."""
         for name, why in settled.reasons().items():
             log.warning("fedworth: client %r: %s", name, why)
             self.note(f"client {name!r}: {why}")
@@ -82,7 +91,7 @@ class LiveRecorder:
                 self.client_quarantined(name, why)
 
     def note(self, text: str) -> None:
-        """Something about the round that is of no client's doing."""
+        """Add a remark about the round."""
         self.notes.append(text)
 
     def end_round(
@@ -92,56 +101,56 @@ class LiveRecorder:
         nodes: Mapping[str, str] | None = None,
         contested: Sequence[str] = (),
     ) -> None:
-        """Commit the round, or say in the ledger that it is missing. `asked`: who was, of those announced; `nodes`:
-        from which node each client answered; `contested`: whose name a second node claimed."""
+        """Commit the round, or report in the ledger that it is missing; arguments as in `LedgerWriter.end_round`."""
         round_ = self.writer.current
-        told = {} if round_ is None else dict(round_.quarantined)
+        logged = {} if round_ is None else dict(round_.quarantined)
         self._attempt(lambda: self.writer.end_round(asked=asked, notes=self.notes, nodes=nodes, contested=contested))
         if self.trouble is not None:
-            self.unsaid.append((self.number, self.trouble))
-            self._say_missing()
+            self.unreported.append((self.number, self.trouble))
+            self._report_missing()
         elif round_ is not None:
-            self._tell_end(round_, told)
+            self._log_end(round_, logged)
 
     def lose_round(self, number: int, reason: str) -> None:
-        """Give up a round, for a reason of the caller's."""
+        """Give up a round and report it missing."""
         log.error("fedworth: round %s is not recorded: %s", number, reason)
         self.writer.abort_round()
-        self.unsaid.append((number, reason))
-        self._say_missing()
+        self.unreported.append((number, reason))
+        self._report_missing()
 
     def values(self, task: Task, **how: Any) -> dict[str, float]:
-        """What each client is worth after the rounds so far; clients without a value are not in it.
+        """Each client's value after the rounds so far; empty, with an error in the log, if they cannot be valued.
 
-        `how`: method="fedsv" (default), "comfedsv" or any other, settings=ValuationSettings(…). If they cannot be valued,
-        nobody is in it, and the log says why: no error reaches the training.
+        Args:
+            task: What to measure models on.
+            **how: `method` and `settings` of the valuation.
         """
         try:
             if self.valued_by is None:
-                raise LedgerError("this recorder was made without the means to value; use fedworth.flower.record")
+                raise LedgerError("this recorder cannot value; use fedworth.flower.record")
             return self.valued_by(self.writer.folder, task, **how)
         except Exception as error:
             log.error("fedworth: no values after round %s (%s: %s)", self.number, type(error).__name__, error)
             return {}
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Keep the weights that the server gives these clients from now on; one that cannot be used is left out."""
+        """Weight these clients by these numbers from now on; a weight that cannot be used is ignored and logged."""
         given: dict[str, Any] = attempt(lambda: {**weights}) or {}
         for name, weight in given.items():
             try:
                 self.weights[name] = checked_count(weight, self.writer.weight_kind, f"weight of client {name!r}")
-            except Exception as error:  # a server may give anything
+            except Exception as error:  # a server may pass anything
                 log.error("fedworth: %s; for weights that are not whole: record(…, real_weights=True)", error)
 
     def close(self, final_model: Arrays) -> None:
         """Commit the model after the last round."""
-        self._say_missing()
+        self._report_missing()
         self.trouble = None
         self._attempt(lambda: self.writer.close(model_of(final_model)))
 
     def release(self) -> None:
         """Stop recording without a final model, so that another recorder can go on with the ledger."""
-        self._say_missing()
+        self._report_missing()
         try:
             self.writer.release()
         except Exception as error:
@@ -162,7 +171,7 @@ class LiveRecorder:
         return True
 
     def _attempt(self, action: Callable[[], None], *, of_client: str | None = None) -> None:
-        """Nothing that goes wrong in here reaches the training; the first trouble ends the recording of the round."""
+        """Run an action of the writer; its first error ends the recording of the round, and is logged."""
         if self.trouble is not None:
             return
         round_ = self.writer.current
@@ -172,36 +181,41 @@ class LiveRecorder:
         try:
             action()
             if of_client is not None and round_ is not None:
-                self._tell_fate(of_client, round_)
+                self._log_outcome(of_client, round_)
         except Exception as error:
             self.trouble = str(error) or type(error).__name__
             log.error("fedworth: round %s is not recorded: %s", self.number, self.trouble)
             self.writer.abort_round()
 
-    def _tell_end(self, round_: OpenRound, told: Mapping[str, str]) -> None:
-        """Say who was refused as the models were held against each other, and loudly if nobody is left."""
+    def _log_end(self, round_: OpenRound, logged: Mapping[str, str]) -> None:
+        """Log who was quarantined when the clients were compared, and a round without usable answers."""
         for name in round_.quarantined:
-            if name not in told:
-                self._tell_fate(name, round_)
+            if name not in logged:
+                self._log_outcome(name, round_)
         if not round_.answered:
-            log.error("fedworth: round %s HAS NO USABLE ANSWER: %s", self.number, _fates(round_))
+            n_asked, n_failed, n_quarantined = len(round_.asked), len(round_.failed), len(round_.quarantined)
+            counts = f"{n_asked} asked, {n_failed} failed, {n_quarantined} quarantined"
+            silent = f"{n_asked - n_failed - n_quarantined} silent; it adds nothing to a value"
+            log.error("fedworth: round %s HAS NO USABLE ANSWER: %s, %s", self.number, counts, silent)
 
-    def _tell_fate(self, name: str, round_: OpenRound) -> None:
-        """Say at once that a client's answer is not used, and why."""
+    def _log_outcome(self, name: str, round_: OpenRound) -> None:
+        """Log at once that a client's answer is not used, and why."""
         if name in round_.quarantined:
             log.warning("fedworth: round %s: %r is quarantined: %s", self.number, name, round_.quarantined[name])
         elif name in round_.failed:
             log.warning("fedworth: round %s: %r failed: %s", self.number, name, round_.failed[name])
 
-    def _say_missing(self) -> None:
-        """Put into the ledger what it does not know of yet; if even that fails, try again later."""
-        while self.unsaid:
+    def _report_missing(self) -> None:
+        """Report missing rounds in the ledger; if that fails, it is tried again later."""
+        while self.unreported:
             try:
-                self.writer.missing_round(*self.unsaid[0])
+                self.writer.missing_round(*self.unreported[0])
             except Exception as error:
-                log.error("fedworth: the ledger cannot say that round %s is missing: %s", self.unsaid[0][0], error)
+                log.error(
+                    "fedworth: the ledger cannot report that round %s is missing: %s", self.unreported[0][0], error
+                )
                 return
-            self.unsaid.pop(0)
+            self.unreported.pop(0)
 
 
 def record_into(
@@ -214,16 +228,15 @@ def record_into(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> LiveRecorder:
-    """A recorder for a training loop of your own. Only this call may raise: what goes wrong later never reaches the
-    training.
+    """A recorder for your own training loop; only this call may raise, errors after it are logged.
 
     Args:
         folder: A folder that is not there yet, or with `resume` a ledger.
-        clients: Who is expected; more may join.
+        clients: The expected clients; more may join.
         aggregation: How the server averages: by `samples`, or `uniform`.
-        rule: What the server makes of its clients' models, if it is not the weighted mean.
+        rule: How the server combines the models, if it is not the weighted mean.
         real_weights: Clients report any weight above 0 instead of a number of samples.
-        settings: What else to write into the ledger's head.
+        settings: What else to write into the ledger's header.
         resume: Go on with the ledger that a stopped server left.
 
     Returns:
@@ -243,7 +256,7 @@ def record_into(
 
 
 def model_of(arrays: Arrays) -> Model:
-    """A state dict of tensors or numpy arrays as a model; what is no array of numbers is refused."""
+    """A state dict of tensors or numpy arrays as a model."""
     try:
         return {str(name): _tensor(value) for name, value in arrays.items()}
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -251,8 +264,8 @@ def model_of(arrays: Arrays) -> Model:
 
 
 def with_difference(start: Arrays, difference: Arrays) -> dict[str, Any]:
-    """w^t + the difference that a client sent; names and shapes are compared before any arithmetic, since a sum of two
-    shapes that merely broadcast can be a million times as large as either."""
+    """The global model plus the difference that a client sent."""
+    # Shapes are compared first, because shapes that broadcast can give a sum a million times as large as either.
     for name, value in difference.items():
         if name not in start:
             raise ModelError(f"a difference for {str(name)[:80]!r}, which the global model does not have")
@@ -260,13 +273,6 @@ def with_difference(start: Arrays, difference: Arrays) -> dict[str, Any]:
         if tuple(found) != tuple(expected):
             raise ModelError(f"a difference of shape {tuple(found)} for {name!r}, expected {tuple(expected)}")
     return {name: start[name] + value for name, value in difference.items()}
-
-
-def _fates(round_: OpenRound) -> str:
-    """How many did what in a round that nobody can be valued by."""
-    n_silent = len(round_.asked) - len(round_.failed) - len(round_.quarantined)
-    counts = f"{len(round_.asked)} asked, {len(round_.failed)} failed, {len(round_.quarantined)} quarantined"
-    return f"{counts}, {n_silent} silent; it adds nothing to a value"
 
 
 def _tensor(value: Any) -> torch.Tensor:

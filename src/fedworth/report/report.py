@@ -6,7 +6,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.findings import KINDS, Finding, Kind, value_findings
+from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
 from fedworth.storage import Place, json_bytes, make_folder, read_json, write_whole
 from fedworth.theory.fairness import relative_difference
-from fedworth.provenance import Provenance
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue, Valuation
 
 if TYPE_CHECKING:
-    from fedworth.report.settings import PageSettings
     from fedworth.report.rewards import Rewards
+    from fedworth.report.settings import PageSettings
 
 HEADLINE = "comfedsv-models"
 """The method that a report is about, if it has values by it; else its first."""

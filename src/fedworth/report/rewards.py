@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 
 from fedworth.errors import ArtefactError, UsageError, ValuationError
-from fedworth.names import RewardRule, checked_name
 from fedworth.records import document_of, read_as
-from fedworth.report.tables import csv_of
 from fedworth.report.settings import RewardSettings
+from fedworth.report.tables import csv_of
 from fedworth.storage import Place, make_folder, read_json, write_json, write_whole
 from fedworth.valuation.uncertainty import Trust
 from fedworth.valuation.valuation import ClientValue, Covered, Valuation
 
 CENTS = 100
 MOST_CENTS = 10**17
+
 
 @dataclass(frozen=True)
 class Rewards:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
+from fedworth.completion.by_models import ModelCompletion, complete_by_models
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
-from fedworth.completion.by_models import ModelCompletion, complete_by_models
 from fedworth.errors import CompletionError, TooManyError, ValuationError
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, MatrixGame
@@ -187,9 +187,7 @@ class BroughtUtilities:
         return with_errors(self.matrix, factors_of(self.matrix, self.settings))
 
 
-def values_by(
-    source: Federation | BroughtUtilities, methods: Iterable[str]
-) -> tuple[tuple[Valuation, ...], Refusals]:
+def values_by(source: Federation | BroughtUtilities, methods: Iterable[str]) -> tuple[tuple[Valuation, ...], Refusals]:
     """Valuations by several methods, and which methods gave none, with the reason; `strict`: that is an error."""
     made: list[Valuation] = []
     refusals: list[tuple[str, str]] = []

@@ -261,7 +261,9 @@ def _gtg(source: GameSource) -> Valuation:
     return add_up(source, lambda game, rng: gtg(game, rng, skip_below=skip_below), games)
 
 
-def _other(measure: Callable[[RecordedFederation, np.random.Generator], others.OtherValues]) -> Callable[[GameSource], Valuation]:
+def _other(
+    measure: Callable[[RecordedFederation, np.random.Generator], others.OtherValues],
+) -> Callable[[GameSource], Valuation]:
     """A measure that is no sharing of the rounds' games."""
 
     def value(source: GameSource) -> Valuation:
@@ -351,12 +353,18 @@ METHODS: dict[str, Method] = {
         "GTG", "earned, by guided truncated permutations; rounds with little change are left out (GTG-Shapley)", _gtg
     ),
     "mr": Method("MR", "earned, later rounds weighted less (MR)", _other(others.mr)),
-    "or": Method("OR", "earned over the whole training, from models rebuilt from the updates (OR)", _other(others.rebuilt)),
+    "or": Method(
+        "OR", "earned over the whole training, from models rebuilt from the updates (OR)", _other(others.rebuilt)
+    ),
     "influence": Method(
-        "Influence", "earned, to first order: how well the client's updates reduce the test loss", _other(others.influence)
+        "Influence",
+        "earned, to first order: how well the client's updates reduce the test loss",
+        _other(others.influence),
     ),
     "cosine": Method(
-        "Cosine", "reputation: how well the client's updates agree with the average (CGSV); no test set", _other(others.cosine)
+        "Cosine",
+        "reputation: how well the client's updates agree with the average (CGSV); no test set",
+        _other(others.cosine),
     ),
     "retraining": Method(
         "Retraining",
@@ -374,7 +382,9 @@ def methods() -> dict[str, Method]:
     for entry in entry_points(group="fedworth.methods"):
         made = entry.load()
         if not isinstance(made, Method):
-            raise UsageError(f"entry point {entry.name!r} of fedworth.methods: a {type(made).__name__}, expected a Method")
+            raise UsageError(
+                f"entry point {entry.name!r} of fedworth.methods: a {type(made).__name__}, expected a Method"
+            )
         offered[entry.name] = made
     return {**offered, **METHODS}
 

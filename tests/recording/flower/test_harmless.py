@@ -12,8 +12,7 @@ import fedworth.flower
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import LedgerWriter
 from fedworth.recording import flower_grid, flower_identity
-from fedworth.recording.flower_grid import RecordingGrid
-from fedworth.recording.flower_messages import TrainRound
+from fedworth.recording.flower_grid import RecordingGrid, TrainRound
 from fedworth.recording.recorder import LiveRecorder
 from tests.recording.flower.in_process import InProcessGrid
 
@@ -31,11 +30,11 @@ CALLS = [
         for name in vars(LedgerWriter)
         if not name.endswith("__") and callable(vars(LedgerWriter)[name])
     ),
-    (TrainRound, "fates"),
-    (flower_identity, "_say_who"),
+    (TrainRound, "replies_by_node"),
+    (flower_identity, "_add_name"),
     *((flower_grid, name) for name in ("round_number", "weight_in", "model_in", "model_sent", "name_taken_from")),
 ]
-BEFORE_TRAINING = {"_attempt", "_sent"}
+BEFORE_TRAINING = {"_sent"}
 """These are the guards themselves: all they do is call something else under a `try`."""
 
 

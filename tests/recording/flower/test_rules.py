@@ -19,7 +19,7 @@ from fedworth.ledger.ledger import verify_ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import participation
-from fedworth.recording.strategies import rule_seen, weights_seen
+from fedworth.recording.flower import strategy_rule, strategy_weight_metric
 from fedworth.task.replay import check_ledger, replayed, server_weights
 from fedworth.task.rules import Adaptive, WeightedMean, arrays_of, noise_of, rule_from, rule_of
 from fedworth.task.task import Task
@@ -103,7 +103,7 @@ def federation(strategy, folder, *, n_rounds=N_ROUNDS, **options):
 def test_a_rule_replays_what_flowers_strategy_made(tmp_path, name):
     ledger = federation(STRATEGIES[name](), tmp_path / "l")
     rule = rule_of(ledger)
-    assert rule == rule_seen(STRATEGIES[name]())
+    assert rule == strategy_rule(STRATEGIES[name]())
     models = [round_.global_model for round_ in ledger.rounds()]
     steps = replayed(ledger, rule)
     for round_, after, step in zip(ledger.rounds(), [*models[1:], ledger.final_model()], steps, strict=True):
@@ -250,8 +250,8 @@ class OfOnesOwn(flower.FedAvg):  # type: ignore[misc]
 
 def test_a_strategy_of_ones_own_is_not_taken_for_the_one_it_derives_from(tmp_path):
     strategy = OfOnesOwn(**COMMON)
-    assert rule_seen(strategy) is None
-    assert weights_seen(strategy) == "weight"
+    assert strategy_rule(strategy) is None
+    assert strategy_weight_metric(strategy) == "weight"
     ledger = federation(strategy, tmp_path / "l")
     with pytest.raises(RuleError):
         check_ledger(ledger, rule_of(ledger)).refuse_others()
@@ -264,4 +264,4 @@ def test_a_derived_class_that_aggregates_as_its_parent_is_known():
         def configure_train(self, server_round, arrays, config, grid):
             return super().configure_train(server_round, arrays, config, grid)
 
-    assert rule_seen(Chooser(eta=0.3)) == Adaptive("adam", eta=0.3)
+    assert strategy_rule(Chooser(eta=0.3)) == Adaptive("adam", eta=0.3)

@@ -175,7 +175,7 @@ def test_homomorphic_encryption_is_refused_with_the_reason(job, tmp_path, how):
     reasons = [*ledger.entries[0].quarantine_reasons, *(gone.reason for gone in ledger.missing)]
     assert [gone.number for gone in ledger.missing] == [1]
     assert len(reasons) == 4
-    assert all(reason.startswith("encrypted (homomorphic encryption): the server adds up") for reason in reasons)
+    assert all(reason.startswith("encrypted (homomorphic encryption): the server cannot read") for reason in reasons)
 
 
 def test_what_the_server_did_not_accept_is_not_counted(job, tmp_path):
@@ -255,11 +255,14 @@ CALLS = [
     *((live.RoundRecorder, n) for n in vars(live.RoundRecorder) if n.startswith("_") and not n.endswith("__")),
     *((LiveRecorder, n) for n, f in vars(LiveRecorder).items() if not n.endswith("__") and callable(f)),
     *((LedgerWriter, n) for n, f in vars(LedgerWriter).items() if not n.endswith("__") and callable(f)),
-    *((live, name) for name in ("_peer", "_full", "_array", "_given_weight", "_refuse_encrypted", "_is_encrypted")),
+    *(
+        (live, name)
+        for name in ("_peer", "_whole_model", "_array", "_server_weight", "_refuse_encrypted", "_is_encrypted")
+    ),
 ]
 
 
-@pytest.mark.parametrize(("owner", "name"), [call for call in CALLS if call[1] not in ("_attempt", "_started")])
+@pytest.mark.parametrize(("owner", "name"), [call for call in CALLS if call[1] not in ("_attempt", "_on_start_run")])
 def test_no_call_raises_into_the_training(job, monkeypatch, owner, name):
     def explode(*_args, **_kwargs):
         raise RuntimeError("a fault of fedworth's")

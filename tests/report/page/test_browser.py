@@ -6,8 +6,8 @@ import re
 import pytest
 
 from fedworth.report.comparison import Comparison
-from fedworth.report.page import PageSettings
 from fedworth.report.rewards import rewards
+from fedworth.report.settings import PageSettings
 from tests.support.browser import chromium, opened
 from tests.support.reports import HOSPITALS, HOSTILE, hospitals
 

@@ -12,10 +12,10 @@ import pytest
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, OF_VALUES, Finding, Kind
-from fedworth.report.page import PageSettings
 from fedworth.report.page.figures import axis_over, nice_ticks, packed
 from fedworth.report.report import Report
 from fedworth.report.rewards import rewards
+from fedworth.report.settings import PageSettings
 from fedworth.report.tables import findings_lines, markdown
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation

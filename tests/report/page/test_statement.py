@@ -7,8 +7,8 @@ import pytest
 
 from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, Finding
-from fedworth.report.page import PageSettings
 from fedworth.report.rewards import rewards
+from fedworth.report.settings import PageSettings
 from tests.support.reports import HOSPITALS, HOSTILE, hospitals
 
 SETTINGS = PageSettings("Sepsis model", "hospital", "hospitals")

@@ -1,4 +1,4 @@
-"""The fast oracle: this is its door, and nobody outside imports from deeper in this folder."""
+"""The fast oracle: the same utilities as the plain loop's, for a small part of its work."""
 
 from fedworth.oracle.fast.oracle import NOTHING_YET as NOTHING_YET
 from fedworth.oracle.fast.oracle import FastOracle as FastOracle

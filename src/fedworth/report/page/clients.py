@@ -10,9 +10,9 @@ import numpy as np
 from markupsafe import Markup
 
 from fedworth.findings import OF_VALUES, Finding, Kind, Level
-from fedworth.report.settings import PageSettings
 from fedworth.report.page.figures import Axis, axis_over
 from fedworth.report.report import Report
+from fedworth.report.settings import PageSettings
 from fedworth.valuation.notebook import digits_of, ranks_text, signed
 from fedworth.valuation.valuation import ClientValue, Covered
 

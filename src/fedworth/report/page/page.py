@@ -18,14 +18,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import ArtefactError
-from fedworth.report.settings import PageSettings
+from fedworth.provenance import SOFTWARE
 from fedworth.report.page.clients import COLUMNS, axis_of, cards_of, n_rounds_of, passed_of, rows_of, summary_of
 from fedworth.report.page.figures import axis_over
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
+from fedworth.report.settings import PageSettings
 from fedworth.report.tables import provenance_text
-from fedworth.provenance import SOFTWARE
 from fedworth.valuation.notebook import digits_of, signed
 
 if TYPE_CHECKING:

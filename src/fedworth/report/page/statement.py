@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedworth.report.settings import PageSettings
 from fedworth.report.page.clients import cards_of, share_text
 from fedworth.report.page.figures import axis_over, path, picks_of
 from fedworth.report.page.page import check_rewards, frame_of, render
 from fedworth.report.page.story import ticks_of
 from fedworth.report.page.trust import verdict_of, wording_of
 from fedworth.report.report import Report
+from fedworth.report.settings import PageSettings
 from fedworth.valuation.notebook import digits_of, ranks_text, signed
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from fedworth.report.settings import PageSettings
 from fedworth.report.page.clients import share_text
 from fedworth.report.report import Report
+from fedworth.report.settings import PageSettings
 from fedworth.valuation.methods import Basis, method_text
 from fedworth.valuation.uncertainty import LEVEL, Trust
 from fedworth.valuation.valuation import Covered, Valuation
