@@ -28,6 +28,7 @@ NEAR_CHANCE = 0.2
 """Accuracy on ten classes below which a model has hardly learned: twice that of guessing."""
 
 DIGITS = 12  # differences beyond this many digits are rounding
+EQUAL_DIGITS = 7  # float32 models of copies differ beyond this many digits
 SHARES, CORRELATIONS, ANYWHERE = (0.0, 1.0), (-1.0, 1.0), (-math.inf, math.inf)
 
 
@@ -81,10 +82,12 @@ def p_left_and_right(ours: Any, theirs: Any) -> tuple[float, float]:
 
 
 def rank_correlation(first: Any, second: Any) -> float:
-    """Spearman's correlation; 0 if one side is constant."""
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
+    """Spearman's correlation; 0 if one side is constant. Numbers that differ only by rounding are ties."""
+    sides = [np.asarray(side, dtype=float) for side in (first, second)]
+    sides = [np.round(side / max(np.abs(side).max(), 1e-300), EQUAL_DIGITS) for side in sides]
+    if any(np.ptp(side) == 0 for side in sides):
         return 0.0
-    return round(float(stats.spearmanr(first, second).statistic), DIGITS)
+    return round(float(stats.spearmanr(sides[0], sides[1]).statistic), DIGITS)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ a server has. One row a federation and method:
     truth_error   the standard error of an estimated truth, relative to sd(truth)
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from fedworth import SimulationSettings
-from studies import api, figures
+from fedworth import FedworthError, SimulationSettings
+from studies import figures
 from studies.bars import Claim, bar, rank_correlation
+from studies.federations import federation, simulated
 from studies.methods import label
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
@@ -76,20 +78,25 @@ def setting_of(settings: SimulationSettings) -> str:
 
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """One row a method."""
-    federation = api.Recorded(case.federation, scratch, data)
-    truth, deviations = api.truth_of(federation)
-    truth_error = float(np.sqrt(np.mean(np.square(deviations))) / truth.std())
-    rows = []
-    for key, found in api.valued_by_default(federation).items():
-        known = found.valuation.uncertainty
-        ends = None if known is None else known.intervals(found.valuation.values)
-        row = {
-            **numbers_of(found.valuation.values, truth, case.federation, key),
-            "coverage": None if ends is None else float(np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1]))),
-            "predicted": None if known is None else known.ratio,
-        }
-        cost = {"evaluations": found.n_evaluations, "seconds": found.seconds, "truth_error": truth_error}
-        rows.append({"setting": setting_of(case.federation), "method": key, **row, **cost})
+    ledger, task = simulated(case.federation, scratch, data)
+    true = federation(ledger, task, seed=case.federation.seed).value("truth")
+    errors = true.standard_errors if true.standard_errors is not None else np.zeros(len(true.values))
+    truth, rows = true.values, []
+    for key in METHODS:
+        of, start = federation(ledger, task, seed=case.federation.seed), time.process_time()
+        try:
+            found = of.value(key)
+        except FedworthError:  # a method may refuse, for example without a round that has all clients
+            continue
+        cost = {"evaluations": found.n_evaluations, "seconds": time.process_time() - start}
+        row = {"setting": setting_of(case.federation), "method": key, **cost}
+        row |= numbers_of(found.values, truth, case.federation, key)
+        ends = found.intervals
+        if ends is not None and found.uncertainty is not None:
+            row["coverage"] = float(np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])))
+            row["predicted"] = found.uncertainty.ratio
+        row["truth_error"] = float(np.sqrt(np.mean(np.square(errors))) / truth.std())
+        rows.append(row)
     return rows
 
 

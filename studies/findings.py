@@ -15,8 +15,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from studies import api, figures
+import fedworth
+from studies import figures
 from studies.bars import Claim
+from studies.federations import federation, simulated
 from studies.misconduct import COPIED, Kind, Memory, kinds
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
@@ -46,16 +48,22 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """One row: who was named, rightly or not, and how certain the findings were."""
     kind = _kind(case.options["kind"], case.federation.n_clients)
-    federation = api.Recorded(case.federation, scratch, data, None if kind.act is None else Memory(kind.act))
+    act = None if kind.act is None else Memory(kind.act)
+    ledger, task = simulated(case.federation, scratch, data, misconduct=act)
     truth = None
     if kind.is_valued:
-        said, truth = api.findings_with_values(federation, scratch / "report")
+        report = fedworth.report_on(ledger, task)
+        found, true = report.all_findings, report.valuation("truth")
+        truth = None if true is None else true.values
     else:
-        said = api.findings_in(federation)
+        found = fedworth.report_on(ledger, task, methods=["fedsv"]).findings
+    said = [one.document() for one in found]
     row = {"kind": kind.name, **counted(kind, said, case.federation.n_clients, truth)}
     if kind.name == COPIED:
         for weighting in WEIGHTINGS:
-            row |= interaction(api.interactions(federation, weighting), set(kind.planted), weighting)
+            pairs = fedworth.interactions(federation(ledger, task, weighting=weighting))
+            indexed = [(int(pair.first), int(pair.second), pair.index) for pair in pairs]
+            row |= interaction(indexed, set(kind.planted), weighting)
     return [row]
 
 
@@ -65,7 +73,7 @@ def _kind(name: str, n_clients: int) -> Kind:
 
 def counted(kind: Kind, said: Sequence[Row], n: int, truth: Any = None) -> Row:
     """Planted clients named as what they are, or as something else; honest clients named; harm that is real."""
-    named = [(str(found["kind"]), {int(k) for k in found["clients"]}, float(found["sure"])) for found in said]
+    named = [(str(found["kind"]), {int(k) for k in found["clients"]}, float(found["confidence"])) for found in said]
     harm = {k: sure for name, clients, sure in named if name == "harm" for k in clients} if truth is not None else {}
     planted, left_out = set(kind.planted), {"harm"} if kind.is_valued else OF_VALUES
     named = [found for found in named if found[0] not in left_out]

@@ -8,13 +8,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from studies import api, figures
+import fedworth
+from studies import figures
+from studies.federations import simulated
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import NONE, number, table
 from studies.values import jaccard
 
 FLIPPED, NOISY_OF_TEN = 0.3, 2
+NAMES = (
+    "comfedsv-models", "comfedsv", "fedsv", "all-clients-round", "leave-one-out", "banzhaf", "beta-shapley",
+    "least-core", "tmc", "gtg", "mr", "or", "influence", "cosine",
+)  # fmt: skip
 SLOW, MOST_FOR_SLOW = ("tmc", "gtg", "mr", "or"), 12
 """Methods that evaluate permutations of all clients until the values settle; too slow for a hundred clients."""
 
@@ -35,26 +41,29 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """One row a method."""
     settings = case.federation
-    federation = api.Recorded(settings, scratch, data)
+    ledger, task = simulated(settings, scratch, data)
     noisy = np.flatnonzero(settings.flip_shares).tolist()
-    kind = "noisy labels" if noisy else "two classes each"
+    setting = f"{settings.dataset}, {'noisy labels' if noisy else 'two classes each'}, N = {settings.n_clients}"
+    names = [name for name in NAMES if settings.n_clients <= MOST_FOR_SLOW or name not in SLOW]
+    copies = [(ledger.clients[copy], ledger.clients[source]) for copy, source in settings.copies]
     rows = []
-    for found in api.compared(federation, () if settings.n_clients <= MOST_FOR_SLOW else SLOW):
-        values = found.pop("values")
-        overlap = jaccard(np.array(values, dtype=float), noisy) if noisy and values is not None else None
-        setting = f"{settings.dataset}, {kind}, N = {settings.n_clients}"
-        rows.append({"setting": setting, **found, "jaccard": overlap})
+    for found in fedworth.compare(ledger, task, names=names, copies=copies, work=fedworth.WorkSettings(n_threads=1)):
+        document, made = found.document(), found.valuation
+        document.pop("values")
+        overlap = jaccard(made.values, noisy) if noisy and made is not None else None
+        named = {"setting": setting, "label": found.method if made is None else made.label}
+        rows.append({**named, **document, "jaccard": overlap})
     return rows
 
 
 def section(frame: pd.DataFrame) -> Section:
     """Medians over seeds, one line a setting and method."""
-    groups = [found for _, found in frame.groupby(["setting", "measure"], sort=False)]
+    groups = [found for _, found in frame.groupby(["setting", "method"], sort=False)]
     refused = frame[frame.refusal.notna()]
     return Section(
         table(_line(found) for found in groups),
         panels=[lambda axes: _draw(frame, axes)],
-        notes=[f"{row.measure}: {row.refusal}" for row in refused.drop_duplicates("measure").itertuples()],
+        notes=[f"{row.method}: {row.refusal}" for row in refused.drop_duplicates("method").itertuples()],
         n_names=2,
     )
 
@@ -77,9 +86,9 @@ def _line(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _draw(frame: pd.DataFrame, axes: Axes) -> None:
-    names = list(frame.measure.unique())
+    names = list(frame.method.unique())
     for position, (setting, found) in enumerate(frame.groupby("setting", sort=False)):
-        ranked = found.groupby("measure").rank_correlation.median().reindex(names)
+        ranked = found.groupby("method").rank_correlation.median().reindex(names)
         figures.line(axes, str(setting), range(len(names)), ranked, position, ls="")
     axes.set_xticks(range(len(names)), [str(place + 1) for place in range(len(names))])
     axes.set(title="rank correlation", xlabel="method, in the order of the table", ylabel="with the truth")

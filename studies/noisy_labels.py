@@ -50,8 +50,8 @@ def noisy(name: str, setup: Setup, extent: Extent, seed: int, percent: int) -> C
         flip_shares=(FLIPPED,) * n_noisy + (0.0,) * (n - n_noisy),
         with_truth=False,
     )
-    options = {"sampled": True, "n_permutations": extent.n_permutations}
-    return Case(name, federation, {**options, "without_models": extent.n_rounds * percent > MOST_FOR_MODELS})
+    too_long = extent.n_rounds * percent > MOST_FOR_MODELS
+    return Case(name, federation, {"n_permutations": extent.n_permutations, "without_models": too_long})
 
 
 def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Case]:

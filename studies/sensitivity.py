@@ -4,8 +4,8 @@ steps × rate       the federations of `fairness`, valued by FedSV only
 noise strength     the federations of `noisy-data`, valued by FedSV only; `calibration` chooses by these two
 relative penalty   ComFedSV on the federations of `fairness`, compared with the truth
 rank               the same
-permutations       a hundred clients, ten with flipped labels: the all-clients round and ComFedSV, from permutations
-                   drawn one by one or in balanced squares
+permutations       a hundred clients, ten with flipped labels: ComFedSV from permutations that are drawn one by one
+                   or in balanced squares
 """
 
 import re
@@ -18,8 +18,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from fedworth import FactorSettings
-from studies import api, fairness, figures, noisy_data, noisy_labels, values
+from studies import fairness, figures, noisy_data, noisy_labels, values
 from studies.calibration import RATES, STRENGTHS, choices
+from studies.federations import (
+    Truth,
+    accuracies,
+    comfedsv,
+    federation,
+    measured,
+    random_permutations,
+    simulated,
+)  # fmt: skip
 from studies.setups import FIRST_CHOICE_SEED, Extent, Setup
 from studies.study import Case, Draw, Row, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, table, training_of
@@ -69,26 +78,32 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
 
 
 def _scan(case: Case, scratch: Path, data: Path | None) -> list[Row]:
-    federation = api.Valued(case.federation, scratch, data)
-    truth, accuracy = federation.values("truth")[0], federation.accuracies()[-1]
+    ledger, task = simulated(case.federation, scratch, data)
+    of = federation(ledger, task)
+    truth, accuracy = Truth(of).values, accuracies(ledger, task)[-1]
     rows = []
     for what, tried in SCANS.items():
         for setting in tried:
             for key, kind in (("comfedsv", "counts"), ("comfedsv-uniform", "uniform")):
                 factors = FactorSettings(**{"penalty_kind": kind, what: setting})  # type: ignore[arg-type]
-                found = measures(federation.values("comfedsv", factors)[0], truth, case.federation)
+                found = measures(comfedsv(of.utility_matrix(), factors)[0], truth, case.federation)
                 named = {"method": key, "what": what.replace("_", " "), "setting": f"{setting:g}"}
                 rows.append({"accuracy": accuracy, **named, **found})
     return rows
 
 
 def _permutations(case: Case, scratch: Path, data: Path | None) -> list[Row]:
-    federation = api.Sampled(case.federation, scratch, data, case.options["n_permutations"])
-    accuracy, noisy = federation.accuracies()[-1], np.flatnonzero(case.federation.flip_shares).tolist()
+    settings, n = case.federation, case.options["n_permutations"]
+    ledger, task = simulated(settings, scratch, data)
+    of = federation(ledger, task, permutations=n, seed=settings.seed)
+    squares = of.utility_matrix()
+    assert squares.permutations is not None
+    drawn = random_permutations(settings.n_clients, len(squares.permutations), np.random.default_rng(settings.seed))
+    noisy = np.flatnonzero(settings.flip_shares).tolist()
+    same = {"accuracy": accuracies(ledger, task)[-1], "method": "comfedsv", "what": PERMUTATIONS}
     return [
-        {"accuracy": accuracy, "method": method, "what": PERMUTATIONS, "setting": how, "jaccard": jaccard(found, noisy)}
-        for how, by_method in federation.by_permutations().items()
-        for method, found in by_method.items()
+        {**same, "setting": how, "jaccard": jaccard(comfedsv(matrix, FactorSettings())[0], noisy)}
+        for how, matrix in (("squares", squares), ("random", measured(of, drawn)))
     ]
 
 

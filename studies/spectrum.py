@@ -19,10 +19,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+import fedworth
 from fedworth import FactorSettings
-from studies import api, figures
+from studies import figures
 from studies.bars import SHARES, Claim, at_setting, bound_claim, mean_of
 from studies.fairness import COPIES
+from studies.federations import Truth, accuracies, federation, simulated
 from studies.setups import Extent, Setup, extents, setting_of
 from studies.study import Case, Draw, Row, Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
@@ -41,8 +43,10 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """Singular values, completion errors by rank and penalty, and accuracies of one federation."""
-    federation = api.Valued(case.federation, scratch, data)
-    singular, curve = federation.singular_values(), federation.accuracies()
+    ledger, task = simulated(case.federation, scratch, data)
+    of = federation(ledger, task)
+    truth, curve = Truth(of), accuracies(ledger, task)
+    singular = truth.singular_values
     left = np.sqrt(np.maximum(1 - np.cumsum(singular**2) / (singular**2).sum(), 0))
     numbers = {"singular": dict(enumerate((singular / singular[0])[:N_SINGULAR], 1))}
     numbers["best possible"] = dict(enumerate(left[: len(RANKS)], 1))
@@ -51,7 +55,7 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
             errors = {}
             for rank in RANKS:
                 factors = FactorSettings(penalty_kind=kind, relative_penalty=penalty, rank=rank)
-                errors[rank] = federation.matrix_error(factors)
+                errors[rank] = truth.error_of(fedworth.complete(of.utility_matrix(), factors))
             numbers[f"{kind} {penalty:g}"] = errors
     points = sorted({1, *(round(len(curve) * k / N_POINTS) for k in range(1, N_POINTS + 1))} - {0})
     numbers["accuracy"] = {0: max(curve), **{t: curve[t - 1] for t in points}}

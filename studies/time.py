@@ -3,19 +3,24 @@
 In the paper's figure the ratio FedSV / ComFedSV settles at .25–.28, near the participation rate, as O(T K² ln K) and
 O(T N K ln N) suggest. Algorithm 1 as printed only measures prefixes inside I_t, M[N + (T−1)K/(N−K+1)] in expectation,
 which is another law. We count evaluations for T = 10 and T = 100, and measure processor seconds on one thread, from
-recorded models to values: by the fast oracle and, up to 70 clients, by the plain loop.
+recorded models to the completed matrix: by the fast oracle and, up to 70 clients, by the plain loop.
 """
 
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from studies import api, figures
+import fedworth
+from fedworth import Federation
+from studies import figures
 from studies.bars import Claim, all_of, judged, mean_of
+from studies.federations import Flags, accuracies, federation, prefixes, random_permutations, simulated
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import accuracy_of, mean, number, table
@@ -46,18 +51,57 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """Evaluations and seconds of both methods."""
-    settings, n_permutations = case.federation, case.options["n_permutations"]
-    federation = api.Recorded(settings, scratch, data)
-    costs: dict[str, dict[str, float]] = {
-        f"evaluations, T = {n}": {**api.counts(replace(settings, n_rounds=n), n_permutations)} for n in COUNTED_ROUNDS
-    }
-    seconds = api.seconds(federation, n_permutations, settings.n_clients <= MOST_LOOPED)
-    costs |= {f"seconds, {oracle}, T = {settings.n_rounds}": found for oracle, found in seconds.items()}
-    accuracy = federation.accuracies()[-1]
+    settings, rng = case.federation, np.random.default_rng(case.federation.seed)
+    n, k = settings.n_clients, settings.n_participants
+    ledger, task = simulated(settings, scratch, data)
+    permutations = case.options["n_permutations"] or _default_permutations(n)
+    columns = prefixes(random_permutations(n, permutations, rng))[1:]  # without the empty coalition
+    costs: dict[str, dict[str, float]] = {}
+    for n_rounds in COUNTED_ROUNDS:
+        schedule = rng.permuted(np.tile(np.arange(n) < k, (n_rounds, 1)), axis=1)
+        schedule[0] = True
+        inside = [int((~(columns & ~row).any(axis=1)).sum()) for row in schedule]
+        fedsv = sum(len(_orders(k, rng)) for _ in schedule)
+        costs[f"evaluations, T = {n_rounds}"] = {"fedsv": fedsv, "comfedsv": sum(inside)}
+    oracles: dict[str, Any] = {"fast": fedworth.FastOracle(task, n_threads=1)}
+    if n <= MOST_LOOPED:
+        oracles["loop"] = fedworth.LoopOracle(task)
+    _fedsv_seconds(federation(ledger, task, oracle=oracles["fast"]), k, rng)  # compiles what it needs
+    for name, oracle in oracles.items():
+        seconds = {"fedsv": _fedsv_seconds(federation(ledger, task, oracle=oracle), k, rng)}
+        seconds["comfedsv"] = _comfedsv_seconds(federation(ledger, task, oracle=oracle, permutations=permutations))
+        costs[f"seconds, {name}, T = {settings.n_rounds}"] = seconds
+    accuracy = accuracies(ledger, task)[-1]
     return [
         {"accuracy": accuracy, "how": how, **found, "ratio": found["fedsv"] / found["comfedsv"]}
         for how, found in costs.items()
     ]
+
+
+def _default_permutations(n: int) -> int:
+    return n * math.ceil(math.log(n))
+
+
+def _orders(k: int, rng: np.random.Generator) -> Flags:
+    """The coalitions that FedSV measures in a round of k participants, without the empty one."""
+    return prefixes(random_permutations(k, _default_permutations(k), rng))[1:]
+
+
+def _fedsv_seconds(of: Federation, k: int, rng: np.random.Generator) -> float:
+    """FedSV needs no round with all clients, so k of them stand for that round."""
+    start = time.process_time()
+    for t in range(len(of.participants)):
+        game, coalitions = of.game(t), _orders(k, rng)
+        padded = np.zeros((len(coalitions), len(game.clients)), dtype=bool)
+        padded[:, :k] = coalitions
+        game.utilities(padded)
+    return time.process_time() - start
+
+
+def _comfedsv_seconds(of: Federation) -> float:
+    start = time.process_time()
+    fedworth.complete(of.utility_matrix())
+    return time.process_time() - start
 
 
 def section(frame: pd.DataFrame) -> Section:

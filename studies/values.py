@@ -19,37 +19,46 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from studies import api
+from fedworth import Federation, FedworthError
 from studies.bars import rank_correlation
-from studies.methods import METHODS
+from studies.federations import Floats, Truth, accuracies, comfedsv, federation, simulated
+from studies.methods import METHODS, Method
 from studies.study import Case, Row
 
 
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
-    """One row a method. Options: `sampled`, `n_permutations`, `without_models`, `only` (one method)."""
+    """One row a method. Options: `n_permutations`, `without_models`, `only` (one method)."""
     options, settings = case.options, case.federation
-    if options.get("sampled"):
-        federation: api.Valued = api.Sampled(settings, scratch, data, options.get("n_permutations"))
-    else:
-        federation = api.Valued(settings, scratch, data)
-    same: Row = {"accuracy": federation.accuracies()[-1]}
-    if settings.with_truth:
-        singular = federation.singular_values()
-        same["second_singular"] = float(singular[1] / singular[0])
-    truth = federation.values("truth")[0] if settings.with_truth else None
+    ledger, task = simulated(settings, scratch, data)
+    of = federation(ledger, task, permutations=options.get("n_permutations"), seed=settings.seed)
+    truth = Truth(of) if settings.with_truth else None
+    same: Row = {"accuracy": accuracies(ledger, task)[-1]}
+    if truth is not None:
+        same["second_singular"] = float(truth.singular_values[1] / truth.singular_values[0])
     rows = []
     for key, method in METHODS.items():
         is_asked = options.get("only", key) == key and not (method.reads_models and options.get("without_models"))
         if not is_asked or (key == "truth" and truth is None):
             continue
         try:
-            values, error = federation.values(method.of, method.factors)
-        except api.Refused:
+            values, completion = _valued(of, method, truth)
+        except FedworthError:  # a method may refuse, for example without a round that has all clients
             continue
         times = settings.n_rounds if key == "all-clients-round" else 1
-        found = measures(values * times, truth, settings)
-        rows.append({**same, "method": key, **found, "matrix_error": None if np.isnan(error) else error})
+        found = measures(values * times, None if truth is None else truth.values, settings)
+        if truth is not None and completion is not None:
+            found["matrix_error"] = truth.error_of(completion)
+        rows.append({**same, "method": key, **found})
     return rows
+
+
+def _valued(of: Federation, method: Method, truth: Truth | None) -> tuple[Floats, Any]:
+    """The values by a method, and its completion if it has one."""
+    if method.factors is not None:
+        return comfedsv(of.utility_matrix(), method.factors)
+    if method.of == "truth" and truth is not None:
+        return truth.values, None
+    return of.value(method.of).values, of.by_models() if method.reads_models else None
 
 
 def measures(values: Any, truth: Any, settings: Any) -> Row:

@@ -40,6 +40,8 @@ def test_the_paired_test_is_one_sided_and_leaves_out_equal_pairs():
 def test_a_constant_ranks_nobody():
     assert bars.rank_correlation([1, 1, 1], [1, 2, 3]) == 0.0
     assert bars.rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+    tied = stats.spearmanr([1, 1, 2, 3], [2, 1, 3, 4]).statistic
+    assert bars.rank_correlation([1, 1 + 1e-12, 2, 3], [2, 1, 3, 4]) == pytest.approx(tied)
 
 
 def test_more_is_judged_in_both_directions_and_needs_five_seeds():

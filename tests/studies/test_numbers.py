@@ -94,8 +94,13 @@ def test_copies_with_other_batches_are_compared_with_the_other_methods():
 def test_findings_count_each_client_once():
     kind = next(kind for kind in kinds(10) if kind.name == "30 % of labels flipped")
     said = [
-        {"kind": name, "clients": clients, "sure": 0.95}
-        for name, clients in (("low value", ["0"]), ("alike", ["0", "1"]), ("low value", ["5"]), ("harm", ["7"]))
+        {"kind": name, "clients": clients, "confidence": 0.95}
+        for name, clients in (
+            ("low value", ["0"]),
+            ("similar updates", ["0", "1"]),
+            ("low value", ["5"]),
+            ("harm", ["7"]),
+        )
     ]
     found = findings.counted(kind, said, 10)
     assert [found[name] for name in findings.COUNTS] == [2, 1, 1, 8, 1, 0]
@@ -104,7 +109,7 @@ def test_findings_count_each_client_once():
 
 def test_the_client_that_was_copied_is_no_false_alarm():
     kind = next(kind for kind in kinds(10) if kind.name == "free rider: another's last update")
-    found = findings.counted(kind, [{"kind": "late copy", "clients": ["0", "4"], "sure": 1.0}], 10)
+    found = findings.counted(kind, [{"kind": "late copy", "clients": ["0", "4"], "confidence": 1.0}], 10)
     assert (found["n_right"], found["n_false"]) == (1, 0)
 
 
