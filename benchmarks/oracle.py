@@ -115,7 +115,7 @@ CASES = {
     "MLP 784-200-200-10": Case(_model("mlp", FLAT, hidden=(200, 200)), FLAT, 10_000, _all_of_ten, 3),
     "logistic, 9,800 prefixes of 50": Case(_model("logistic", FLAT), FLAT, 2_000, _prefixes_of_fifty, 50),
     "MLP, 9,800 prefixes of 50": Case(_model("mlp", FLAT, hidden=(200,)), FLAT, 2_000, _prefixes_of_fifty, 15),
-    "CNN, convolutions frozen": Case(_model("cnn", GREY), GREY, 2_000, _all_of_ten, 500, frozen=("0.", "3.")),
+    "CNN, convolutions frozen": Case(_model("cnn", GREY), GREY, 2_000, _all_of_ten, 150, frozen=("0.", "3.")),
     "LoRA on a frozen base": Case(_lora, (256,), 2_000, _all_of_ten, 5, frozen=LORA_FROZEN),
     "tabular MLP with BatchNorm": Case(_tabular, (42,), 4_000, _all_of_ten, 1),
     "CNN": Case(_model("cnn", GREY), GREY, 2_000, _some_of_ten, 1.1),

@@ -12,10 +12,10 @@ from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.client_noise import noise_notes
 from fedworth.oracle.oracle import LoopOracle
+from tests.support.federations import federation_of
 from tests.support.zoo import ZOO, round_of, task_of
 
 SIGMA, N_ROUNDS, N_DRAWS = 0.05, 3, 12
-from tests.support.federations import federation_of
 
 TASK = task_of(*ZOO["mlp"][:2])
 
