@@ -9,8 +9,10 @@ from fedworth.coalitions import prefixes_within
 from fedworth.errors import LedgerError, TooManyError, UsageError
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.observe import Budget, planned_permutations, utility_matrix
-from fedworth.ledger.ledger import Ledger
+from fedworth.ledger import ledger as ledger_module
+from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.pipeline.report_on import report_on
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 
@@ -122,15 +124,15 @@ def test_the_truth_needs_every_clients_model(ledger, recorded):
         unknown.true_game(1)
 
 
-def test_each_rounds_file_is_read_once(ledger, recorded, monkeypatch):
-    opened: list[int] = []
-    read = Ledger.open_round
+def test_a_report_reads_and_hashes_each_file_once(ledger, monkeypatch):
+    opened: list[str] = []
+    read = ledger_module.read_models
 
-    def counted(self, round_index, **how):
-        opened.append(round_index)
-        return read(self, round_index, **how)
+    def counted(path, sha256):
+        opened.append(path.name)
+        return read(path, sha256)
 
-    monkeypatch.setattr(Ledger, "open_round", counted)
-    utility_matrix(recorded, None)
-    utility_matrix(recorded, planned_permutations(recorded.participants, 5))
-    assert sorted(opened) == [0, 1, 2]
+    monkeypatch.setattr(ledger_module, "read_models", counted)
+    report_on(open_ledger(ledger.folder), task_of(ledger))
+    rounds = [f"{t:06d}.safetensors" for t in range(3)]
+    assert sorted(opened) == sorted([*rounds, *rounds[1:]])  # the later rounds have models kept apart, in a second file

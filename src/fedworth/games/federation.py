@@ -34,7 +34,7 @@ class UtilityStore(Protocol):
 class RecordedFederation:
     """The rounds of a ledger, their models, and what an oracle measures on them.
 
-    The oracle follows the server's own rule. Rounds stay open (memory-mapped), so every file is hashed once.
+    The oracle follows the server's own rule. Each coalition is measured once.
     """
 
     ledger: Ledger
@@ -42,7 +42,6 @@ class RecordedFederation:
     weighting: Weighting
     notes: tuple[str, ...] = ()  # what a reader of any value must know
     store: UtilityStore | None = None
-    _rounds: dict[tuple[int, bool], Round] = field(default_factory=dict, repr=False)
     _games: dict[int, RecordedGame] = field(default_factory=dict, repr=False)
     _n_kept: dict[int, int] = field(default_factory=dict, repr=False)  # utilities of each round that the store has
 
@@ -87,10 +86,7 @@ class RecordedFederation:
 
     def round(self, round_index: int, *, with_apart: bool = False) -> Round:
         """The models of a round; its file is checked when it is first opened."""
-        key = round_index, with_apart
-        if key not in self._rounds:
-            self._rounds[key] = self.ledger.open_round(round_index, with_apart=with_apart)
-        return self._rounds[key]
+        return self.ledger.open_round(round_index, with_apart=with_apart)
 
     def weights(self, round_index: int) -> Floats:
         """(n_clients,): what each client counts in a coalition's model."""

@@ -14,7 +14,7 @@ memory-mapped, so only what is used is loaded.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -56,6 +56,10 @@ __all__ = [
 MAX_LISTED_ROUNDS = 8
 
 
+MOST_OPEN = 256
+"""Rounds that stay open, each with a memory-mapped file."""
+
+
 @dataclass(frozen=True)
 class Round:
     """The models of one round, memory-mapped: the global model before it, and each client's model after it."""
@@ -85,6 +89,7 @@ class Ledger:
     chain: str
     next_number: int = 0  # the federation's own number of the next round
     left_out: tuple[str, ...] = ()  # clients that the user excluded
+    _opened: dict[tuple[int, bool], Round] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def n_rounds(self) -> int:
@@ -148,8 +153,20 @@ class Ledger:
         return counts
 
     def open_round(self, round_index: int, *, with_apart: bool = False) -> Round:
-        """The models of one round; its files are hashed first."""
-        return read_round(self.folder, self.entries[round_index], self.clients, with_apart=with_apart)
+        """The models of one round; its files are hashed when they are first opened.
+
+        The last rounds stay open, memory-mapped, so that a report reads and hashes every round once.
+        """
+        key = round_index, with_apart
+        if key not in self._opened:
+            if len(self._opened) >= MOST_OPEN:
+                self._opened.pop(next(iter(self._opened)))
+            if with_apart:
+                found = _with_apart(self.open_round(round_index), self.folder, self.clients)
+            else:
+                found = read_round(self.folder, self.entries[round_index], self.clients)
+            self._opened[key] = found
+        return self._opened[key]
 
     def check_round(self, round_index: int) -> None:
         """Hash a round's file, without checking the models in it."""
@@ -240,28 +257,37 @@ def verify_ledger(folder: Place) -> Ledger:
     return ledger
 
 
-def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str], *, with_apart: bool) -> Round:
-    """The checked models of one round, with those kept apart if asked for."""
+def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str]) -> Round:
+    """The checked models of one round, without those kept apart."""
     where = f"round {entry.round_index}, {folder / entry.file}"
     models = _read_file(folder, entry.file, entry.sha256, entry.round_index)
     global_model = models.pop(("global", -1), None)
     if global_model is None:
         raise LedgerError(f"{where}: has no global model")
-    apart = {}
-    if with_apart and entry.apart_file is not None and entry.apart_sha256 is not None:
-        apart = _read_file(folder, entry.apart_file, entry.apart_sha256, entry.round_index)
-    expected = {("client", k) for k in entry.answered}
-    if set(models) != expected or (with_apart and set(apart) != {("apart", k) for k in entry.apart}):
-        raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted(expected)}")
     check_finite(global_model, f"{where}, global model")
-    for (_, index), model in sorted({**models, **apart}.items()):
-        check_alike(model, global_model, f"{where}, client {clients[index]!r}")
-    return Round(
-        entry,
-        global_model,
-        {index: model for (_, index), model in sorted(models.items())},
-        {index: model for (_, index), model in sorted(apart.items())},
-    )
+    return Round(entry, global_model, _checked(models, "client", entry.answered, global_model, where, clients), {})
+
+
+def _with_apart(round_: Round, folder: Path, clients: Sequence[str]) -> Round:
+    """The round with the models that were kept apart, which are checked too."""
+    entry = round_.entry
+    models: dict[Owner, Model] = {}
+    where = f"round {entry.round_index}, {folder / str(entry.apart_file)}"
+    if entry.apart_file is not None and entry.apart_sha256 is not None:
+        models = _read_file(folder, entry.apart_file, entry.apart_sha256, entry.round_index)
+    apart = _checked(models, "apart", entry.apart, round_.global_model, where, clients)
+    return replace(round_, apart_models=apart)
+
+
+def _checked(
+    models: dict[Owner, Model], kind: str, expected: Iterable[int], like: Model, where: str, clients: Sequence[str]
+) -> dict[int, Model]:
+    """Models by client, if they are of the clients that the manifest names and shaped like the global model."""
+    if set(models) != {(kind, k) for k in expected}:
+        raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted((kind, k) for k in expected)}")
+    for (_, index), model in sorted(models.items()):
+        check_alike(model, like, f"{where}, client {clients[index]!r}")
+    return {index: model for (_, index), model in sorted(models.items())}
 
 
 def _read_file(folder: Path, file: str, sha256: str, round_index: int) -> dict[Owner, Model]:
@@ -289,7 +315,7 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
         _add_joined(line, clients, known, f"{folder / MANIFEST}, round {line.round_index}")
         entries.append(line)
         if with_files:
-            read_round(folder, line, clients, with_apart=True)
+            _with_apart(read_round(folder, line, clients), folder, clients)
     ledger = Ledger(
         folder=folder,
         clients=tuple(clients),

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedworth.arrays import Floats, Memberships
 from fedworth.errors import ArtefactError
-from fedworth.ledger.ledger import Ledger, Round
+from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import TaskOracle
 from fedworth.oracle.server import Server
@@ -77,12 +77,11 @@ class LedgerStore:
         """Whether the largest kept coalition has the same utility today."""
         largest = int(np.argmax(rows.sum(axis=1)))
         weights = round_weights(self.ledger, round_index, self.weighting)
-        again = self.oracle.utilities(self._open(round_index), mixtures(rows[[largest]], weights, self.weighting))
+        again = self.oracle.utilities(
+            self.ledger.open_round(round_index), mixtures(rows[[largest]], weights, self.weighting)
+        )
         scale = np.abs(utilities).sum(axis=1).max()
         return bool(np.abs(again[0] - utilities[largest]).sum() <= TOLERANCE * scale)
-
-    def _open(self, round_index: int) -> Round:
-        return self.ledger.open_round(round_index)
 
     def _folder(self, round_index: int) -> Path:
         entry, task = self.ledger.entries[round_index], self.oracle.task
