@@ -122,7 +122,7 @@ def test_the_truth_needs_every_clients_model(ledger, recorded):
         unknown.true_game(1)
 
 
-def test_each_rounds_file_is_read_once(ledger, recorded, monkeypatch):
+def test_each_rounds_file_is_read_once(recorded, monkeypatch):
     opened: list[int] = []
     read = Ledger.open_round
 
