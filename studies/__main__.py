@@ -29,8 +29,6 @@ def main(arguments: list[str] | None = None) -> None:
     for study in dict.fromkeys(study.rows_of.name for study in asked):
         run_study(study, args)
     pages.write(args.out)
-    for name in sorted(pages.pages(args.out)):
-        print(f"written: {args.out / name}")
 
 
 def run_study(name: str, args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ A bar of fedworth's own is compared with the number itself, without a test.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from studies.setups import setting_of
 from studies.tables import accuracy_of, number
 
 LEVEL, FEWEST_FOR_INTERVAL, FEWEST_TO_JUDGE = 0.05, 3, 5
@@ -166,6 +167,12 @@ def at_setting(claim: Claim, setting: str, frame: pd.DataFrame) -> Claim:
     if accuracy >= NEAR_CHANCE:
         return replace(claim, setting=setting)
     return replace(claim, setting=setting, holds=None, why=f"{claim.why}; accuracy {accuracy:.2f} is near chance")
+
+
+def at_settings(frame: pd.DataFrame, claims_of: Callable[[pd.DataFrame], Sequence[Claim]], *by: str) -> list[Claim]:
+    """The claims about every setup, or every setup and partition."""
+    groups = [(str(key[0]), found) for key, found in frame.groupby(["setup", *by], sort=False)]
+    return [at_setting(claim, setting_of(name), found) for name, found in groups for claim in claims_of(found)]
 
 
 def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:

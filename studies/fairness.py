@@ -13,12 +13,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from studies import figures, values
-from studies.bars import Claim, at_setting, bound_claim, left_claim, paired, share_of
+from studies.bars import Claim, at_settings, bound_claim, left_claim, paired, share_of
 from studies.methods import FOUR, PAPERS, RIVAL, label
-from studies.setups import Extent, Setup, extents, setting_of
+from studies.setups import Extent, Setup, extents
 from studies.study import Case, Draw, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
-from studies.values import of_method
+from studies.values import Column, by_method, of_method
 
 COPIES = ((9, 0),)
 PAIRS = ("mnist-small", "mnist", "synthetic-small", "synthetic")
@@ -37,12 +37,20 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 
 def section(frame: pd.DataFrame) -> Section:
     """The distribution of d for every setup."""
-    places = [(str(name), found) for name, found in frame.groupby("setup", sort=False)]
+    places = [found for _, found in frame.groupby("setup", sort=False)]
+    columns: dict[str, Column] = {
+        "median d": lambda rows: number(rows.d.median()),
+        "P(d > .5)": lambda rows: share_of(rows.d > 0.5).text(),
+        "largest d": lambda rows: number(rows.d.max()),
+        "gap": lambda rows: mean(rows.gap),
+        "ρ with truth": lambda rows: mean(rows.rank_correlation),
+        "error": lambda rows: mean(rows.value_error),
+    }
     return Section(
-        table(_line(found) for _, found in places),
-        claims=[at_setting(claim, setting_of(name), found) for name, found in places for claim in _claims(found)],
-        panels=[_panel(found) for _, found in places],
-        appendix=table(line for _, found in places for line in _all_methods(found)),
+        table(map(_line, places)),
+        claims=at_settings(frame, _claims),
+        panels=list(map(_panel, places)),
+        appendix=by_method(places, {"data, steps × rate": place_of}, columns),
     )
 
 
@@ -54,23 +62,6 @@ def _line(frame: pd.DataFrame) -> dict[str, str]:
         cells[label(key)] = ", ".join(texts) if len(mine) else "–"
     start = {"data, steps × rate": place_of(frame), "accuracy": number(accuracy_of(frame))}
     return {**start, **cells, "seeds": str(frame.seed.nunique())}
-
-
-def _all_methods(frame: pd.DataFrame) -> list[dict[str, str]]:
-    return [
-        {
-            "data, steps × rate": place_of(frame),
-            "method": label(str(key)),
-            "median d": number(mine.d.median()),
-            "P(d > .5)": share_of(mine.d > 0.5).text(),
-            "largest d": number(mine.d.max()),
-            "gap": mean(mine.gap),
-            "ρ with truth": mean(mine.rank_correlation),
-            "error": mean(mine.value_error),
-            "seeds": str(len(mine)),
-        }
-        for key, mine in frame.groupby("method", sort=False)
-    ]
 
 
 def _claims(frame: pd.DataFrame) -> list[Claim]:

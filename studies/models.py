@@ -5,8 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from studies import figures
-from studies.bars import SHARES, Claim, at_setting, bound_claim, mean_of
-from studies.setups import setting_of
+from studies.bars import SHARES, Claim, at_settings, bound_claim, mean_of
 from studies.spectrum import over_seeds
 from studies.study import Draw, Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
@@ -22,10 +21,10 @@ NEAR = 0.03
 
 def section(frame: pd.DataFrame) -> Section:
     """The accuracies on every data set."""
-    places = [(str(key[0]), found) for key, found in frame.groupby(["setup", "partition"], sort=False)]
+    places = [found for _, found in frame.groupby(["setup", "partition"], sort=False)]
     return Section(
-        table(_line(found) for _, found in places),
-        claims=[at_setting(claim, setting_of(name), found) for name, found in places for claim in claims_of(found)],
+        table(map(_line, places)),
+        claims=at_settings(frame, claims_of, "partition"),
         panels=[_panel(found) for _, found in frame.groupby("model", sort=False)],
         n_names=2,
     )

@@ -11,12 +11,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from studies import figures, values
-from studies.bars import CORRELATIONS, Claim, at_setting, bound_claim, mean_of, more_claim, paired
+from studies.bars import CORRELATIONS, Claim, at_settings, bound_claim, mean_of, more_claim, paired
 from studies.methods import FOUR, PAPERS, RIVAL, label
-from studies.setups import SETUPS, SMALL, Extent, Setup, extents, setting_of
+from studies.setups import SETUPS, SMALL, Extent, Setup, extents
 from studies.study import Case, Draw, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
-from studies.values import of_method
+from studies.values import Column, by_method, of_method
 
 STEP = 0.05
 PAPERS_CORRELATIONS = {"synthetic-iid": (0.75, 1.0), "mnist": (0.96, 1.0), "fashion-mnist": (0.85, 0.98)}
@@ -44,12 +44,17 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 
 def section(frame: pd.DataFrame) -> Section:
     """Spearman's correlation on every data set."""
-    places = [(str(name), found) for name, found in frame.groupby("setup", sort=False)]
+    places = [found for _, found in frame.groupby("setup", sort=False)]
+    columns: dict[str, Column] = {
+        "Spearman with noise": lambda rows: mean_of(rows.noise_correlation, CORRELATIONS).text(),
+        "ρ with truth": lambda rows: mean(rows.rank_correlation),
+        "error": lambda rows: mean(rows.value_error),
+    }
     return Section(
-        table(_line(found) for _, found in places),
-        claims=[at_setting(claim, setting_of(name), found) for name, found in places for claim in _claims(found)],
-        panels=[_panel([found for _, found in places])],
-        appendix=table(line for _, found in places for line in _all_methods(found)),
+        table(map(_line, places)),
+        claims=at_settings(frame, _claims),
+        panels=[_panel(places)],
+        appendix=by_method(places, {"data, steps × rate": place_of}, columns),
     )
 
 
@@ -62,20 +67,6 @@ def _line(frame: pd.DataFrame) -> dict[str, str]:
         "paper": " / ".join(map(number, paper)) if paper else "–",
         "seeds": str(frame.seed.nunique()),
     }
-
-
-def _all_methods(frame: pd.DataFrame) -> list[dict[str, str]]:
-    return [
-        {
-            "data, steps × rate": place_of(frame),
-            "method": label(str(key)),
-            "Spearman with noise": mean_of(mine.noise_correlation, CORRELATIONS).text(),
-            "ρ with truth": mean(mine.rank_correlation),
-            "error": mean(mine.value_error),
-            "seeds": str(len(mine)),
-        }
-        for key, mine in frame.groupby("method", sort=False)
-    ]
 
 
 def _claims(frame: pd.DataFrame) -> list[Claim]:

@@ -16,17 +16,17 @@ from studies.bars import (
     SHARES,
     Claim,
     all_of,
-    at_setting,
+    at_settings,
     judged,
     mean_of,
     more_claim,
     rank_correlation,
 )  # fmt: skip
 from studies.methods import FOUR, PAPERS, RIVAL, label
-from studies.setups import Extent, Setup, extents, setting_of
+from studies.setups import Extent, Setup, extents
 from studies.study import Case, Draw, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
-from studies.values import of_method
+from studies.values import Column, by_method, of_method
 
 SHARE, FLIPPED = 0.1, 0.3
 PAPERS_JACCARDS = {
@@ -65,13 +65,15 @@ def section(frame: pd.DataFrame) -> Section:
     frame = frame.assign(percent=(100 * frame.n_participants / frame.n_clients).round().astype(int))
     keys = [key for key in FOUR if len(of_method(frame, key))]
     cells = [found for _, found in frame.groupby(["setup", "percent"], sort=False)]
-    places = [(str(name), found) for name, found in frame.groupby("setup", sort=False)]
+    names: dict[str, Column] = {
+        "data, steps × rate": place_of,
+        "clients a round": lambda rows: f"{rows.percent.iloc[0]} %",
+    }
     return Section(
         table(_line(found, keys) for found in cells),
-        claims=[at_setting(claim, setting_of(name), found) for name, found in places for claim in claims_of(found)],
-        panels=[_panel(found) for _, found in places],
-        appendix=table(line for found in cells for line in _all_methods(found)),
-        n_names=1,
+        claims=at_settings(frame, claims_of),
+        panels=[_panel(found) for _, found in frame.groupby("setup", sort=False)],
+        appendix=by_method(cells, names, {"Jaccard": lambda rows: mean_of(rows.jaccard, SHARES).text()}),
     )
 
 
@@ -86,19 +88,6 @@ def _line(frame: pd.DataFrame, keys: Sequence[str]) -> dict[str, str]:
         "paper": " / ".join(map(number, known)),
         "seeds": str(frame.seed.nunique()),
     }
-
-
-def _all_methods(frame: pd.DataFrame) -> list[dict[str, str]]:
-    return [
-        {
-            "data, steps × rate": place_of(frame),
-            "clients a round": f"{frame.percent.iloc[0]} %",
-            "method": label(str(key)),
-            "Jaccard": mean_of(mine.jaccard, SHARES).text(),
-            "seeds": str(len(mine)),
-        }
-        for key, mine in frame.groupby("method", sort=False)
-    ]
 
 
 def claims_of(frame: pd.DataFrame) -> list[Claim]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from studies import figures, theory
+from studies import figures
 from studies.bars import claims_table
 from studies.calibration import choices
 from studies.methods import PAPERS, RIVAL
@@ -22,6 +22,7 @@ from studies.tables import accuracy_of, markdown
 from studies.trials import BOOKKEEPING, TEXTS
 from studies.values import of_method
 
+THEORY = Path(__file__).parent / "theory.md"
 APPENDED = ("sensitivity", "models", "time")
 """Studies that compare no methods. Their figures and tables are in the appendix."""
 
@@ -94,9 +95,11 @@ def _range(numbers: Iterable[float], form: str = "g") -> str:
 
 def write(folder: Path) -> None:
     """Write all pages and figures of a folder."""
-    for name, text in pages(folder).items():
+    found = sections(folder)
+    for name, text in pages(folder, found).items():
         (folder / name).write_text(text)
-    for study, section in sections(folder).items():
+        print(f"written: {folder / name}")
+    for study, section in found.items():
         if section.panels:
             figures.save(section.panels, folder / "figures" / f"{study}.svg")
         if section.appendix_panels:
@@ -111,9 +114,9 @@ def sections(folder: Path) -> dict[str, Section]:
     }
 
 
-def pages(folder: Path) -> dict[str, str]:
+def pages(folder: Path, found: Mapping[str, Section] | None = None) -> dict[str, str]:
     """The text of all pages, by name."""
-    accounts, found = accounts_in(folder), sections(folder)
+    accounts, found = accounts_in(folder), sections(folder) if found is None else found
     made = {}
     if any(study_named(name).page == "results.md" for name in found):
         made["results.md"] = _results(found, accounts, frames_in(folder))
@@ -189,7 +192,7 @@ def _appendix(found: Mapping[str, Section], accounts: Accounts) -> str:
             markdown(claims_table(section.claims), n_names=5) if study.name == "models" and section.claims else "",
             _ran(study, accounts),
         ]
-    return _joined([*parts, f"## {theory.TITLE}", markdown(theory.CLAIMS, n_names=3)]) + "\n"
+    return _joined([*parts, THEORY.read_text().strip()]) + "\n"
 
 
 def _own_page(name: str, found: Mapping[str, Section], accounts: Accounts) -> str:

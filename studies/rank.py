@@ -8,8 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from studies import figures
-from studies.bars import Claim, all_of, at_setting, bound_claim, judged, mean_of
-from studies.setups import setting_of
+from studies.bars import Claim, all_of, at_settings, bound_claim, judged, mean_of
 from studies.spectrum import RANKS, over_seeds
 from studies.study import Draw, Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
@@ -24,13 +23,12 @@ SHOWN, PAGE_RANKS = ("mnist", "digits"), (1, 3, 5, 10)
 def section(frame: pd.DataFrame) -> Section:
     """The error by rank and penalty."""
     shown = frame[frame.data_set.isin(SHOWN)]
-    places = [(str(key[0]), found) for key, found in shown.groupby(["setup", "partition"], sort=False)]
-    claims = [at_setting(claim, setting_of(name), found) for name, found in places for claim in claims_of(found)]
+    places = [found for _, found in shown.groupby(["setup", "partition"], sort=False)]
     return Section(
-        table(_line(found) for _, found in places),
-        claims=claims,
-        panels=[_panel(found) for _, found in places],
-        appendix=table(_completion(found, kind) for _, found in places for kind in COMPLETIONS),
+        table(map(_line, places)),
+        claims=at_settings(shown, claims_of, "partition"),
+        panels=list(map(_panel, places)),
+        appendix=table(_completion(found, kind) for found in places for kind in COMPLETIONS),
         n_names=2,
     )
 

@@ -16,7 +16,7 @@ from studies.methods import FOUR, label
 from studies.setups import Extent, Setup, extents
 from studies.study import Case, Draw, Section, Study
 from studies.tables import accuracy_of, kind_of, mean, number, table, training_of
-from studies.values import of_method
+from studies.values import Column, by_method, of_method
 
 CELLS = ((1, 0.01), (1, 0.03), (1, 0.1), (1, 0.3), (10, 0.3), (50, 0.1))
 LONG_CELLS = ((1, 0.01), (1, 0.3), (10, 0.3))
@@ -42,10 +42,21 @@ def section(frame: pd.DataFrame) -> Section:
     """Errors by steps and rates."""
     frame = frame.assign(path=frame.n_steps * frame.rate)
     places = [(str(key[0]), found) for key, found in frame.groupby(["model", "partition", "n_rounds"], sort=False)]
+    columns: dict[str, Column] = {
+        "matrix error": lambda rows: mean(rows.matrix_error),
+        "value error": lambda rows: mean(rows.value_error),
+        "ρ with truth": lambda rows: mean(rows.rank_correlation),
+        "median d": lambda rows: number(rows.d.median()),
+        "gap": lambda rows: mean(rows.gap),
+    }
     return Section(
         table(_line(cell) for model, found in places if model != IN_APPENDIX for cell in _cells(found)),
         panels=[_panel(found) for model, found in places if model != IN_APPENDIX],
-        appendix=table(line for _, found in places for cell in _cells(found) for line in _all_methods(cell)),
+        appendix=by_method(
+            [cell for _, found in places for cell in _cells(found)],
+            {"where": lambda rows: f"{_place(rows)}, {training_of(rows)}"},
+            columns,
+        ),
         appendix_panels=[_panel(found) for model, found in places if model == IN_APPENDIX],
         n_names=2,
     )
@@ -74,22 +85,6 @@ def _line(frame: pd.DataFrame) -> dict[str, str]:
         **cells,
         "seeds": str(frame.seed.nunique()),
     }
-
-
-def _all_methods(frame: pd.DataFrame) -> list[dict[str, str]]:
-    return [
-        {
-            "where": f"{_place(frame)}, {training_of(frame)}",
-            "method": label(str(key)),
-            "matrix error": mean(mine.matrix_error),
-            "value error": mean(mine.value_error),
-            "ρ with truth": mean(mine.rank_correlation),
-            "median d": number(mine.d.median()),
-            "gap": mean(mine.gap),
-            "seeds": str(len(mine)),
-        }
-        for key, mine in frame.groupby("method", sort=False)
-    ]
 
 
 def _panel(frame: pd.DataFrame) -> Draw:
@@ -124,7 +119,7 @@ STUDY = Study(
             **extents(("regime", "regime-logistic"), Extent(2)),
             **extents(("regime-long", "regime-logistic-long"), Extent(1, 30)),
         },
-        "tiny": {"digits": Extent(2, 3)},
+        "tiny": {"digits": Extent(1, 3)},
     },
     cases=cases,
     trial=values.trial,

@@ -22,10 +22,10 @@ from matplotlib.axes import Axes
 import fedworth
 from fedworth import FactorSettings
 from studies import figures
-from studies.bars import SHARES, Claim, at_setting, bound_claim, mean_of
+from studies.bars import SHARES, Claim, at_settings, bound_claim, mean_of
 from studies.fairness import COPIES
 from studies.federations import Truth, accuracies, federation, simulated
-from studies.setups import Extent, Setup, extents, setting_of
+from studies.setups import Extent, Setup, extents
 from studies.study import Case, Draw, Row, Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
 
@@ -73,11 +73,10 @@ def over_seeds(frame: pd.DataFrame, quantity: str) -> pd.DataFrame:
 
 def section(frame: pd.DataFrame) -> Section:
     """How fast the singular values fall."""
-    places = [(str(key[0]), found) for key, found in frame.groupby(["setup", "partition"], sort=False)]
-    claims = [at_setting(claim, setting_of(name), found) for name, found in places for claim in claims_of(found)]
+    places = [found for _, found in frame.groupby(["setup", "partition"], sort=False)]
     return Section(
-        table(_line(found) for _, found in places),
-        claims=claims,
+        table(map(_line, places)),
+        claims=at_settings(frame, claims_of, "partition"),
         panels=[_panel(found) for _, found in frame.groupby("model", sort=False)],
         n_names=2,
     )

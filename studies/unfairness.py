@@ -14,9 +14,8 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from studies import figures
-from studies.bars import Claim, Interval, at_setting, bound_claim, share_of
+from studies.bars import Claim, Interval, at_settings, bound_claim, share_of
 from studies.methods import FOUR, RIVAL, label
-from studies.setups import setting_of
 from studies.study import Draw, Section, Study
 from studies.tables import accuracy_of, data_of, number, place_of, table
 from studies.values import of_method
@@ -63,11 +62,11 @@ def simulated_chances() -> list[Interval]:
 def section(frame: pd.DataFrame) -> Section:
     """P_s beside the probability that it bounds, and the share of runs with d > 0.5."""
     shown = frame[frame.data_set.isin(SHOWN)]
-    places = [(str(name), found) for name, found in shown.groupby("setup", sort=False)]
+    places = [found for _, found in shown.groupby("setup", sort=False)]
     return Section(
-        table(_line(found) for _, found in places),
-        claims=[*_bound_claims(), *(at_setting(_run_claim(found), setting_of(name), found) for name, found in places)],
-        panels=[_bound_panel, _run_panel([found for _, found in places])],
+        table(map(_line, places)),
+        claims=[*_bound_claims(), *at_settings(shown, lambda found: [_run_claim(found)])],
+        panels=[_bound_panel, _run_panel(places)],
         appendix=table(_bound_line(s) for s in (1, 2, 3, 5)),
     )
 

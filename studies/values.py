@@ -12,7 +12,7 @@
 The all-clients round stands for all rounds, so its values are multiplied by T.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ import pandas as pd
 from fedworth import Federation, FedworthError
 from studies.bars import rank_correlation
 from studies.federations import Floats, Truth, accuracies, comfedsv, federation, simulated
-from studies.methods import METHODS, Method
+from studies.methods import METHODS, Method, label
 from studies.study import Case, Row
+from studies.tables import table
 
 
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
@@ -97,6 +98,25 @@ def jaccard(values: Any, noisy: Sequence[int]) -> float:
     is_noisy = np.isin(np.arange(len(values)), noisy)
     lowest = np.lexsort((is_noisy, np.asarray(values)))[: len(noisy)].tolist()
     return len(set(noisy) & set(lowest)) / len(set(noisy) | set(lowest))
+
+
+Column = Callable[[pd.DataFrame], str]
+
+
+def by_method(
+    frames: Iterable[pd.DataFrame], names: Mapping[str, Column], columns: Mapping[str, Column]
+) -> pd.DataFrame:
+    """A table with one line a method for each of the frames: names of the frame, then columns of the method's rows."""
+    return table(
+        {
+            **{name: text(frame) for name, text in names.items()},
+            "method": label(str(key)),
+            **{name: text(mine) for name, text in columns.items()},
+            "seeds": str(len(mine)),
+        }
+        for frame in frames
+        for key, mine in frame.groupby("method", sort=False)
+    )
 
 
 def of_method(frame: pd.DataFrame, method: str) -> pd.DataFrame:

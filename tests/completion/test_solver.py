@@ -25,9 +25,9 @@ from fedworth.completion.solver import (
 )
 from fedworth.errors import CompletionError, UsageError
 from fedworth.games.matrix import UtilityMatrix
+from fedworth.games.shapley import shapley_values
 from fedworth.names import PenaltyKind
 from fedworth.theory.fairness import completeness
-from fedworth.valuation.shapley import shapley_values
 from tests.support.games import (
     convex_objective,
     convex_optimum,

@@ -1,5 +1,6 @@
 """All studies end to end at a tiny scale; a run that was stopped goes on; pages come from the CSV files alone."""
 
+import ast
 import shutil
 from pathlib import Path
 
@@ -122,6 +123,14 @@ def test_unknown_names_are_refused(asked, tmp_path):
     with pytest.raises(SystemExit):
         main([*asked, "--out", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_studies_use_public_names_only():
+    for path in Path(pages.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert [name for name in modules if name.startswith("fedworth.")] == [], path.name
 
 
 def test_seeds_are_ranges_or_lists():

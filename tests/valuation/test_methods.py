@@ -129,7 +129,7 @@ def test_what_a_method_needs_and_does_not_have_is_refused():
         value(matrix, "fedsw")
 
 
-def equal_shares(game, rng):
+def equal_shares(game, _rng):
     n = len(game.clients)
     return Shares(np.tile(everyone_of(game) / n, (n, 1)), np.zeros((n, n)), 1)
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.by_models import ModelCompletion, complete_by_models
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
+from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.errors import CompletionError, TooManyError, ValuationError
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, MatrixGame

@@ -36,8 +36,8 @@ from scipy.special import ndtri, stdtrit
 
 from fedworth.arrays import Floats, Indices, Memberships, stream
 from fedworth.coalitions import coalitions_of, distinct
-from fedworth.completion.by_models.gaussian_process import thinned
-from fedworth.completion.by_models.prediction import PredictedModels, Singletons
+from fedworth.completion.models.gaussian_process import thinned
+from fedworth.completion.models.prediction import PredictedModels, Singletons
 from fedworth.games.game import ModelGame
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting

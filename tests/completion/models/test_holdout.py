@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedworth.completion.by_models import complete_by_models
-from fedworth.completion.by_models import prediction as prediction_module
-from fedworth.completion.by_models.holdout import member_covariance, value_covariance
+from fedworth.completion.models import complete_by_models
+from fedworth.completion.models import prediction as prediction_module
+from fedworth.completion.models.holdout import member_covariance, value_covariance
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.shapley import shapley_values
 from fedworth.oracle.fast import FastOracle

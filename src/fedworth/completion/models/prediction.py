@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
-from fedworth.completion.by_models.gaussian_process import (
+from fedworth.completion.models.gaussian_process import (
     FULL_BATCH,
     MINI_BATCH,
     MOST_POINTS,
@@ -37,8 +37,8 @@ from fedworth.completion.by_models.gaussian_process import (
     thinned,
     update_process,
 )
-from fedworth.completion.by_models.similarity import measure_similarity
-from fedworth.completion.by_models.updates import Updates
+from fedworth.completion.models.similarity import measure_similarity
+from fedworth.completion.models.updates import Updates
 from fedworth.errors import CompletionError
 from fedworth.games.federation import RecordedFederation
 from fedworth.ledger.ledger import Model, Round

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedworth.completion.by_models import gaussian_process as module
-from fedworth.completion.by_models.gaussian_process import (
+from fedworth.completion.models import gaussian_process as module
+from fedworth.completion.models.gaussian_process import (
     FULL_BATCH,
     GaussianProcess,
     LocalGaussianProcess,

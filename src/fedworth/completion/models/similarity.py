@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
-from fedworth.completion.by_models.gaussian_process import Similarity, update_process
-from fedworth.completion.by_models.updates import Updates
+from fedworth.completion.models.gaussian_process import Similarity, update_process
+from fedworth.completion.models.updates import Updates
 from fedworth.ledger.ledger import Model
 from fedworth.oracle.fitting import fitted_model
 from fedworth.task.modules import UtilityModule

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedworth.completion.by_models.similarity import N_SKETCHED, measure_similarity, sketch
-from fedworth.completion.by_models.updates import Updates
+from fedworth.completion.models.similarity import N_SKETCHED, measure_similarity, sketch
+from fedworth.completion.models.updates import Updates
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.weighting import participation

@@ -7,10 +7,10 @@ import pytest
 
 from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.by_models import complete_by_models
-from fedworth.completion.by_models import gaussian_process as gp_module
-from fedworth.completion.by_models.complete import PredictedGame
 from fedworth.completion.caveat import heard_once
+from fedworth.completion.models import complete_by_models
+from fedworth.completion.models import gaussian_process as gp_module
+from fedworth.completion.models.complete import PredictedGame
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import SummedGame
 from fedworth.games.shapley import shapley, shapley_values

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedworth.completion.by_models import prediction as module
-from fedworth.completion.by_models.gaussian_process import FULL_BATCH, MINI_BATCH, Similarity
-from fedworth.completion.by_models.prediction import predict_models, round_scales, singleton_gp
+from fedworth.completion.models import prediction as module
+from fedworth.completion.models.gaussian_process import FULL_BATCH, MINI_BATCH, Similarity
+from fedworth.completion.models.prediction import predict_models, round_scales, singleton_gp
 from fedworth.errors import CompletionError
 from fedworth.games.federation import RecordedFederation
 from fedworth.ledger.ledger import open_ledger

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedworth.completion.by_models import updates as module
-from fedworth.completion.by_models.updates import Updates
+from fedworth.completion.models import updates as module
+from fedworth.completion.models.updates import Updates
 from fedworth.errors import MachineError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.weighting import participation

@@ -1,5 +1,0 @@
-"""Completion by models: predict the models of absent clients, then measure real coalitions of them."""
-
-from fedworth.completion.by_models.complete import ModelCompletion as ModelCompletion
-from fedworth.completion.by_models.complete import PredictedGame as PredictedGame
-from fedworth.completion.by_models.complete import complete_by_models as complete_by_models
