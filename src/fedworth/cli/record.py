@@ -23,9 +23,8 @@ def adjust_simulation(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value.for_clients(n_clients) if isinstance(value, Steps) else value for name, value in given.items()}
 
 
-def simulation_field() -> Any:
-    """The field of a command that simulates."""
-    return field(default_factory=SimulationSettings, metadata={"adjust": adjust_simulation})
+SIMULATION = {"adjust": adjust_simulation}
+"""Metadata of the field of a command that simulates."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Simulate:
     out: Path
     resume: bool = False
     data_folder: Path | None = None
-    simulation: SimulationSettings = simulation_field()
+    simulation: SimulationSettings = field(default_factory=SimulationSettings, metadata=SIMULATION)
 
     def run(self, *, as_json: bool) -> None:
         """Simulate, and say what was written."""

@@ -1,4 +1,4 @@
-"""Commands from a ledger or utilities to values: observe, complete, value, report, watch, run, compare, interactions."""
+"""Commands from a ledger or utilities to values."""
 
 import shlex
 import sys
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedworth.cli.record import simulation_field
+from fedworth.cli.record import SIMULATION
 from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, show_table, warn
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.report.settings import PageSettings
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT = 86_400.0  # seconds between two looks
 COMPARE_LEGEND = (
-    "error: distance from the truth, 1 is as good as to say that all are worth the same; gap: largest difference of two "
-    "copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, each from nothing"
+    "error: distance from the truth, 1 is as good as to say that all are worth the same; gap: largest difference of "
+    "two copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, each from nothing"
 )
 CLEAR = "\x1b[2J\x1b[H"
 
@@ -340,7 +340,7 @@ class Run:
     out: Path
     resume: bool = False
     data_folder: Path | None = None
-    simulation: SimulationSettings = simulation_field()
+    simulation: SimulationSettings = field(default_factory=SimulationSettings, metadata=SIMULATION)
     settings: ValuationSettings = field(default_factory=ValuationSettings)
     work: WorkSettings = field(default_factory=WorkSettings)
 

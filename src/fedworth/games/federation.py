@@ -128,8 +128,8 @@ class RecordedFederation:
         missing = set(self.heard.tolist()) - {*entry.answered, *entry.apart}
         if missing:
             raise LedgerError(
-                f"{self.ledger.folder}, round {round_index}: no model of clients {sorted(missing)}, so the truth cannot "
-                "be measured; only a federation simulated with the truth has them"
+                f"{self.ledger.folder}, round {round_index}: no model of clients {sorted(missing)}, so the truth "
+                "cannot be measured; only a federation simulated with the truth has them"
             )
         round_ = self.round(round_index, with_apart=True)
         weights = self.weights(round_index)

@@ -35,7 +35,7 @@ PIECES_PER_WORKER = 4
 """Pieces of the work for each worker, so that a slow one does not hold up the rest."""
 
 StoredModel = dict[str, tuple[str, tuple[int, ...], Any]]
-"""Each tensor's type, shape and bytes: numpy has no bfloat16, and workers on one machine share arrays without a copy."""
+"""Each tensor's type, shape and bytes: numpy has no bfloat16, and workers of a machine share arrays without copying."""
 
 
 def connect(address: str | None, n_workers: int | None = None) -> Any:

@@ -3,8 +3,8 @@
     run       settings.json  ledger/  report.json, .html, .csv, .md
     watch     report.json, .html, .csv, .md, written anew after each round
 
-Measured utilities lie beside the ledger, so a run that was killed goes on where it stopped, and the report is the same as
-that of a run that was not. What `watch` and `live_values` say of a ledger is what `fedworth report` says of it.
+Measured utilities lie beside the ledger, so a run that was killed goes on where it stopped, and the report is the same
+as that of a run that was not. What `watch` and `live_values` say of a ledger is what `fedworth report` says of it.
 """
 
 import math

@@ -24,8 +24,8 @@ from fedworth.task.task import Task
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 TOLERANCE = 1e-5
-"""Numbers may differ by this part of the largest beside them: other processors add in other orders, and intervals follow
-from solved systems, which magnify that. Whole numbers may not differ."""
+"""Numbers may differ by this part of the largest beside them: other processors add in other orders, and intervals
+follow from solved systems, which magnify that. Whole numbers may not differ."""
 
 
 @dataclass(frozen=True)
