@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LONGEST_WAIT = 86_400.0  # seconds between two looks
 COMPARE_LEGEND = (
     "error: distance from the truth, 1 is as good as to say that all are worth the same; gap: largest difference of "
-    "two copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, each from nothing"
+    "two copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, from nothing"
 )
 CLEAR = "\x1b[2J\x1b[H"
 

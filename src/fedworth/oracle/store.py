@@ -3,8 +3,8 @@
     utilities/<round>-<key>/<name>.npz      coalitions (packed bits), utilities
 
 The key covers the bytes of the round, the test set, the module's layers and tensors, the measure, the weighting with
-the clients' weights, the server's rule, and the blocks of test samples. No key says for sure what a module computes, so one
-kept coalition of every round is measured again before the others are believed; if it differs, the round is measured
+the clients' weights, the server's rule, and the blocks of test samples. No key says for sure what a module computes, so
+one kept coalition of every round is measured again before the others are believed; if it differs, the round is measured
 anew. `fedworth verify REPORT` reads nothing of this.
 """
 

@@ -7,8 +7,8 @@
     all_clients_round   the game of the first round in which all clients took part
 
 A value is the sum over the rounds. To add a method, write a function that takes a `GameSource` and returns a
-`Valuation` (`share_out` makes one from a sharing rule), and register it here, or from another package by the entry point group
-`fedworth.methods`: the entry's name is the method's, and the entry points to a `Method`.
+`Valuation` (`share_out` makes one from a sharing rule), and register it here, or from another package by the
+entry point group `fedworth.methods`: the entry's name is the method's, and the entry points to a `Method`.
 """
 
 from collections.abc import Callable, Sequence
