@@ -21,8 +21,8 @@ LEGENDS = {
     "Numeric ε-rank": "lower: no matrix of a smaller rank is within ε of these utilities; upper svd, upper cover: "
     "a matrix of this rank is, by singular values or by rounds that are similar",
     "Theorem 1": "delta: the completion's largest error of one coalition, summed over the rounds; value error: of the "
-    "worst value; gap: how far apart equal clients are valued, or from 0 those that add nothing; bound: the most that delta "
-    "allows",
+    "worst value; gap: how far apart equal clients are valued, or from 0 those that add nothing; bound: the most that "
+    "delta allows",
 }
 
 
