@@ -9,11 +9,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 EXTRAS = ("fedworth.flower", "fedworth.nvflare")  # not installed beside the others; tests/test_public.py reads them
+ENTRY_POINTS = "fedworth.methods"  # a group of entry points, no module
 NAMED = [
     (path, name)
     for path in DOCUMENTS
     for name in sorted(set(re.findall(r"`(fedworth(?:\.\w+)+)", path.read_text())))
-    if not name.startswith(EXTRAS)
+    if not name.startswith(EXTRAS) and name != ENTRY_POINTS
 ]
 TABLES = re.compile(r"function \(in `(fedworth(?:\.\w+)+)`\)(.*?)(?=\n\n)", flags=re.DOTALL)
 

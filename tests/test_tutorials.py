@@ -15,7 +15,7 @@ from fedworth.cli.main import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 RUN = [*sorted((DOCS / "tutorials").glob("*.md")), *(DOCS / "howto" / f"{n}.md" for n in ("own-loop", "import"))]
-RUN.append(DOCS / "howto" / "own-utilities.md")
+RUN += [DOCS / "howto" / "own-utilities.md", DOCS / "howto" / "own-method.md"]
 ELSEWHERE = [DOCS / "howto" / "flower.md", DOCS / "howto" / "nvflare.md"]
 """Pages whose Python needs a framework that is not installed beside the tests."""
 
@@ -52,6 +52,7 @@ def evaluate(example):
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_every_block_of_a_page_runs(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # a page's own files can be imported, as where Python was started
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     document = Sybil(parsers=[blocks_of], path=str(path.parent), pattern=path.name).parse(path)
     examples = list(document.examples())

@@ -29,13 +29,11 @@ def lay_out(folder: Path) -> None:
     (folder / "mytask.py").write_text(TASK)
     _record(simulated, folder / "my.ledger")
     _keep(simulated, folder / "kept-models")
-    utilities = fedworth.observe(
-        fedworth.open_ledger(folder / "my.ledger"), fedworth.LoopOracle(fedworth.task_of(simulated))
-    )
-    fedworth.save_utilities(utilities, folder / "mine.npz")
-    fedworth.save_completion(fedworth.complete(utilities), folder / "completion.npz")
+    federation = fedworth.Federation(fedworth.open_ledger(folder / "my.ledger"), fedworth.task_of(simulated))
+    utilities = federation.utility_matrix()
+    utilities.save(folder / "mine.npz")
     for name in ("a", "b"):
-        fedworth.compare(utilities, title=name).write(folder / name)
+        fedworth.report_on(utilities, title=name).write(folder / name)
 
 
 def _record(simulated: fedworth.Ledger, place: Path) -> None:
@@ -61,8 +59,9 @@ def names_of_a_reader() -> dict[str, Any]:
     from matplotlib.figure import Figure
 
     ledger, task = fedworth.open_ledger("my.ledger"), fedworth.load_task("mytask.py:task")
-    utilities, report = fedworth.load_utilities("mine.npz"), fedworth.Report.read("a")
-    whole = fedworth.report_on(ledger, task, fedworth.ValuingSettings(), "whole.report")
+    utilities, report = fedworth.UtilityMatrix.load("mine.npz"), fedworth.Report.read("a")
+    federation = fedworth.Federation(ledger, task)
+    whole = fedworth.report_on(ledger, task)
     round_ = next(iter(ledger.rounds()))
     return {
         "fedworth": fedworth,
@@ -73,7 +72,8 @@ def names_of_a_reader() -> dict[str, Any]:
         "task": task,
         "oracle": fedworth.LoopOracle(task),
         "utilities": utilities,
-        "completion": fedworth.load_completion("completion.npz"),
+        "federation": federation,
+        "completion": fedworth.complete(utilities),
         "report": whole,
         "valuation": whole.chosen,
         "comparison": fedworth.Comparison.of([report, report], ["June", "July"]),

@@ -34,12 +34,8 @@ def decisions_page(folder: Path) -> str:
     lines = []
     for path in sorted(folder.glob("[0-9]*.md")):
         title = path.read_text().splitlines()[0].lstrip("# ")
-        number = str(int(path.name[:4]))
-        lines.append(f"{number}. [{title.removeprefix(f'{number}. ')}]({path.name})")
-    head = (
-        "# Decisions\n\nChoices that cost something: what was chosen, what was rejected, and what follows from it. "
-        "Figures were measured when a decision was taken, by scripts that were not kept unless a command is named.\n\n"
-    )
+        lines.append(f"- [{title}]({path.name})")  # the title has the number; a numbered list would count anew
+    head = "# Decisions\n\nChoices that somebody may want to reverse, with what was rejected and what follows.\n\n"
     return head + "\n".join(lines) + "\n"
 
 

@@ -30,7 +30,7 @@ def put_pictures(folder: Path) -> None:
         for words in (
             ["run", "--seed", "25", "--copy", "9=0", "--out", run],
             ["report", run, "--title", "Scanned digits, seed 25"],
-            ["statement", run, "5", "--title", "Scanned digits, seed 25"],
+            ["statement", run, "--client", "5", "--title", "Scanned digits, seed 25"],
         ):
             if main(words):
                 raise SystemExit(f"fedworth {' '.join(words)} failed")
