@@ -86,5 +86,6 @@ def names_of_a_reader() -> dict[str, Any]:
         "test_inputs": np.eye(4),
         "test_labels": np.array([0, 1, 0, 1]),
         "weights": np.zeros(3),
+        "my_rule": fedworth.shapley,
         "my_loss": lambda found: float(np.abs(found["weights"]).sum()),
     }

@@ -37,8 +37,8 @@ def put_pictures(folder: Path) -> None:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
             report, (statement,) = Path(run, "report.html"), Path(run, "statements").iterdir()
-            _picture(browser, report, folder / "page.png", (1100, 1010), "light")
-            _picture(browser, report, folder / "page-dark.png", (1100, 1440), "dark", "#story")
+            _picture(browser, report, folder / "page.png", (1280, 1010), "light")
+            _picture(browser, report, folder / "page-dark.png", (1280, 1440), "dark", "#story")
             _picture(browser, statement, folder / "statement.png", (390, 1000), "light")
             browser.close()
 
