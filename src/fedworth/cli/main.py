@@ -133,6 +133,7 @@ def _parser(name: str, kind: type, options: list[Option]) -> argparse.ArgumentPa
 def _usage(name: str, options: list[Option]) -> str:
     """One line: what a command needs."""
     needed = [option.name.upper() for option in options if option.is_positional]
+    needed += [f"[{option.name.upper()}]" for option in options if option.is_argument]
     needed += [f"{option.flag} {option.metavar}" for option in options if option.is_required_option]
     return f"usage: {' '.join(['fedworth', name, *needed])} [options]; more: fedworth {name} --help"
 

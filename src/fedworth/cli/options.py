@@ -2,7 +2,8 @@
 
 A command is a frozen dataclass with a `run` method. The first line of its docstring is the summary, the section `Args:`
 the help of its fields. A field without a default is an argument, a field with one is an option, and a field that is a
-settings dataclass adds all options of that class. Equal names in two of them are one option that sets both.
+settings dataclass adds the options of that class, except those that its metadata lists under `hidden`. Equal names in
+two of them are one option that sets both. Metadata `is_argument` makes a field with a default an argument, too.
 
     n_rounds: int = 10               --rounds N
     with_truth: bool = True          --no-truth
@@ -40,6 +41,16 @@ NAMES = {
 }
 """Fields whose option has a name of its own."""
 
+NEVER_OPTIONS = {"command", "max_sweeps"}
+"""Fields that only programs set."""
+
+SWITCHED_OFF = {
+    "everyone_heard": "Do not ask all clients in the first round.",
+    "with_truth": "Do not train the absent clients, so that the truth stays unknown.",
+    "cache": "Neither use nor keep measured utilities beside the ledger.",
+}
+"""Help of the switches that turn a field off; the field's own help says what it does when it is on."""
+
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 MOST_DIGITS = 18
 _OPTION = re.compile(r"--?[A-Za-z]\S*")
@@ -54,6 +65,7 @@ class Option:
     type: Any
     default: Any  # dataclasses.MISSING: a positional argument
     fields: tuple[tuple[str, ...], ...]  # paths from the command to the fields
+    is_argument: bool = False  # may be given as an argument or as an option
 
     @property
     def is_positional(self) -> bool:
@@ -87,8 +99,8 @@ class Option:
 
     def meaning(self) -> str:
         """The help, with the default where it says something."""
-        text = self.help
-        if self.default not in (None, (), "", False, True, dataclasses.MISSING) and "default" not in text:
+        text, is_plain = self.help, isinstance(self.default, int | float | str) and not isinstance(self.default, bool)
+        if is_plain and self.default != "" and "default" not in text:
             text = f"{text.rstrip('.')} (default {self.default})"
         if typing.get_origin(_without_none(self.type)) is tuple and _is_repeated(self.type):
             text = f"{text.rstrip('.')} (repeatable)"
@@ -98,15 +110,19 @@ class Option:
 def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
     """All arguments and options of a command, those of its settings included."""
     found: dict[str, Option] = {}
-    hints, said = typing.get_type_hints(kind), _documented(kind)
+    hints, said = typing.get_type_hints(kind), {**_documented(kind), **SWITCHED_OFF}
     for field in dataclasses.fields(kind):
         hint, place = hints[field.name], (*path, field.name)
         if dataclasses.is_dataclass(hint):
-            made = options_of(typing.cast(type, hint), place)
-        elif field.name not in said:
-            continue  # a field that no option sets
+            hidden = {(*place, name) for name in field.metadata.get("hidden", ())}
+            inner = options_of(typing.cast(type, hint), place)
+            made = [option for option in inner if not any(path[: len(place) + 1] in hidden for path in option.fields)]
+        elif field.name in NEVER_OPTIONS:
+            continue
         else:
-            made = [Option(_option_name(field.name), said[field.name], hint, _default(field), (place,))]
+            is_argument = field.metadata.get("is_argument", False)
+            help_ = said[field.name]
+            made = [Option(_option_name(field.name), help_, hint, _default(field), (place,), is_argument)]
         for option in made:
             same = found.get(option.name)
             fields = option.fields if same is None else same.fields + option.fields
@@ -127,8 +143,11 @@ def add_options(parser: argparse.ArgumentParser, options: list[Option]) -> None:
         if option.is_positional:
             if typing.get_origin(kind) is tuple:
                 how["nargs"] = "+"
-            parser.add_argument(option.name, **how)
+            parser.add_argument(option.name, **{**how, "metavar": option.name.upper()})
         else:
+            if option.is_argument:
+                argument = {**how, "metavar": option.name.upper()}
+                parser.add_argument(option.name, nargs="?", default=argparse.SUPPRESS, **argument)
             if _is_repeated(option.type):
                 how["action"] = "append"
             required = option.is_required_option
@@ -292,6 +311,7 @@ def _pair(text: str) -> tuple[int, int]:
 def rows(options: list[Option]) -> Iterator[tuple[str, str]]:
     """Each option as it is written and what it means, for the reference page."""
     for option in options:
-        shown = option.name if option.is_positional else f"{option.flag} {option.metavar}".strip()
+        shown = option.name.upper() if option.is_positional else f"{option.flag} {option.metavar}".strip()
+        shown = f"{option.name.upper()} or {shown}" if option.is_argument else shown
         needed = " (needed)" if option.is_required_option else ""
         yield shown + needed, option.meaning()

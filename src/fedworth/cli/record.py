@@ -33,8 +33,8 @@ class Simulate:
 
     Args:
         out: The ledger to write.
-        resume: Go on with a ledger that a killed run left.
-        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+        resume: Continue a ledger that a killed simulation left.
+        data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
 
     Example:
         fedworth simulate --dataset digits --clients 10 --copy 9=0 --participants 3 --rounds 10 --out ledger
@@ -60,12 +60,12 @@ class Simulate:
 
 @dataclass(frozen=True)
 class Import:
-    """Make a ledger from a folder of models (safetensors, .pt, .npz), a subfolder a round.
+    """Make a ledger from models on disk (.safetensors, .pt, .npz): a folder for each round, a file for each client.
 
     Args:
-        folder: Subfolders, one a round, each with global.safetensors and one file a client.
+        folder: Folder with a subfolder for each round, which holds global.safetensors and a file for each client.
         out: The ledger to write.
-        aggregation: How the server averaged: `samples` or `uniform`.
+        aggregation: Whether the server averaged models all alike, or by their samples.
 
     Example:
         fedworth import models --out my.ledger
@@ -96,24 +96,24 @@ def _show_ledger(ledger: "Ledger", following: str, *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Verify:
-    """Check every byte of a ledger and that its server did what its rule says; or make a report again and compare.
+    """Check every byte of a ledger and whether its server followed its rule; or compute a report again and compare.
 
     Args:
-        what: A ledger, or a report (report.json, or the folder of a run).
-        as_average: Accept a server that did something else than averaging.
-        head: A head kept elsewhere: an error unless the ledger has passed it.
-        sign: Sign the head with this Ed25519 key (PEM).
-        signature: With --sign the file to write, else one to be checked.
-        public_key: Whose signature it should be (PEM).
-        ledger: Of a report: its ledger (default: ledger/ beside it).
-        task: Of a report: model and test set, such as mytask.py:task.
-        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+        path: A ledger, a report.json, or the folder of a run or a report.
+        as_average: Accept a server that did something other than averaging.
+        head: A head of the ledger that was kept elsewhere; an error unless the ledger still contains it.
+        sign: Sign the head with this Ed25519 key (PEM), and write --signature.
+        signature: The signature to check, or with --sign the file to write.
+        public_key: Public key (PEM) of the owner of the signature.
+        ledger: Ledger of the report (default: the folder ledger beside it).
+        task: Model and test set of the report, such as mytask.py:task; a simulated ledger knows its own.
+        data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
 
     Example:
         fedworth verify my.ledger
     """
 
-    what: Path
+    path: Path
     as_average: bool = False
     head: str | None = None
     sign: Path | None = None
@@ -133,9 +133,9 @@ class Verify:
 
     def run(self, *, as_json: bool) -> None:
         """Verify a report, or a ledger."""
-        path = self.what / "report.json" if self.what.is_dir() else self.what
-        if path.is_file():
-            self._report(path, as_json=as_json)
+        report = self.path / "report.json" if self.path.is_dir() else self.path
+        if report.is_file():
+            self._report(report, as_json=as_json)
         else:
             self._ledger(as_json=as_json)
 
@@ -168,7 +168,7 @@ class Verify:
         from fedworth.task.replay import check_ledger
         from fedworth.task.rules import rule_name, rule_of
 
-        ledger = verify_ledger(self.what)
+        ledger = verify_ledger(self.path)
         said = self._check_head(ledger)
         checked = check_ledger(ledger, rule_of(ledger))
         findings = find(ledger, is_kept=False)
@@ -177,7 +177,7 @@ class Verify:
         if as_json:
             show_json(
                 {
-                    "ledger": str(self.what),
+                    "ledger": str(self.path),
                     "n_rounds": ledger.n_rounds,
                     "n_missing": len(ledger.missing),
                     "n_clients": len(ledger.clients),
@@ -196,7 +196,7 @@ class Verify:
             counts = f"{ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}"
             show_lines(
                 [
-                    f"{self.what}: {counts}; every byte as written",
+                    f"{self.path}: {counts}; every byte as written",
                     f"head: {ledger.chain} (keep it elsewhere; --head tells whether the ledger has passed it)",
                     *said,
                     f"server: {rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds",

@@ -13,18 +13,18 @@ class Statement:
     """Write a page that one client can be sent: its own value, and nothing of any other client.
 
     Args:
-        of: The folder of a run, or of a report.
-        client: The client's name.
-        all_clients: A statement for every client.
-        out: Where to write (default: RUN/statements).
-        rewards: Show the client's amount from `fedworth rewards` too.
+        folder: The folder of a run, or of a report.
+        client: Name of the client.
+        all_clients: Write a statement for every client.
+        out: Folder to write to (default: statements in the folder of the run).
+        rewards: Show the client's amount of `fedworth rewards`.
 
     Example:
-        fedworth statement runs/demo --all --out statements
+        fedworth statement runs/demo 3
     """
 
-    of: Path
-    client: str | None = None
+    folder: Path
+    client: str | None = field(default=None, metadata={"is_argument": True})
     all_clients: bool = False
     out: Path | None = None
     rewards: bool = False
@@ -32,18 +32,18 @@ class Statement:
 
     def __post_init__(self) -> None:
         if (self.client is None) != self.all_clients:
-            raise UsageError("name one client with --client NAME, or all of them with --all")
+            raise UsageError("name one client, or all of them with --all")
 
     def run(self, *, as_json: bool) -> None:
         """Write the statements, and say where they are."""
         from fedworth.report.report import Report
         from fedworth.report.rewards import Rewards
 
-        report = Report.read(self.of / "report.json")
-        paid = Rewards.read(self.of) if self.rewards else None
-        folder = self.out or self.of / "statements"
+        report = Report.read(self.folder / "report.json")
+        paid = Rewards.read(self.folder) if self.rewards else None
+        place = self.out or self.folder / "statements"
         wanted = report.clients if self.client is None else (self.client,)
-        paths = {client: report.write_statement(client, folder, self.page, rewards=paid) for client in wanted}
+        paths = {client: report.write_statement(client, place, self.page, rewards=paid) for client in wanted}
         if as_json:
             show_json({client: str(path) for client, path in paths.items()})
             return
@@ -55,17 +55,17 @@ class RewardsCommand:
     """Split a pool of money by value, exact to the cent.
 
     Args:
-        of: The folder of a run, or of a report.
-        pool: What is to be split, at most two decimals.
-        unit: What stands behind an amount, such as EUR.
-        method: The values to pay by (default: those that the page shows).
-        out: Where to write (default: the run's folder).
+        folder: The folder of a run, or of a report.
+        pool: Amount to split, with at most two decimals.
+        unit: Unit of the amounts, such as EUR.
+        method: Method whose values are paid (default: the one that the page shows).
+        out: Folder to write to (default: the folder of the run).
 
     Example:
         fedworth rewards runs/demo --pool 100000 --rule floor --floor 0.1 --unit EUR
     """
 
-    of: Path
+    folder: Path
     pool: str
     unit: str = ""
     method: str | None = None
@@ -78,13 +78,13 @@ class RewardsCommand:
         from fedworth.report.rewards import rewards
         from fedworth.report.tables import Table
 
-        report = Report.read(self.of / "report.json")
+        report = Report.read(self.folder / "report.json")
         found = report.chosen if self.method is None else report.valuation(self.method)
         if found is None:
             known = ", ".join(made.method for made in report.valuations)
             raise UsageError(f"--method {self.method}: the report has no values by it; it has {known}")
         made = rewards(found, self.pool, self.settings, unit=self.unit)
-        paths = made.write(self.out or self.of)
+        paths = made.write(self.out or self.folder)
         if as_json:
             show_json({**made.document(), "files": [str(path) for path in paths]})
             return

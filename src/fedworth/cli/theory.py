@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedworth.cli.show import show_json, show_table
-from fedworth.cli.values import TaskOptions, open_federation
+from fedworth.cli.values import BY_FACTORS, BY_MODELS, TaskOptions, open_federation
 from fedworth.errors import UsageError
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
@@ -28,13 +28,13 @@ LEGENDS = {
 
 @dataclass(frozen=True)
 class Observation1:
-    """Observation 1: how likely FedSV pays two equal clients differently by s·δ or more.
+    """Observation 1: how likely FedSV values two equal clients differently by s·δ or more.
 
     Args:
-        clients: How many clients.
-        participants: Clients a round.
-        rounds: Rounds in which not everyone takes part.
-        sigma: Spread of a round's value, in δ.
+        clients: Number of clients.
+        participants: Number of clients that take part in a round.
+        rounds: Number of rounds in which not everyone takes part.
+        sigma: Standard deviation of what a round is worth, in units of δ.
 
     Example:
         fedworth theory observation-1 --clients 10 --participants 3 --rounds 10
@@ -65,13 +65,13 @@ class RankBound:
     """Propositions 1 and 2: bounds on the ε-rank of the utility matrix.
 
     Args:
-        ledger: Proposition 1: path length, rates, rounds and clients of this simulated ledger.
-        convexity: Proposition 2 instead: μ, for a strongly convex loss.
-        rounds: Proposition 2: how many rounds.
-        clients: Proposition 2: how many clients.
+        ledger: Bound of Proposition 1, with path length, learning rates, rounds and clients of this simulated ledger.
+        convexity: Bound of Proposition 2 instead, for a loss that is strongly convex with this constant μ.
+        rounds: Number of rounds, for Proposition 2.
+        clients: Number of clients, for Proposition 2.
         lipschitz: Lipschitz constant L₁ of the loss.
         smoothness: Smoothness constant L₂ of the loss.
-        epsilon: Largest error of a cell.
+        epsilon: Largest error of a cell of the utility matrix.
 
     Example:
         fedworth theory rank-bound --ledger runs/demo/ledger --lipschitz 1 --smoothness 1 --epsilon 0.1
@@ -117,7 +117,7 @@ class Rank:
 
     Args:
         ledger: A ledger simulated with the truth.
-        epsilon: Largest error of a cell.
+        epsilon: Largest error of a cell of the utility matrix.
 
     Example:
         fedworth theory rank runs/demo/ledger --epsilon 0.01
@@ -126,7 +126,7 @@ class Rank:
     ledger: Path
     epsilon: float = 0.01
     task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=BY_MODELS)
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
@@ -156,7 +156,7 @@ class Fairness:
 
     ledger: Path
     task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=BY_FACTORS)
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:

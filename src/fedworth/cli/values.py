@@ -30,6 +30,12 @@ COMPARE_LEGEND = (
     "two copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, from nothing"
 )
 CLEAR = "\x1b[2J\x1b[H"
+ABOUT_FACTORS = ("factors", "auto_rank", "unseen")
+MEASURED = {"hidden": (*ABOUT_FACTORS, "strict")}
+COMPLETED = {"hidden": ("strict",)}
+BY_MODELS = {"hidden": (*ABOUT_FACTORS, "strict", "permutations")}
+BY_FACTORS = {"hidden": ("strict", "permutations")}
+"""Options of a valuation that do nothing in some commands."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class TaskOptions:
 
     Args:
         task: Model and test set, such as mytask.py:task; a simulated ledger knows its own.
-        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+        data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
     """
 
     task: str | None = None
@@ -56,8 +62,8 @@ class BudgetOptions:
     """How much may be measured.
 
     Args:
-        evaluations: The most utilities to measure; what is known already is free.
-        seconds: The most seconds to spend.
+        evaluations: Measure at most this many utilities; those known already cost nothing.
+        seconds: Measure for at most this many seconds.
     """
 
     evaluations: int | None = None
@@ -89,9 +95,24 @@ def _source(
     from fedworth.games.matrix import UtilityMatrix
     from fedworth.valuation.federation import BroughtUtilities
 
-    if task.task is not None:
-        raise UsageError(f"--task: {of} is a file of utilities, which need no task; name a ledger to measure anew")
+    _refuse_for_utilities(of, task, settings, work)
     return BroughtUtilities(UtilityMatrix.load(of), settings)
+
+
+def _refuse_for_utilities(of: Path, task: TaskOptions, settings: ValuationSettings, work: WorkSettings) -> None:
+    """Refuse options that say how coalitions are measured, for a file of utilities that are measured already."""
+    plain = ValuationSettings(
+        factors=settings.factors,
+        auto_rank=settings.auto_rank,
+        unseen=settings.unseen,
+        strict=settings.strict,
+        seed=settings.seed,
+    )
+    if (task, settings, work) != (TaskOptions(), plain, WorkSettings()):
+        raise UsageError(
+            f"{of}: a file of utilities, which are measured already: expected no option that says how to measure "
+            "(--task, --measure, --weighting, --without, --engine …); name a ledger to measure anew"
+        )
 
 
 @dataclass(frozen=True)
@@ -100,7 +121,7 @@ class Observe:
 
     Args:
         ledger: The ledger of a federation.
-        out: The utilities to write (.npz).
+        out: The file of utilities to write (.npz).
 
     Example:
         fedworth observe ledger --out utilities.npz
@@ -109,7 +130,7 @@ class Observe:
     ledger: Path
     out: Path
     task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=MEASURED)
     work: WorkSettings = field(default_factory=WorkSettings)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
 
@@ -139,24 +160,24 @@ class Observe:
 
 @dataclass(frozen=True)
 class Complete:
-    """Estimate the utilities that no round has shown, and write the completed utility matrix.
+    """Estimate the utilities that were never seen, and write the completed utility matrix.
 
     Args:
-        of: A ledger, or a file of utilities (.npz).
+        source: A ledger, or a file of utilities (.npz).
         out: The completed matrix to write (.npz).
-        by: `factors`, as in the paper, or `models`: predicted models of absent clients (ledgers of up to 12 clients).
-        held_out: Also measure the factors' error on seen cells that were hidden.
+        by: Complete by `factors` of the utilities, as in the paper, or by predicted `models` of the absent clients.
+        held_out: Measure the error of the factors on seen cells that are hidden from them.
 
     Example:
         fedworth complete utilities.npz --out completed.npz
     """
 
-    of: Path
+    source: Path
     out: Path
     by: Literal["factors", "models"] = "factors"
     held_out: bool = False
     task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=COMPLETED)
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
@@ -171,7 +192,7 @@ class Complete:
         if self.held_out and self.by != "factors":
             raise UsageError("--held-out is for factors; a completion by models always holds something out")
         with progress_bars() as progress:
-            source = _source(self.of, self.task, self.settings, self.work, progress)
+            source = _source(self.source, self.task, self.settings, self.work, progress)
             made = source.by_factors() if self.by == "factors" else source.by_models()
             arrays = completed_arrays(source, made)
         write_npz(self.out, arrays)
@@ -192,19 +213,19 @@ class Complete:
 
 @dataclass(frozen=True)
 class Value:
-    """Value the clients of a ledger, or from utilities of your own, by one or several methods.
+    """Value the clients of a ledger, or of a file of utilities, by one or several methods.
 
     Args:
-        of: A ledger, or a file of utilities (.npz).
+        source: A ledger, or a file of utilities (.npz).
         method: A method's name, or several with commas; `fedworth compare --help` lists them (default: comfedsv-models
-            of a ledger, comfedsv of utilities).
-        out: Write a page, CSV, JSON and Markdown there.
+            for a ledger, comfedsv for utilities).
+        out: Folder to write a page, CSV, JSON and Markdown to.
 
     Example:
         fedworth value utilities.npz --method comfedsv,fedsv --out values
     """
 
-    of: Path
+    source: Path
     method: tuple[str, ...] = ()
     out: Path | None = None
     task: TaskOptions = field(default_factory=TaskOptions)
@@ -213,11 +234,11 @@ class Value:
 
     def run(self, *, as_json: bool) -> None:
         """Value, write what is asked for, and show it."""
-        default = "comfedsv-models" if self.of.is_dir() else "comfedsv"
+        default = "comfedsv-models" if self.source.is_dir() else "comfedsv"
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:
-                source = _source(self.of, self.task, self.settings, self.work, progress)
+                source = _source(self.source, self.task, self.settings, self.work, progress)
                 _show_one(source.value(methods[0]), as_json=as_json)
                 return
             report = self._report(methods, progress)
@@ -228,9 +249,11 @@ class Value:
         from fedworth.ledger.ledger import open_ledger
         from fedworth.pipeline.report_on import report_on
 
-        if not self.of.is_dir():
-            return report_on(UtilityMatrix.load(self.of), None, self.settings, methods=methods, title=self.of.name)
-        ledger = open_ledger(self.of)
+        if not self.source.is_dir():
+            _refuse_for_utilities(self.source, self.task, self.settings, self.work)
+            utilities = UtilityMatrix.load(self.source)
+            return report_on(utilities, None, self.settings, methods=methods, title=self.source.name)
+        ledger = open_ledger(self.source)
         return report_on(
             ledger, self.task.of(ledger), self.settings, methods=methods, work=self.work, progress=progress
         )
@@ -251,18 +274,18 @@ def _show_one(made: "Valuation", *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """Value a ledger and write a page, CSV, JSON and Markdown; of a run, write them again.
+    """Value a ledger and write a page, CSV, JSON and Markdown; for a run, write them again.
 
     Args:
-        of: A ledger, or the folder of a run or a report.
-        out: Where to write (default: LEDGER.report, or the run's folder).
-        rewards: Show the amounts of `fedworth rewards` too.
+        ledger: A ledger, or the folder of a run or a report.
+        out: Folder to write to (default: LEDGER.report, or the folder of the run).
+        rewards: Show the amounts of `fedworth rewards` on the page.
 
     Example:
         fedworth report my.ledger --task mytask.py:task
     """
 
-    of: Path
+    ledger: Path
     out: Path | None = None
     rewards: bool = False
     task: TaskOptions = field(default_factory=TaskOptions)
@@ -277,34 +300,34 @@ class Report:
         from fedworth.report.rewards import Rewards
 
         page = self.page
-        if is_ledger(self.of):
-            folder = self.out or self.of.with_name(self.of.name + ".report")
+        if is_ledger(self.ledger):
+            folder = self.out or self.ledger.with_name(self.ledger.name + ".report")
             report = self._of_ledger()
             refuse_other_report(folder, report)
             page = replace(page, command=shlex.join(["fedworth", *sys.argv[1:]]))
         else:
-            folder, report = self.out or self.of, self._of_run()
-        paid = Rewards.read(folder if is_ledger(self.of) else self.of) if self.rewards else None
+            folder, report = self.out or self.ledger, self._of_run()
+        paid = Rewards.read(folder if is_ledger(self.ledger) else self.ledger) if self.rewards else None
         _show_report(report, report.write(folder, page, rewards=paid), as_json=as_json)
 
     def _of_ledger(self) -> "ReportObject":
         from fedworth.ledger.ledger import open_ledger
         from fedworth.pipeline.report_on import report_on
 
-        ledger = open_ledger(self.of)
+        ledger = open_ledger(self.ledger)
         with progress_bars() as progress:
             return report_on(ledger, self.task.of(ledger), self.settings, work=self.work, progress=progress)
 
     def _of_run(self) -> "ReportObject":
         from fedworth.report.report import Report as ReportObject
 
-        path = self.of / "report.json"
+        path = self.ledger / "report.json"
         if not path.is_file():
-            raise ArtefactError(f"{self.of}: neither a ledger nor the folder of a run: no report.json is in it")
+            raise ArtefactError(f"{self.ledger}: neither a ledger nor the folder of a run: no report.json is in it")
         if self.task != TaskOptions() or self.settings != ValuationSettings():
             raise UsageError(
-                f"{self.of}: the folder of a run, whose values are made; to value its federation otherwise name its "
-                f"ledger (of a simulated run {self.of / 'ledger'})"
+                f"{self.ledger}: the folder of a run, whose values are made; to value its federation otherwise name "
+                f"its ledger (of a simulated run {self.ledger / 'ledger'})"
             )
         return ReportObject.read(path)
 
@@ -330,8 +353,8 @@ class Run:
 
     Args:
         out: The folder of the run.
-        resume: Go on with a run that was killed, or show a finished one.
-        data_folder: Where data sets lie (default: $FEDWORTH_DATA).
+        resume: Continue a run that was killed, or show a finished one.
+        data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
 
     Example:
         fedworth run --out runs/demo
@@ -361,10 +384,10 @@ class Watch:
     """Value a federation while it still trains: the table changes after each round, until the ledger is closed.
 
     Args:
-        ledger: The ledger that a recorder is writing; it may not be there yet.
-        out: Where the report goes (default: LEDGER.watch).
-        every: Seconds between two looks.
-        once: Value what is there and stop.
+        ledger: The ledger that a recorder writes, or will write.
+        out: Folder of the report (default: LEDGER.watch).
+        every: Seconds between two looks at the ledger.
+        once: Value the rounds recorded so far and stop.
 
     Example:
         fedworth watch my.ledger --task mytask.py:task
@@ -436,11 +459,13 @@ class Compare:
     """Compare reports on the same clients across seeds, methods or weeks; or methods on one ledger.
 
     Args:
-        runs: Folders of runs or reports; with --methods one ledger or run.
-        method: Compare the values of this method.
+        runs: Folders of runs or reports; with --methods, one ledger or run.
+        method: Compare the values by this method (default: those that the pages show).
         methods: Value one ledger by several methods, and show what each costs and how far from the truth it is: names
-            with commas, or `all`.
-        out: Write compare.html, .json and .csv there.
+            with commas out of comfedsv-models, comfedsv, fedsv, fedsv-later, truth, all-clients-round, leave-one-out,
+            banzhaf, beta-shapley, least-core, tmc, gtg, mr, or, influence, cosine and retraining, or `all` (without
+            truth, which they are compared with, and retraining, which is slow).
+        out: Folder to write compare.html, .json and .csv to.
 
     Example:
         fedworth compare runs/monday runs/friday --out compared
@@ -460,6 +485,11 @@ class Compare:
         if self.methods is not None:
             self._methods(self.methods, as_json=as_json)
             return
+        if (self.task, self.settings, self.work) != (TaskOptions(), ValuationSettings(), WorkSettings()):
+            raise UsageError(
+                "reports are compared as they are: options that say how to value a ledger go with --methods, which "
+                "compares methods on one ledger"
+            )
         from fedworth.report.comparison import Comparison
         from fedworth.report.report import Report as ReportObject
 
@@ -530,11 +560,11 @@ def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
 
 @dataclass(frozen=True)
 class Interactions:
-    """Pairs of clients of a ledger: who is redundant with whom, and who complements whom.
+    """Show which pairs of clients are redundant, and which complement each other.
 
     Args:
         ledger: A ledger, or the folder of a run.
-        most: Show so many pairs of each kind.
+        most: Number of pairs of each kind to show.
 
     Example:
         fedworth interactions runs/demo
@@ -543,7 +573,7 @@ class Interactions:
     ledger: Path
     most: int = 5
     task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=BY_MODELS)
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:

@@ -104,6 +104,7 @@ class FactorCompletion:
     alternatives: Alternatives | None = None
     unseen: Unseen = "refuse"  # what a coalition that no round has shown counts as
     n_seen: int = 0  # utilities that were measured for it
+    n_unseen: int = 0  # coalitions that no round has shown, which count as 0 if `unseen` says so
 
     def __post_init__(self) -> None:
         expected = (len(self.coalitions), self.rank)
@@ -229,7 +230,8 @@ def complete(
     settings = settings or FactorSettings()
     if start is not None and start.shape != (matrix.n_rounds, settings.rank):
         raise CompletionError(f"start of shape {start.shape}, expected ({matrix.n_rounds}, {settings.rank})")
-    reduced = matrix.within(matrix.needed_coalitions())
+    needed = matrix.needed_coalitions()
+    reduced = matrix.within(needed)
     problem = problem_of(reduced, settings.penalty_kind)
     limit = collapse_penalty(problem)
     penalty = settings.relative_penalty * limit if settings.penalty is None else settings.penalty
@@ -255,6 +257,7 @@ def complete(
         permutations=matrix.heard_permutations,
         unseen=unseen,
         n_seen=len(matrix.utilities) - matrix.n_rounds,
+        n_unseen=len(needed) - len(reduced.coalitions),
     )
 
 

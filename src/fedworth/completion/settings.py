@@ -11,10 +11,10 @@ class FactorSettings:
     """Rank and penalty of the completion by factors.
 
     Args:
-        rank: How many factors the paper's completion has.
-        penalty: The penalty λ, absolute; if not given, `relative_penalty` decides.
-        relative_penalty: The penalty as a part of the smallest that makes everything zero.
-        penalty_kind: `counts`: each factor is penalised once a seen cell; `uniform`: as the paper prints it.
+        rank: Number of factors of the paper's completion.
+        penalty: Penalty λ of the completion, as an absolute number (default: the relative penalty decides).
+        relative_penalty: Penalty of the completion, as a part of the smallest λ that makes every factor zero.
+        penalty_kind: Penalise each factor once for every seen cell (`counts`), or once (`uniform`, as the paper prints).
         max_sweeps: The most sweeps of the solver.
 
     Example:

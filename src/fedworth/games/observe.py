@@ -23,6 +23,7 @@ from fedworth.games.federation import RecordedFederation
 from fedworth.games.matrix import UtilityMatrix, matrix_from_rounds
 from fedworth.games.permutations import default_permutations, draw_permutations
 from fedworth.games.shapley import MOST_ENUMERATED
+from fedworth.notices import caution
 from fedworth.storage import Progress, silent
 
 FEWEST_PERMUTATIONS, MOST_PERMUTATIONS = 2, 10_000_000
@@ -102,7 +103,7 @@ def utility_matrix(
     if n_done < min(FEWEST_PERMUTATIONS, len(permutations)):
         raise UsageError(f"the budget ran out before {ends[0]} permutations were measured; raise it")
     if n_done < len(permutations):
-        work.notes += (f"{n_done:,} of {len(permutations):,} planned permutations were measured: the budget ran out",)
+        caution(f"{n_done:,} of {len(permutations):,} planned permutations were measured: the budget ran out")
     return work.matrix(permutations[:n_done])
 
 
@@ -111,7 +112,6 @@ class _Measuring:
 
     def __init__(self, federation: RecordedFederation, budget: Budget, progress: Progress) -> None:
         self.federation, self.budget, self.progress = federation, budget, progress
-        self.notes: tuple[str, ...] = ()
         self._wanted: list[Memberships] = []
         self._start, self._n_measured = budget.clock(), 0
 

@@ -11,7 +11,7 @@ from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
-from fedworth.storage import Place, Progress, silent
+from fedworth.storage import Place, Progress, json_bytes, silent
 from fedworth.task.task import Task
 from fedworth.valuation.federation import BroughtUtilities, Federation, values_by
 from fedworth.valuation.methods import round_gains
@@ -129,7 +129,7 @@ def refuse_other_report(folder: Place, report: Report) -> None:
     found, made = Report.read(path).provenance, report.provenance
     if found is None or made is None:
         raise ArtefactError(f"{path}: exists already; name another folder (--out), or remove it first")
-    if (found.task, found.settings) != (made.task, made.settings):
+    if found.task != made.task or json_bytes(found.settings) != json_bytes(made.settings):
         raise ArtefactError(f"{path}: of another task or other settings; name another folder (--out)")
 
 

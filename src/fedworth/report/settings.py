@@ -12,11 +12,11 @@ class PageSettings:
     """The words of a page; nothing here changes a number.
 
     Args:
-        title: The page's title; by default the report's.
-        noun: What one client is called.
-        nouns: What several clients are called (default: the noun with an s).
-        date: A date to print; the clock is never read, so the same report gives the same bytes.
-        command: The command that made the report, to be shown on it.
+        title: Title of the page (default: the report's).
+        noun: What the page calls a client, such as hospital.
+        nouns: What the page calls several clients (default: the noun with an s).
+        date: A date to print on the page (default: none, so that the same report gives the same bytes).
+        command: The command that made the report, shown on the page.
 
     Example:
         html = report.page_html(fedworth.PageSettings(noun="hospital", nouns="hospitals"))
@@ -55,9 +55,10 @@ class RewardSettings:
     """How a pool is split.
 
     Args:
-        rule: `positive`, `floor`, `lower` or `softmax`.
-        floor: With `floor`: the part of the pool for taking part.
-        temperature: With `softmax`: the larger, the more equal; in standard deviations of the values.
+        rule: Pay in proportion to values above zero (`positive`), the same with equal parts first (`floor`), in
+            proportion to the lower ends of the intervals (`lower`), or to exp(value / temperature) (`softmax`).
+        floor: Part of the pool that the rule `floor` splits equally.
+        temperature: Temperature of the rule `softmax`, in standard deviations of the values; the larger, the more equal.
 
     Example:
         paid = fedworth.rewards(report.chosen, "1000", fedworth.RewardSettings("softmax", temperature=2))

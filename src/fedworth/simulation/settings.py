@@ -81,34 +81,34 @@ class SimulationSettings:
     """A federation to simulate; the defaults are the demonstration's, without its copy and its seed.
 
     Args:
-        dataset: `digits`, `mnist`, `fashion-mnist`, `cifar10`, `synthetic` or `synthetic-iid`.
-        alpha: α of synthetic data.
-        beta: β of synthetic data.
-        train_limit: At most so many training samples in all.
-        test_limit: At most so many test samples.
-        partition: `two-class`, `iid`, or `natural` (synthetic data's own).
-        n_clients: How many clients.
-        copies: Pairs (i, j): client i has the data of client j.
-        copies_shuffled: A copy has its samples in another order, so it draws other batches.
-        noise_shares: The share of noisy samples of each client.
-        noise_strength: Noise in standard deviations of the features.
-        flip_shares: The share of wrong labels of each client.
-        model: `logistic`, `mlp`, `cnn`, `vgg16` or `vgg16-bn`.
-        hidden: Widths of hidden layers.
-        width_divisor: Divides the widths of vgg16.
-        dtype: `float32` or `float64`.
-        n_rounds: How many rounds.
-        n_participants: How many clients are asked in a round.
-        everyone_heard: All are asked in the first round.
-        n_steps: Local steps a round.
-        n_epochs: Local epochs a round, instead of steps.
-        batch_size: Samples a step; all if it is not given.
-        schedule: How the learning rate falls: `constant`, `decay`, `proposition-2`, `proposition-2-li`.
-        rate: The learning rate.
-        decay: With `decay`: rate / (1 + decay · round).
-        convexity: μ of the proposition's schedules.
-        smoothness: L₂ of the proposition's schedules.
-        aggregation: `uniform`, or by `samples`.
+        dataset: Data set to train on.
+        alpha: α of synthetic data: how much the clients' models differ.
+        beta: β of synthetic data: how much the clients' inputs differ.
+        train_limit: Use at most this many training samples in all.
+        test_limit: Use at most this many test samples.
+        partition: How clients get their data: two classes each, at random, or `natural` (of synthetic data).
+        n_clients: Number of clients.
+        copies: Give client i the data of client j.
+        copies_shuffled: Shuffle the samples of each copy, so that it draws other batches than its source.
+        noise_shares: Share of noisy samples of each client, or `step:S` for S·i of client i.
+        noise_strength: Standard deviation of the noise, in standard deviations of the features.
+        flip_shares: Share of wrong labels of each client, or `step:S` for S·i of client i.
+        model: Model to train.
+        hidden: Widths of the hidden layers of an mlp.
+        width_divisor: Divide the widths of vgg16 by this.
+        dtype: Type of the model's parameters.
+        n_rounds: Number of rounds.
+        n_participants: Number of clients that take part in a round.
+        everyone_heard: Ask all clients in the first round.
+        n_steps: Local gradient steps in a round.
+        n_epochs: Local epochs in a round, instead of steps.
+        batch_size: Samples in a gradient step (default: all).
+        schedule: How the learning rate changes over the rounds.
+        rate: Learning rate.
+        decay: Decay of the schedule `decay`: rate / (1 + decay · round).
+        convexity: μ of the schedules of Proposition 2.
+        smoothness: L₂ of the schedules of Proposition 2.
+        aggregation: Average models all alike, or by their samples.
         with_truth: Train the absent clients too, apart, so that the truth is known.
         seed: Random seed of the data, the partition, the model and the participants.
 

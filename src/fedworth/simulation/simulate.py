@@ -95,7 +95,7 @@ def simulate(
 def simulation_of(ledger: Ledger) -> SimulationSettings:
     """The settings of a simulated federation."""
     if ledger.simulation is None:
-        raise DataError(f"{ledger.folder}: not a simulated federation; say which task it has")
+        raise DataError(f"{ledger.folder}: not a simulated federation; name its task with --task FILE.py:NAME")
     return settings_from(dict(ledger.simulation))
 
 

@@ -246,6 +246,8 @@ def comfedsv(source: GameSource) -> Valuation:
     games = RoundGames(completion.game, range(len(source.participants)), completion)
     made, covariance = _sums(source, rule, games)
     made, caveats = replace(made, n_evaluations=completion.n_seen), completion.caveats
+    if completion.n_unseen:  # only if they are to count as 0: otherwise the game has refused
+        made = replace(made, notes=(*made.notes, f"{completion.n_unseen:,} coalitions were never seen and count as 0"))
     if source.recorded is not None:
         reference, of_reference = _sums(source, shapley, by_models(source))
         if of_reference is not None:

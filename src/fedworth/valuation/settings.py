@@ -12,17 +12,20 @@ class ValuationSettings:
     """How a ledger is valued: everything but the ledger and the task that decides the numbers.
 
     Args:
-        weighting: How a coalition's models are averaged (default: uniform if simulated, else as the server averaged).
-        measure: `loss`, or a measure of the task such as `accuracy`.
-        test_samples: Judge on so many test samples, every class in proportion (default: all).
-        oracle: `fast`, or `loop`: plain and slow.
-        as_average: Take the server for one that averages, although its recorded models say otherwise; reports say so.
-        permutations: Complete the paper's utility matrix on the prefixes of so many permutations (default: all
-            coalitions of up to 12 clients, N⌈ln N⌉ permutations of more).
+        weighting: How a coalition's models are averaged: all alike, by their samples, or with the fixed weights of the
+            whole round (default: uniform for a simulated ledger, else as the server averaged).
+        measure: What a model's utility is: `loss`, or a measure of the task such as `accuracy`.
+        test_samples: Evaluate on this many test samples, each class in proportion (default: all).
+        oracle: `fast`, or `loop`, the plain and slow reference.
+        as_average: Value the ledger as if the server had averaged, even if its models show that it did not; reports say
+            so.
+        permutations: Fill the paper's utility matrix with the prefixes of this many random permutations (default: all
+            coalitions of up to 12 clients, N⌈ln N⌉ permutations for more).
         factors: Rank and penalty of the paper's completion.
         auto_rank: Choose rank and penalty by cross-validation.
-        unseen: Coalitions that no round has shown: `refuse`, or count as `zero`.
-        strict: Stop at the first method that must be refused, and if a client was never heard.
+        unseen: What the paper's completion does with a coalition that was never seen: `refuse` to value, or count it as
+            `zero`.
+        strict: Fail if a method cannot be applied or a client never took part, instead of noting it.
         without: Value the federation as if this client had never answered.
         seed: Random seed.
 
@@ -58,10 +61,10 @@ class WorkSettings:
 
     Args:
         device: Where models are evaluated: `cpu`, `cuda`, `cuda:1` …
-        n_threads: Threads of the fast oracle (default: one a processor).
-        engine: `local`, or `ray`: the workers of a Ray cluster.
-        address: The address of a Ray cluster (default: one on this machine).
-        cache: Do not keep measured utilities beside the ledger.
+        n_threads: Threads of the fast oracle (default: one for each processor).
+        engine: Measure in this process (`local`) or on the workers of a Ray cluster (`ray`).
+        address: Address of the Ray cluster (default: start one on this machine).
+        cache: Use and keep measured utilities beside the ledger.
 
     Example:
         work = fedworth.WorkSettings(n_threads=1, cache=False)
