@@ -72,9 +72,11 @@ def test_the_stages_one_by_one_give_what_run_gives(small_run, tmp_path, told):
     seen = told("observe", ledger, "--out", tmp_path / "u.npz")
     assert seen["n_utilities"] == 15 + 3 + 3
     for method in ("comfedsv-models", "comfedsv", "fedsv", "truth"):
-        assert told("value", ledger, "--method", method)["values"] == values_of(report, method)
+        assert told("value", ledger, "--method", method)["values"] == pytest.approx(values_of(report, method), abs=1e-6)
     for method in ("comfedsv", "fedsv", "all-clients-round", "leave-one-out"):
-        assert told("value", tmp_path / "u.npz", "--method", method)["values"] == values_of(report, method)
+        assert told("value", tmp_path / "u.npz", "--method", method)["values"] == pytest.approx(
+            values_of(report, method), abs=1e-6
+        )
     assert told("value", ledger)["method"] == "comfedsv-models"
     assert told("value", tmp_path / "u.npz")["method"] == "comfedsv"
 
@@ -92,7 +94,7 @@ def test_a_completed_matrix_has_every_coalition_and_the_seen_cells(ledger, tmp_p
     for t in range(3):
         row = seen.row(t, coalitions)[:, 0]
         is_seen = ~np.isnan(row)
-        assert np.abs(completed[t] - row)[is_seen].max() < (1e-9 if by == "models" else 0.1)
+        assert np.abs(completed[t] - row)[is_seen].max() < (1e-6 if by == "models" else 0.1)
 
 
 def test_the_factors_error_on_hidden_cells_is_measured_if_asked(ledger, tmp_path, told, refused):
@@ -103,12 +105,12 @@ def test_the_factors_error_on_hidden_cells_is_measured_if_asked(ledger, tmp_path
 
 
 def test_a_budget_stops_permutations_and_refuses_all_coalitions(ledger, tmp_path, told, refused):
-    common = ["observe", ledger, "--no-cache", "--budget", "18", "--out"]
+    common = ["observe", ledger, "--no-cache", "--budget", "20", "--out"]
     cut = told(*common, tmp_path / "cut.npz", "--permutations", "40")
-    assert cut["n_utilities"] <= 18
+    assert cut["n_utilities"] <= 20
     assert 0 < cut["permutations"] < 40
     said = refused(2, *common, tmp_path / "all.npz")
-    assert "21 evaluations, the budget is 18" in said
+    assert "21 evaluations, the budget is 20" in said
     assert "--permutations" in said
     assert not (tmp_path / "all.npz").exists()
     assert told("value", tmp_path / "cut.npz", "--method", "comfedsv")["standard_errors"]
@@ -289,7 +291,7 @@ def test_models_on_disk_become_a_ledger(small_run, tmp_path, monkeypatch, told, 
     expected = values_of(json.loads((small_run / "report.json").read_text()), "fedsv")
     assert sorted(values) == pytest.approx(sorted(expected), abs=1e-6)
     assert "--task" in refused(3, "value", tmp_path / "l", "--method", "fedsv")
-    refused(12, "import", kept, "--out", tmp_path / "l")
+    refused(12, "import", kept, "--aggregation", "uniform", "--out", tmp_path / "l")
 
 
 def test_a_damaged_ledger_is_refused_and_left_as_it_is(ledger, tmp_path, refused):

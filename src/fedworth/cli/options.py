@@ -160,6 +160,8 @@ def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> An
     for option in options:
         if option.name in given:
             value = given[option.name]
+            if value == []:  # what argparse makes of  --rate=--
+                raise UsageError(f"{option.flag}: found '--', expected a value")
             value = tuple(value) if isinstance(value, list) else value
             for path in option.fields:
                 place = tree
@@ -302,10 +304,10 @@ class Steps:
 
 
 def _pair(text: str) -> tuple[int, int]:
-    left, _, right = text.partition("=")
-    if not (left.isdigit() and right.isdigit()):
+    if not re.fullmatch(rf"[0-9]{{1,{MOST_DIGITS}}}=[0-9]{{1,{MOST_DIGITS}}}", text):
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected I=J, two client numbers")
-    return int(left), int(right)
+    left, right = map(int, text.split("="))
+    return left, right
 
 
 def rows(options: list[Option]) -> Iterator[tuple[str, str]]:

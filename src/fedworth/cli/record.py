@@ -8,7 +8,7 @@ from fedworth.cli.options import Steps
 from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, warn
 from fedworth.errors import LedgerError, UsageError
 from fedworth.names import Aggregation
-from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.settings import MOST_CLIENTS, SimulationSettings
 
 if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
@@ -19,7 +19,7 @@ def adjust_simulation(given: dict[str, Any]) -> dict[str, Any]:
     """Local epochs replace local steps; shares in steps become one share a client."""
     if given.get("n_epochs") is not None:
         given.setdefault("n_steps", None)
-    n_clients = given.get("n_clients", SimulationSettings().n_clients)
+    n_clients = min(given.get("n_clients", SimulationSettings().n_clients), MOST_CLIENTS)  # more are refused later
     return {name: value.for_clients(n_clients) if isinstance(value, Steps) else value for name, value in given.items()}
 
 
@@ -151,7 +151,7 @@ class Verify:
         ledger = open_ledger(folder)
         task = task_for(ledger, self.task, data_folder=self.data_folder)
         with progress_bars() as progress:
-            checks = verify_report(Report.read(path), folder, task, folder=path.parent, progress=progress)
+            checks = verify_report(Report.read(path), folder, task, path=path, progress=progress)
         said = self._check_head(ledger)
         if as_json:
             found = [{"check": check.name, "is_checked": check.is_checked, "found": check.found} for check in checks]

@@ -16,7 +16,7 @@ class ValuationSettings:
             whole round (default: uniform for a simulated ledger, else as the server averaged).
         measure: What a model's utility is: `loss`, or a measure of the task such as `accuracy`.
         test_samples: Evaluate on this many test samples, each class in proportion (default: all).
-        oracle: `fast`, or `loop`, the plain and slow reference.
+        oracle: Measure coalitions by the `fast` oracle, or by the plain and slow `loop`.
         as_average: Value the ledger as if the server had averaged, even if its models show that it did not; reports say
             so.
         permutations: Fill the paper's utility matrix with the prefixes of this many random permutations (default: all
