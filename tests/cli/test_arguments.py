@@ -1,4 +1,4 @@
-"""Whatever stands on the command line, and wherever output goes: an answer at once, a sentence and a documented code."""
+"""Whatever stands on the command line, and wherever output goes: an answer at once, a sentence, a documented code."""
 
 import io
 import json

@@ -22,7 +22,7 @@ task = task_of(open_ledger({ledger!r}))
 
 
 @pytest.fixture
-def ledger(small_run, tmp_path) -> Path:
+def ledger(small_run, tmp_path):
     """A copy of the small run's ledger, with nothing measured yet."""
     return shutil.copytree(small_run / "ledger", tmp_path / "l", ignore=shutil.ignore_patterns("utilities"))
 
@@ -42,7 +42,7 @@ def save(path: Path, arrays: dict[str, np.ndarray]) -> str:
     return str(path)
 
 
-def values_of(report: dict, method: str) -> list:
+def values_of(report, method):
     return next(v for v in report["valuations"] if v["method"] == method)["values"]
 
 

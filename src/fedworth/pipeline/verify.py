@@ -92,7 +92,9 @@ def verify_report(
     if found:
         raise _broken("report.json", found)
     checks.append(Check("report.json", True, "made again from ledger and task, it says the same"))
-    checks += [] if path is None else _files(report, Path(path).parent, is_same_software=provenance.software == SOFTWARE)
+    checks += (
+        [] if path is None else _files(report, Path(path).parent, is_same_software=provenance.software == SOFTWARE)
+    )
     checks.append(Check("software", True, f"made by {provenance.software}, verified by {SOFTWARE}"))
     return checks
 
