@@ -71,6 +71,6 @@ def test_what_is_no_folder_of_rounds_is_refused(folder, tmp_path):
 
 def test_the_command_imports_and_names_the_next_step(folder, tmp_path, capsys):
     assert main(["import", str(folder), "--out", str(tmp_path / "l")]) == 0
-    assert "next: fedworth observe" in capsys.readouterr().out
+    assert "next: fedworth report" in capsys.readouterr().out
     assert main(["import", str(folder), "--out", str(tmp_path / "m"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["clients"] == ["a", "b"]

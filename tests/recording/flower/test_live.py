@@ -7,12 +7,9 @@ from pathlib import Path
 
 from handwriting.task import task
 
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import participation
-from fedworth.valuation.value import value
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 TOOL = Path(__file__).parents[3] / "tools" / "flower_live.py"
 
@@ -26,9 +23,9 @@ def run(how: str, ledger: Path) -> list[dict[str, object]]:
 
 
 def values_of(folder: Path) -> list[float]:
-    ledger = open_ledger(folder)
-    matrix = observe(ledger, LoopOracle(task()), plan_exact(participation(ledger)), weighting="samples")
-    values: list[float] = value(matrix, "comfedsv").values.tolist()
+    settings = ValuationSettings(oracle="loop", weighting="samples")
+    federation = Federation(open_ledger(folder), task(), settings, work=WorkSettings(cache=False))
+    values: list[float] = federation.value("comfedsv").values.tolist()
     return values
 
 

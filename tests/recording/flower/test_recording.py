@@ -14,12 +14,10 @@ from handwriting.task import build, task
 
 import fedworth.flower
 from fedworth.errors import UsageError
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import open_ledger, verify_ledger
 from fedworth.ledger.model import check_alike
-from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import participation
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from tests.recording.flower.in_process import InProcessGrid
 
 CONFIG = {"n-clients": 4, "learning-rate": 0.2}
@@ -204,8 +202,9 @@ def test_a_hostile_client_is_refused_alone_and_the_others_values_are_unchanged(t
         nodes = [1000, 1002] if name == "without" else [1000, 1001, 1002]
         recording.send_and_receive([Message(content=content, message_type="train", dst_node_id=n) for n in nodes])
         ledger = open_ledger(tmp_path / name)
-        matrix = observe(ledger, LoopOracle(task()), plan_exact(participation(ledger)), weighting="samples")
-        return ledger, matrix.utilities
+        settings = ValuationSettings(oracle="loop", weighting="samples")
+        federation = Federation(ledger, task(), settings, work=WorkSettings(cache=False))
+        return ledger, federation.utility_matrix().utilities
 
     ledger, found = utilities(failing_app(HOSTILE[fate]), "with")
     _, expected = utilities(client_app.app, "without")

@@ -13,17 +13,13 @@ from torch.func import functional_call
 
 import fedworth.flower
 from fedworth.errors import RuleError
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import verify_ledger
-from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import participation
 from fedworth.recording.flower import strategy_rule, strategy_weight_metric
 from fedworth.task.replay import check_ledger, replayed, server_weights
 from fedworth.task.rules import Adaptive, WeightedMean, arrays_of, noise_of, rule_from, rule_of
 from fedworth.task.task import Task
-from fedworth.valuation.fedsv import fedsv
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from tests.recording.flower.in_process import InProcessGrid
 from tests.support.games import shapley_by_definition
 
@@ -210,25 +206,24 @@ def aggregated(strategy, number, round_, members):
 @pytest.mark.parametrize(("name", "noiseless"), [("server", "clipping"), ("client", "FedAvg")])
 def test_under_noise_values_are_those_of_the_rounds_own_noise_for_every_coalition(tmp_path, name, noiseless):
     ledger = federation(NOISY[name](), tmp_path / "l", n_rounds=2)
-    matrix = observe(ledger, FastOracle(task()), plan_exact(participation(ledger)), weighting=ledger.default_weighting)
+    values = Federation(ledger, task(), work=WorkSettings(cache=False)).value("fedsv").values
     expected = by_flower(STRATEGIES[noiseless](), ledger, task(), noisy=True)
-    np.testing.assert_allclose(fedsv(matrix).values, sum(shapley_by_definition(row) for row in expected), atol=1e-6)
+    np.testing.assert_allclose(values, sum(shapley_by_definition(row) for row in expected), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [FastOracle, LoopOracle])
+@pytest.mark.parametrize("oracle", ["fast", "loop"])
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_values_are_those_of_a_brute_force_replay_of_flowers_own_aggregation(tmp_path, name, kind):
+def test_values_are_those_of_a_brute_force_replay_of_flowers_own_aggregation(tmp_path, name, oracle):
     ledger = federation(STRATEGIES[name](), tmp_path / "l", n_rounds=2)
-    plan = plan_exact(participation(ledger))
-    matrix = observe(ledger, kind(task()), plan, weighting=ledger.default_weighting)
+    measured = Federation(ledger, task(), ValuationSettings(oracle=oracle), work=WorkSettings(cache=False))
     expected = by_flower(STRATEGIES[name](), ledger, task())
-    bits = 2 ** np.arange(N_NODES)
-    for t, coalitions in enumerate(plan.cells):
-        np.testing.assert_allclose(matrix.row(t, coalitions), expected[t][coalitions @ bits], atol=1e-6)
+    coalitions = (np.arange(1, 2**N_NODES)[:, None] >> np.arange(N_NODES) & 1).astype(bool)  # by their bits
+    for t, row in enumerate(expected):
+        np.testing.assert_allclose(measured.game(t).utilities(coalitions).sum(axis=1), row[1:], atol=1e-6)
     by_hand = sum(shapley_by_definition(row) for row in expected)
-    np.testing.assert_allclose(fedsv(matrix).values, by_hand, atol=1e-6)
+    np.testing.assert_allclose(measured.value("fedsv").values, by_hand, atol=1e-6)
     gained = loss(ledger.open_round(0).global_model, task()) - loss(ledger.final_model(), task())
-    assert fedsv(matrix).values.sum() == pytest.approx(gained, abs=1e-5)
+    assert measured.value("fedsv").values.sum() == pytest.approx(gained, abs=1e-5)
 
 
 def test_the_metric_that_the_strategy_weights_by_is_what_is_recorded(tmp_path):

@@ -186,7 +186,7 @@ def test_another_kind_of_object_is_an_error_and_no_empty_ledger(tmp_path, wrong)
 @pytest.mark.skipif(find_spec("flwr.app") is not None, reason="this Flower has messages")
 def test_a_grid_of_a_flower_without_messages_is_refused_with_a_way_out(tmp_path):
     grid = type("Driver", (), {"send_and_receive": print, "push_messages": print})()
-    with pytest.raises(UsageError, match=r"this Flower has no messages to listen to .* or record the strategy"):
+    with pytest.raises(UsageError, match=r"this Flower has no grid .* or record the strategy"):
         fedworth.flower.record(grid, ledger=tmp_path / "l")
     assert not (tmp_path / "l").exists()
 

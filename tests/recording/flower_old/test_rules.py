@@ -13,15 +13,12 @@ from torch.func import functional_call
 
 import fedworth.flower
 from fedworth.errors import RuleError
-from fedworth.games.observe import observe
-from fedworth.games.planning.plan import plan_exact
 from fedworth.ledger.ledger import verify_ledger
-from fedworth.oracle.oracle import LoopOracle
-from fedworth.oracle.weighting import participation
 from fedworth.task.replay import check_ledger
 from fedworth.task.rules import WeightedMean, rule_of
 from fedworth.task.task import Task
-from fedworth.valuation.fedsv import fedsv
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from tests.recording.flower_old.in_process import N_CLIENTS, manager, start, train
 from tests.support.games import shapley_by_definition
 
@@ -135,11 +132,12 @@ def by_flower(strategy, ledger, on):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_values_are_those_of_a_brute_force_replay_of_flowers_own_aggregation(tmp_path, name):
     ledger, _ = recorded(STRATEGIES[name](), tmp_path / "l")
-    matrix = observe(ledger, LoopOracle(task()), plan_exact(participation(ledger)), weighting="samples")
+    settings = ValuationSettings(oracle="loop", weighting="samples")
+    values = Federation(ledger, task(), settings, work=WorkSettings(cache=False)).value("fedsv").values
     random.seed(0)
     strategy = STRATEGIES[name]()
     strategy.initialize_parameters(manager())
     by_hand = sum(shapley_by_definition(row) for row in by_flower(strategy, ledger, task()))
-    np.testing.assert_allclose(fedsv(matrix).values, by_hand, atol=1e-6)
+    np.testing.assert_allclose(values, by_hand, atol=1e-6)
     gained = loss(ledger.open_round(0).global_model, task()) - loss(ledger.final_model(), task())
-    assert fedsv(matrix).values.sum() == pytest.approx(gained, abs=1e-5)
+    assert values.sum() == pytest.approx(gained, abs=1e-5)
