@@ -8,6 +8,7 @@ import pytest
 from fedworth import Method, Shares, UtilityMatrix, share_out, value
 from fedworth.errors import NeverHeardError, UsageError, ValuationError
 from fedworth.games.game import everyone_of
+from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation import methods as registry
@@ -90,6 +91,31 @@ def test_every_method_values_a_ledger(ledger, method):
     assert found.method == method
     assert np.isfinite(found.values).all()
     assert found.label == METHODS[method].label
+
+
+@pytest.mark.parametrize("method", ["banzhaf", "beta-shapley", "least-core"])
+def test_other_rules_on_completed_games_do_not_take_the_intervals_of_shapley_values(ledger, method):
+    found = federation(ledger).value(method)
+    assert found.uncertainty is None
+    assert not any("interval" in note for note in found.notes)
+    assert found.n_evaluations == 4 * 31  # every coalition of five clients in every round
+
+
+def test_models_are_measured_once_for_all_methods(ledger):
+    class Counting(LoopOracle):
+        n_measured = 0
+
+        def utilities(self, round_, mixtures):
+            self.n_measured += len(mixtures)
+            return super().utilities(round_, mixtures)
+
+    oracle = Counting(task_of(ledger))
+    made = Federation(ledger, oracle.task, work=WorkSettings(cache=False), oracle=oracle)
+    made.value("comfedsv-models")
+    n_measured = oracle.n_measured
+    for method in ("comfedsv", "fedsv", "banzhaf", "beta-shapley", "least-core", "leave-one-out"):
+        made.value(method)
+    assert oracle.n_measured == n_measured
 
 
 def test_measured_utilities_are_kept_and_a_changed_task_is_measured_anew(ledger):

@@ -163,19 +163,24 @@ def share_out(
 
     def value(source: GameSource) -> Valuation:
         found = games(source)
-        if on_sum:
-            whole = SummedGame([found.game(t) for t in found.rounds])
-            found = RoundGames(lambda _: whole, [0], found.completion)
-        made = add_up(source, rule, found)
-        return replace(made, by_round=None) if on_sum else made
+        if not on_sum:
+            return add_up(source, rule, found)
+        whole = SummedGame([found.game(t) for t in found.rounds])
+        made = add_up(source, rule, RoundGames(lambda _: whole, [0], found.completion))
+        return replace(made, by_round=None, n_evaluations=made.n_evaluations * len(found.rounds))
 
     return value
 
 
 def add_up(source: GameSource, rule: SharingRule, games: RoundGames) -> Valuation:
-    """Share out each game, and sum values, covariances and costs over the rounds."""
+    """Share out each game, and sum values, covariances and costs over the rounds.
+
+    A completion knows the errors of Shapley values only, so other rules on completed games have no intervals.
+    """
     made, covariance = _sums(source, rule, games)
-    return _with_uncertainty(made, covariance, () if games.completion is None else games.completion.caveats)
+    if games.completion is None:
+        return _with_uncertainty(made, covariance, ())
+    return _with_uncertainty(made, covariance, games.completion.caveats) if rule is shapley else made
 
 
 def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Valuation, Floats | None]:

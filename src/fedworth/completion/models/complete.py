@@ -18,7 +18,7 @@ from fedworth.completion.caveat import Caveat, heard_once
 from fedworth.completion.models.holdout import HeldOut, hold_out, uses_singletons, value_covariance
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Game, ModelGame
+from fedworth.games.game import Game, Memory, ModelGame
 from fedworth.ledger.ledger import Round
 from fedworth.oracle.oracle import threads_of
 from fedworth.storage import Progress, silent
@@ -60,6 +60,7 @@ class ModelCompletion:
 
     def __init__(self, models: PredictedModels, singletons: Singletons, held: HeldOut) -> None:
         self.models, self.singletons, self.held = models, singletons, held
+        self.memories = [Memory() for _ in range(self.n_rounds)]  # utilities of predicted models, for all methods
         self._opened: tuple[int, Round] | None = None
 
     @property
@@ -166,7 +167,8 @@ class PredictedGame(ModelGame):
         found[alone] = self._alone[np.argmax(coalitions[alone], axis=1)]
         others = ~within & ~alone
         if others.any():
-            found[others] = self.model_utilities(coalitions[others])
+            memory = self._completion.memories[self._round_index]
+            found[others] = memory.utilities(coalitions[others], self.n_blocks, self.model_utilities)
         return found
 
     @cached_property
