@@ -14,6 +14,7 @@ from fedworth.errors import ModelError, UsageError, UtilityError
 from fedworth.ledger.ledger import Round
 from fedworth.names import CHOICES
 from fedworth.oracle.fast import NOTHING_YET, FastOracle
+from fedworth.oracle.fast.chain import Chain
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import mixtures
 from fedworth.task.task import Task
@@ -236,12 +237,29 @@ def test_double_precision_is_measured_in_it():
     np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), rtol=0, atol=1e-13)
 
 
-def test_a_route_that_disagrees_with_the_plain_loop_is_not_used(monkeypatch):
-    task = zoo_task("mlp")
-    oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("uniform")
-    monkeypatch.setattr(LoopOracle, "utilities", lambda _, __, some: np.full((len(some), 1), 0.5))
-    assert (oracle.utilities(round_, wanted) == 0.5).all()
+@pytest.mark.parametrize("n_right", [0, 1, 5])
+@pytest.mark.parametrize("blocks", [None, BLOCKS])
+def test_a_wrong_route_is_found_on_the_first_round_and_on_later_ones(monkeypatch, n_right, blocks):
+    task = replace(zoo_task("mlp"), blocks=blocks)
+    oracle, wanted, of_chain = FastOracle(task), all_mixtures("uniform"), Chain.totals
+    for seed in range(n_right):
+        oracle.utilities(round_of(task.module, size=0.1 + seed / 100), wanted)
+    assert "plain loop" not in oracle.describe()
+    monkeypatch.setattr(Chain, "totals", lambda *args: of_chain(*args) * np.linspace(1, 1.01, len(wanted))[:, None])
+    round_ = round_of(task.module)
+    np.testing.assert_array_equal(oracle.utilities(round_, wanted), LoopOracle(task).utilities(round_, wanted))
     assert "the plain loop: it disagrees with" in oracle.describe()
+
+
+def test_large_test_sets_are_compared_in_part(monkeypatch):
+    task = zoo_task("mlp")
+    task = replace(task, inputs=torch.randn(5000, 8), labels=torch.randint(0, N_CLASSES, (5000,)))
+    oracle, round_, wanted = FastOracle(task), round_of(task.module), all_mixtures("samples")
+    by_loop, sizes = LoopOracle.utilities, []
+    monkeypatch.setattr(LoopOracle, "utilities", lambda *args: sizes.append(len(args[0].task.labels)) or by_loop(*args))
+    found = oracle.utilities(round_, wanted)
+    assert sizes == [512]
+    np.testing.assert_allclose(found[:, 0], exact_utilities(task, round_, wanted), atol=1e-6)
 
 
 @pytest.mark.parametrize("oracle_type", [FastOracle, LoopOracle])

@@ -10,6 +10,7 @@ masks a class does no harm to the others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -151,7 +152,7 @@ class _Work:
             repeated = labels.repeat(n, *[1] * (labels.ndim - 1))
             return criterion.of(flat, repeated).double().view(n, n_samples)
         scores = self._label_margins(mixer, z, rooms).exp2_().sum(1).log_()
-        if not bool(scores.isfinite().all()):  # an exponential overflows
+        if not bool(scores.sum().isfinite()):  # an exponential overflows
             scores = torch.logsumexp(self._label_margins(mixer, z, rooms) / LOG2_E, 1)
         return scores.double()
 
@@ -184,8 +185,10 @@ class Mixer:
         self.product = torch.cat([torch.ones_like(self.scales), torch.from_numpy(members).to(like) * self.scales], 1)
         before = np.vstack([np.zeros_like(members[:1]), members[:-1]])
         self.is_fresh = (before & ~members).any(axis=1) | (np.arange(len(members)) == 0)
-        self.joining = [np.flatnonzero(row).tolist() for row in members & ~(before & ~self.is_fresh[:, None])]
-        self.by_sums = ADDITION * sum(map(len, self.joining)) < members.size
+        is_joining = members & ~(before & ~self.is_fresh[:, None])
+        clients, ends = np.nonzero(is_joining)[1].tolist(), np.cumsum(is_joining.sum(axis=1)).tolist()
+        self.joining = [clients[start:end] for start, end in pairwise([0, *ends])]
+        self.by_sums = ADDITION * len(clients) < members.size
 
     def __len__(self) -> int:
         return self.at.stop - self.at.start  # type: ignore[no-any-return]

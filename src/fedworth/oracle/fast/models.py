@@ -157,8 +157,10 @@ def merge_duplicates(models: RoundModels, mixtures: Mixtures) -> tuple[Mixtures,
             equal = [place for place in group if mixtures.weights[place] == weight]
             members[:, equal] = np.arange(len(equal)) < members[:, equal].sum(axis=1, keepdims=True)
     members[~members[:, models.has_moved].any(axis=1)] = False  # the global model itself
-    seen: dict[bytes, int] = {np.packbits(np.zeros(members.shape[1], dtype=bool)).tobytes(): 0}
-    places = np.array([seen.setdefault(key.tobytes(), len(seen)) for key in np.packbits(members, axis=1)], dtype=int)
+    packed = np.packbits(members, axis=1)
+    raw, width = packed.tobytes(), packed.shape[1]
+    seen = {bytes(width): 0}  # nobody
+    places = np.array([seen.setdefault(raw[i * width : (i + 1) * width], len(seen)) for i in range(len(members))], int)
     distinct: Memberships = np.zeros((len(seen), members.shape[1]), dtype=bool)
     distinct[places] = members
     return Mixtures(distinct, mixtures.weights, mixtures.from_global), places

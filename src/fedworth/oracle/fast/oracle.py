@@ -15,7 +15,8 @@ import os
 import threading
 import weakref
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from fedworth.oracle.fitting import fitted
 from fedworth.oracle.oracle import LoopOracle, refuse_unfit, refuse_whole_by_blocks
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.modules import UtilityModule, copied
-from fedworth.task.samples import tensors_of
+from fedworth.task.samples import rows, tensors_of
 from fedworth.task.task import Task
 from fedworth.threads import one_torch_thread
 
@@ -42,6 +43,9 @@ N_SEEN = 16
 
 N_CHECKED = 4
 """Coalitions that are compared with the plain loop when a route is new; on later rounds it is one."""
+
+BLOCK_SAMPLES, MOST_BLOCKS = 512, 32
+"""A test set without blocks is divided into blocks of so many samples, or more, for the comparison."""
 
 TOLERANCE, ROUNDING = 1e-3, 3e-6
 """How far the plain loop may be: so much of a utility, and so much of the scores before and after."""
@@ -87,8 +91,9 @@ class FastOracle:
         self._criterion = task.criterion(measure)
         self._plain = LoopOracle(task, measure)
         self._module = copied(task.module).eval().requires_grad_(False)
-        blocks = torch.zeros(len(task.labels)) if task.blocks is None else torch.as_tensor(task.blocks)
-        self._samples = Samples(task.inputs, task.labels, blocks.long().to(task.device), task.n_blocks)
+        blocks = _blocks(task, is_whole=self._criterion.is_whole)
+        self._samples = Samples(task.inputs, task.labels, blocks.to(task.device), int(blocks.max()) + 1)
+        self._n_compared = 0
         self._routes: dict[frozenset[str], Route] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # routes and their copies of the module belong to one call at a time
@@ -138,7 +143,7 @@ class FastOracle:
             self._routes[key] = plain = PlainLoop(f"the route fails with {str(error).partition(chr(10))[0]!r}")
             return plain
         scores = (totals if self._criterion.is_better_higher else -totals) / self._criterion.n_counted(self.task.labels)
-        utilities = scores - scores[0]
+        utilities = scores - scores[0]  # (n_wanted, n_blocks), or more blocks if the task has none
         is_broken = wanted.memberships[:, ~models.is_finite].any(axis=1)
         if not np.isfinite(utilities[~is_broken]).all():  # an outlying model overflows: it must not spoil others
             return PlainLoop("some outputs are not finite")
@@ -147,6 +152,8 @@ class FastOracle:
             self._routes[key] = plain = PlainLoop(f"it disagrees with {route}, for a reason unknown; please report it")
             return plain
         self._counts[str(route)] += len(mixtures)
+        if self.task.blocks is None:
+            utilities = utilities.sum(axis=1, keepdims=True)
         return np.asarray(utilities[places])
 
     def _models(self, round_: Round, present: Indices) -> tuple[RoundModels | None, bool]:
@@ -198,18 +205,43 @@ class FastOracle:
         return each * len(self._samples)
 
     def _agrees(self, round_: Round, mixtures: Mixtures, found: Floats, scores: Floats, is_first: bool) -> bool:
-        """Whether the plain loop gives the same for a few coalitions: the largest and, of a new route, some others."""
+        """Whether the plain loop gives the same for a few coalitions on one block of samples, another in each round.
+
+        The coalitions are the largest one and, if the route is new, some others.
+        """
         largest = int(np.argmax(mixtures.memberships.sum(axis=1)))
         others = np.linspace(0, len(mixtures) - 1, N_CHECKED - 1).astype(int).tolist() if is_first else []
-        rows = np.unique([largest, *others])
-        rows = rows[np.isfinite(found[rows]).all(axis=1)]
-        if len(rows) == 0:
+        chosen = np.unique([largest, *others])
+        chosen = chosen[np.isfinite(found[chosen]).all(axis=1)]
+        counted = self._counted_blocks
+        if len(chosen) == 0 or not counted:
             return True
-        expected = self._plain.utilities(round_, mixtures.rows(rows))
-        allowed = TOLERANCE * np.abs(expected) + ROUNDING * (np.abs(scores[rows]) + np.abs(scores[rows] - found[rows]))
+        block, part = counted[self._n_compared % len(counted)]
+        self._n_compared += 1
+        which = torch.nonzero(self._samples.blocks == block)[:, 0]
+        inputs, labels = rows(self.task.inputs, which), self.task.labels[which]
+        of_block = LoopOracle(replace(self.task, inputs=inputs, labels=labels, blocks=None), self.measure)
+        expected = part * of_block.utilities(round_, mixtures.rows(chosen))[:, 0]
+        found, after = found[chosen, block], scores[chosen, block]
+        allowed = TOLERANCE * np.abs(expected) + ROUNDING * (np.abs(after) + np.abs(after - found))
         if not self._criterion.is_smooth:  # two samples may be decided by the last bit
             allowed += 2 / len(self.task.labels)
-        return bool((np.abs(found[rows] - expected) <= allowed + 1e-12).all())
+        return bool((np.abs(found - expected) <= allowed + 1e-12).all())
+
+    @cached_property
+    def _counted_blocks(self) -> list[tuple[int, float]]:
+        """The blocks that have labels which count, and the part of all such labels that each has."""
+        n_counted, labels, blocks = self._criterion.n_counted, self.task.labels, self._samples.blocks
+        parts = [(block, n_counted(labels[blocks == block]) / n_counted(labels)) for block in blocks.unique().tolist()]
+        return [(block, part) for block, part in parts if part > 0]
+
+
+def _blocks(task: Task, *, is_whole: bool) -> torch.Tensor:
+    """(n_samples,): the block of each sample; a task without blocks gets some, unless its measure needs all samples."""
+    if task.blocks is not None:
+        return torch.as_tensor(task.blocks).long()
+    n = len(task.labels)
+    return torch.arange(n) // (n if is_whole else max(BLOCK_SAMPLES, -(-n // MOST_BLOCKS)))
 
 
 def _floats(models: RoundModels) -> list[torch.Tensor]:
