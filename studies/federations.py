@@ -1,6 +1,7 @@
 """Simulated federations, their truth, and the paper's ComFedSV with any factors."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,19 +81,27 @@ def shapley_sum(games: Any) -> Floats:
 
 
 def comfedsv(matrix: UtilityMatrix, factors: FactorSettings) -> tuple[Floats, fedworth.FactorCompletion]:
-    """The paper's values with these factors, and the completion."""
+    """The paper's values with these factors, and the completion. Values are linear, so the rounds are added first."""
     completion = fedworth.complete(matrix, factors)
+    whole = replace(completion, round_factors=completion.round_factors.sum(axis=0, keepdims=True)).game(0)
     if matrix.permutations is None:
-        return shapley_sum([completion.game(t) for t in range(matrix.n_rounds)]), completion
-    settings = fedworth.ValuationSettings(factors=factors)
-    return fedworth.value(matrix, "comfedsv", settings).values, completion
+        return shapley_sum([whole]), completion
+    rows = _all_prefixes(matrix.permutations)  # (n_permutations, n + 1, n)
+    utilities = whole.utilities(rows.reshape(-1, rows.shape[2])).sum(axis=1).reshape(rows.shape[:2])
+    values = np.zeros(rows.shape[2])
+    np.add.at(values, matrix.permutations, np.diff(utilities, axis=1))
+    return values / len(rows), completion
+
+
+def _all_prefixes(permutations: NDArray[np.int64]) -> Flags:
+    """(n_permutations, n + 1, n): the prefixes of each permutation of n clients, the empty one first."""
+    places = np.argsort(permutations, axis=1)  # (n_permutations, n): where each client stands
+    return places[:, None, :] < np.arange(permutations.shape[1] + 1)[:, None]
 
 
 def prefixes(permutations: NDArray[np.int64]) -> Flags:
-    """All different prefixes of permutations of n clients, the empty one included, (n_prefixes, n)."""
-    n = permutations.shape[1]
-    places = np.argsort(permutations, axis=1)  # (n_permutations, n): where each client stands
-    return np.unique((places[:, None, :] < np.arange(n + 1)[:, None]).reshape(-1, n), axis=0)
+    """(n_prefixes, n): all different prefixes of permutations, the empty one first."""
+    return np.unique(_all_prefixes(permutations).reshape(-1, permutations.shape[1]), axis=0)
 
 
 def random_permutations(n_clients: int, n_permutations: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedworth import Answer, SimulationSettings
-from studies import fidelity, findings, values
+from fedworth import Answer, FactorSettings, SimulationSettings, ValuationSettings, value
+from studies import federations, fidelity, findings, values
 from studies.calibration import RATES, STRENGTHS, choices
 from studies.misconduct import COPIED, Memory, kinds
 from studies.setups import SETUPS
@@ -185,3 +185,24 @@ def test_the_strength_of_noise_is_chosen_with_the_rate_or_alone():
 def test_a_table_leaves_out_names_that_repeat():
     made = markdown(table([{"a": "x", "b": "1"}, {"a": "x", "b": "2"}]))
     assert made == "| a | b |\n| --- | ---: |\n| x | 1 |\n|  | 2 |"
+
+
+@pytest.mark.parametrize("n_clients", [4, 14])
+def test_comfedsv_with_any_factors_is_that_of_fedworth(n_clients, tmp_path):
+    """Exact for few clients, by permutations for many."""
+    settings = SimulationSettings(n_clients=n_clients, n_rounds=3, train_limit=200, test_limit=30, with_truth=False)
+    ledger, task = federations.simulated(settings, tmp_path, None)
+    matrix = federations.federation(ledger, task).utility_matrix()
+    assert (matrix.permutations is None) == (n_clients == 4)
+    for factors in (FactorSettings(), FactorSettings(rank=2, penalty_kind="uniform")):
+        expected = value(matrix, "comfedsv", ValuationSettings(factors=factors)).values
+        assert federations.comfedsv(matrix, factors)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_prefixes_of_own_permutations_are_measured(tmp_path):
+    settings = SimulationSettings(n_clients=5, n_rounds=2, train_limit=200, test_limit=30, with_truth=False)
+    of = federations.federation(*federations.simulated(settings, tmp_path, None), permutations=10)
+    expected = of.utility_matrix()
+    assert expected.permutations is not None
+    found = federations.measured(of, expected.permutations)
+    assert value(found, "comfedsv").values == pytest.approx(value(expected, "comfedsv").values, rel=1e-6)
