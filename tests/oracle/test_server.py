@@ -109,7 +109,7 @@ def test_what_is_kept_beside_the_ledger_belongs_to_the_rule(tmp_path, rule):
     for oracle in (LoopOracle(task()), LoopOracle(task(rule=rule)), LoopOracle(task())):
         made = federation_of(ledger, oracle, "samples", is_kept=True)
         assert made.store is not None
-        keys.append(len(made.store.load(0)[0]))
+        keys.append(len(made.store.load(made.round(0))[0]))
         game = made.game(0)
         game.utilities(np.ones((1, len(game.clients)), dtype=bool))
         made.keep(0)

@@ -23,7 +23,7 @@ from fedworth.oracle.weighting import participation, round_weights
 class UtilityStore(Protocol):
     """Keeps measured utilities of a federation's rounds between runs."""
 
-    def load(self, round_index: int) -> tuple[Memberships, Floats]:
+    def load(self, round_: Round) -> tuple[Memberships, Floats]:
         """The kept coalitions of a round, (n, n_clients), and their utilities, (n, n_blocks)."""
 
     def save(self, round_index: int, coalitions: Memberships, utilities: Floats) -> None:
@@ -105,7 +105,7 @@ class RecordedFederation:
                 client_names=self.clients,
             )
             if self.store is not None:
-                coalitions, utilities = self.store.load(round_index)
+                coalitions, utilities = self.store.load(self.round(round_index))
                 game.preload(coalitions[:, members], utilities)
                 self._n_kept[round_index] = game.n_measured
             self._games[round_index] = game

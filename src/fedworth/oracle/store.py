@@ -12,23 +12,25 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Memberships
 from fedworth.errors import ArtefactError
-from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import TaskOracle
 from fedworth.oracle.server import Server
 from fedworth.oracle.weighting import mixtures, round_weights
 from fedworth.storage import make_folder, read_npz, write_npz
 
-FORMAT = 4
+FORMAT = 5
 FOLDER = "utilities"
 KEY_LENGTH = 24
 TOLERANCE = 1e-5
-"""Part of the largest kept utility of a round by which the one that is measured again may differ."""
+"""Part of the largest kept utility of a file by which the one that is measured again may differ."""
 
 
 @dataclass
@@ -43,45 +45,50 @@ class LedgerStore:
     def oracle(self) -> TaskOracle:
         return self.server.oracle
 
-    def load(self, round_index: int) -> tuple[Memberships, Floats]:
-        """The kept coalitions of a round, (n, n_clients), and their utilities, (n, n_blocks)."""
-        n_clients, n_blocks = len(self.ledger.clients), self.oracle.n_blocks
-        rows, utilities = np.zeros((0, n_clients), dtype=bool), np.zeros((0, n_blocks))
-        for path in sorted(self._folder(round_index).glob("*.npz")):
-            arrays = read_npz(path)
-            if not {"coalitions", "n_clients", "utilities"} <= arrays.keys():
-                raise ArtefactError(f"{path}: not utilities; remove the file, and they are measured again")
-            members = np.unpackbits(arrays["coalitions"], axis=1, count=int(arrays["n_clients"])).astype(bool)
-            members = np.pad(members, ((0, 0), (0, n_clients - members.shape[1])))
-            if arrays["utilities"].shape != (len(members), n_blocks):
-                raise ArtefactError(f"{path}: damaged; remove the file, and its utilities are measured again")
-            rows, utilities = np.concatenate([rows, members]), np.concatenate([utilities, arrays["utilities"]])
-        if len(rows) and not self._agrees(round_index, rows, utilities):
-            return rows[:0], utilities[:0]
+    def load(self, round_: Round) -> tuple[Memberships, Floats]:
+        """The kept coalitions of a round, (n, n_clients), and their utilities, (n, n_blocks).
+
+        Of every file, the largest coalition is measured again. A file that disagrees is removed.
+        """
+        round_index = round_.entry.round_index
+        files = {path: self._read(path) for path in sorted(self._folder(round_index).glob("*.npz"))}
+        rows, utilities = np.zeros((0, len(self.ledger.clients)), dtype=bool), np.zeros((0, self.oracle.n_blocks))
+        if not files:
+            return rows, utilities
+        largest = [int(np.argmax(members.sum(axis=1))) for members, _ in files.values()]
+        checked = np.array([members[k] for (members, _), k in zip(files.values(), largest, strict=True)])
+        weights = round_weights(self.ledger, round_index, self.weighting)
+        again = self.oracle.utilities(round_, mixtures(checked, weights, self.weighting))  # (n_files, n_blocks)
+        for (path, (members, kept)), k, now in zip(files.items(), largest, again, strict=True):
+            if np.abs(now - kept[k]).sum() <= TOLERANCE * np.abs(kept).sum(axis=1).max():
+                rows, utilities = np.concatenate([rows, members]), np.concatenate([utilities, kept])
+            else:
+                path.unlink(missing_ok=True)
         return rows, utilities
+
+    def _read(self, path: Path) -> tuple[Memberships, Floats]:
+        """The coalitions and utilities of a file whose name says that they are as they were written."""
+        arrays, n_clients = read_npz(path), len(self.ledger.clients)
+        if not {"coalitions", "n_clients", "utilities"} <= arrays.keys():
+            raise ArtefactError(f"{path}: not utilities; remove the file, and they are measured again")
+        packed, utilities = arrays["coalitions"], arrays["utilities"]
+        if path.stem != _name(path.parent, packed, utilities):
+            raise ArtefactError(f"{path}: damaged; remove the file, and its utilities are measured again")
+        members = np.unpackbits(packed, axis=1, count=int(arrays["n_clients"])).astype(bool)
+        return np.pad(members, ((0, 0), (0, n_clients - members.shape[1]))), utilities
 
     def save(self, round_index: int, coalitions: Memberships, utilities: Floats) -> None:
         """Keep utilities that were measured, whole or not at all."""
         folder, packed = self._folder(round_index), np.packbits(coalitions, axis=1)
-        name = hashlib.sha256(packed.tobytes()).hexdigest()[:KEY_LENGTH]
+        utilities = np.ascontiguousarray(utilities)
         arrays = {"coalitions": packed, "n_clients": np.array(coalitions.shape[1]), "utilities": utilities}
         try:
             make_folder(folder)
-            write_npz(folder / f"{name}.npz", arrays)
+            write_npz(folder / f"{_name(folder, packed, utilities)}.npz", arrays)
         except OSError as error:
             raise ArtefactError(
                 f"{folder}: utilities cannot be kept there ({error.strerror}); make room, or use --no-cache"
             ) from error
-
-    def _agrees(self, round_index: int, rows: Memberships, utilities: Floats) -> bool:
-        """Whether the largest kept coalition has the same utility today."""
-        largest = int(np.argmax(rows.sum(axis=1)))
-        weights = round_weights(self.ledger, round_index, self.weighting)
-        again = self.oracle.utilities(
-            self.ledger.open_round(round_index), mixtures(rows[[largest]], weights, self.weighting)
-        )
-        scale = np.abs(utilities).sum(axis=1).max()
-        return bool(np.abs(again[0] - utilities[largest]).sum() <= TOLERANCE * scale)
 
     def _folder(self, round_index: int) -> Path:
         entry, task = self.ledger.entries[round_index], self.oracle.task
@@ -103,3 +110,11 @@ class LedgerStore:
         ]
         key = hashlib.sha256(json.dumps(decides, allow_nan=False).encode()).hexdigest()
         return self.ledger.folder / FOLDER / f"{round_index:06d}-{key[:KEY_LENGTH]}"
+
+
+def _name(folder: Path, packed: NDArray[Any], utilities: NDArray[Any]) -> str:
+    """The name of a file of utilities, which covers its place and content."""
+    content = hashlib.sha256(folder.name.encode())
+    content.update(packed.tobytes())
+    content.update(utilities.tobytes())
+    return content.hexdigest()[:KEY_LENGTH]
