@@ -210,6 +210,7 @@ def test_the_covariance_follows_from_the_values_of_the_alternatives(made):
         covariance += weight * np.outer(apart, apart)
     np.testing.assert_allclose(completion.covariance(), covariance, rtol=1e-8, atol=1e-12)
     found = value(matrix, "comfedsv")
+    assert found.uncertainty is not None
     np.testing.assert_allclose(found.uncertainty.standard_deviations**2, np.diag(covariance), rtol=1e-8)
 
 

@@ -63,6 +63,7 @@ def test_every_coalition_of_the_participants_is_measured_once(recorded):
 
 def test_only_prefixes_within_the_participants_are_measured(recorded):
     permutations = planned_permutations(recorded.participants, 7)
+    assert permutations is not None
     matrix = utility_matrix(recorded, permutations)
     wanted = [prefixes_within(permutations, row) for row in recorded.participants]
     assert len(matrix.utilities) == 3 + sum(len(np.unique(rows, axis=0)) for rows in wanted)
@@ -71,6 +72,8 @@ def test_only_prefixes_within_the_participants_are_measured(recorded):
 
 def test_more_permutations_begin_with_those_of_fewer(recorded):
     few, many = (planned_permutations(recorded.participants, n, seed=3) for n in (4, 9))
+    assert few is not None
+    assert many is not None
     np.testing.assert_array_equal(few, many[:4])
 
 
@@ -126,7 +129,7 @@ def test_the_truth_needs_every_clients_model(ledger, recorded):
 
 def test_a_report_reads_and_hashes_each_file_once(ledger, monkeypatch):
     opened: list[str] = []
-    read = ledger_module.read_models
+    read = read_models
 
     def counted(path, sha256):
         opened.append(path.name)

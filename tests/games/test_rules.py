@@ -219,7 +219,7 @@ def test_thirty_clients_of_an_additive_game_get_their_parts(rule):
 
 
 def test_the_drawn_least_core_says_how_many_other_coalitions_complain():
-    noise = {}
+    noise: dict[bytes, float] = {}
 
     def measure(rows, _parts):
         rng = np.random.default_rng(2)

@@ -48,7 +48,7 @@ def test_fedsv_is_the_shapley_value_of_each_rounds_participants():
             sum(1 << int(members[b]) for b in range(len(members)) if c >> b & 1) for c in range(2 ** len(members))
         ]
         expected[t, members] = shapley_by_definition(cells[t, inside])
-    np.testing.assert_allclose(found.by_round, expected, atol=1e-12)
+    assert found.by_round == pytest.approx(expected, abs=1e-12)
     np.testing.assert_allclose(found.values, expected.sum(axis=0), atol=1e-12)
 
 

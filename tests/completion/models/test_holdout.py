@@ -71,8 +71,8 @@ def test_errors_of_clients_that_train_on_all_samples_are_widened(settings, tmp_p
     monkeypatch.setattr(prediction_module, "FEWEST_CHOOSING", 2)
     found = []
     for factor in (1.0, 2.0):
-        monkeypatch.setattr(prediction_module, "MINI_BATCH", replace(prediction_module.FULL_BATCH, error_factor=factor))
-        monkeypatch.setattr(prediction_module, "FULL_BATCH", prediction_module.MINI_BATCH)
+        monkeypatch.setattr(prediction_module, "MINI_BATCH", replace(FULL_BATCH, error_factor=factor))
+        monkeypatch.setattr(prediction_module, "FULL_BATCH", replace(FULL_BATCH, error_factor=factor))
         found.append(
             complete_by_models(RecordedFederation(ledger, FastOracle(task_of(ledger)), "uniform")).covariance()
         )
