@@ -10,9 +10,9 @@ from fedworth.valuation.settings import ValuationSettings
 
 
 @pytest.mark.parametrize("permutations", [None, 10])
-def test_the_rounds_add_up_to_the_values(simulated_once, tiny_task, permutations):
+def test_the_rounds_add_up_to_the_values(tiny_ledger, tiny_task, permutations):
     settings = ValuationSettings(permutations=permutations)
-    report = report_on(simulated_once, tiny_task, settings, methods=["comfedsv-models", "comfedsv", "fedsv"])
+    report = report_on(tiny_ledger, tiny_task, settings, methods=["comfedsv-models", "comfedsv", "fedsv"])
     assert report.rounds is not None
     for valuation in report.valuations:
         assert valuation.by_round is not None

@@ -341,7 +341,7 @@ def test_a_task_on_another_test_set_is_refused(tiny_ledger):
 
 
 def test_a_task_of_a_federation_that_was_not_simulated_is_refused(tiny_ledger):
-    with pytest.raises(DataError, match="not a simulated federation; say which task it has"):
+    with pytest.raises(DataError, match="not a simulated federation; name its task with --task"):
         task_of(replace(tiny_ledger, settings={}))
 
 
