@@ -79,7 +79,7 @@ class LoopOracle:
         measure: `loss`, or a measure of the task such as `accuracy`.
 
     Example:
-        utilities = fedworth.observe(ledger, fedworth.LoopOracle(task, measure="accuracy"))
+        federation = fedworth.Federation(ledger, task, oracle=fedworth.LoopOracle(task, measure="accuracy"))
     """
 
     task: Task

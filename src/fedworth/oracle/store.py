@@ -90,7 +90,7 @@ class LedgerStore:
             write_npz(folder / f"{_name(folder, packed, utilities)}.npz", arrays)
         except OSError as error:
             raise ArtefactError(
-                f"{folder}: utilities cannot be stored there ({error.strerror}); make room, or use --no-cache"
+                f"{folder}: utilities cannot be kept there ({error.strerror}); make room, or use --no-cache"
             ) from error
 
     @cached_property
