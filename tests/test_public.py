@@ -119,12 +119,12 @@ def test_paths_may_be_text(tmp_path, monkeypatch):
     settings = fedworth.SimulationSettings(n_clients=3, copies=(), n_participants=2, n_rounds=2, train_limit=60)
     ledger = fedworth.simulate(settings, "l")
     assert fedworth.open_ledger("l").chain == fedworth.verify_ledger("l").chain == ledger.chain
-    utilities = fedworth.observe(ledger, fedworth.LoopOracle(fedworth.task_of(ledger)))
-    fedworth.save_utilities(utilities, "u.npz")
-    fedworth.save_completion(fedworth.complete(fedworth.load_utilities("u.npz")), "c.npz")
-    made = fedworth.value(utilities, "comfedsv", completion=fedworth.load_completion("c.npz"))
-    fedworth.Report("three", made.clients, (made,)).write("r")
-    assert (fedworth.Report.read("r").valuations[0].values == made.values).all()
+    federation = fedworth.Federation(ledger, fedworth.task_of(ledger))
+    federation.utility_matrix().save("u.npz")
+    utilities = fedworth.UtilityMatrix.load("u.npz")
+    fedworth.report_on(utilities, methods=["comfedsv"]).write("r")
+    values = fedworth.value(utilities, "comfedsv").values
+    assert (fedworth.Report.read("r").valuations[0].values == values).all()
     fedworth.create_ledger("mine", aggregation="uniform").close(ledger.final_model())
     assert fedworth.resume_ledger("mine").is_closed
     fedworth.record_into("recorded").close(ledger.final_model())

@@ -39,7 +39,7 @@ def told(ledger: Ledger) -> float:
     """The standard deviation of a value that the report says noise makes."""
     (note,) = noise_notes(ledger, LoopOracle(replace(TASK, client_noise=SIGMA)), "uniform")
     (half,) = re.findall(r"√\(h² \+ (\S+)²\)", note)
-    (total,) = re.findall(r"differ by about (\S+) \(standard", note)
+    (total,) = re.findall(r"value by about (\S+) \(standard", note)
     assert float(half) == pytest.approx(1.645 * float(total), rel=0.05)
     return float(total)
 
@@ -61,5 +61,5 @@ def test_the_interval_that_holds_the_noise_holds_what_values_are_on_the_average(
 def test_every_federation_says_so_and_none_without_noise(tmp_path):
     ledger = recorded(tmp_path / "l", 3, 0)
     noisy = federation_of(ledger, LoopOracle(replace(TASK, client_noise=SIGMA)))
-    assert any("their intervals do not hold it" in note for note in noisy.notes)
+    assert any("their intervals do not include the noise" in note for note in noisy.notes)
     assert not any("noise" in note for note in federation_of(ledger, LoopOracle(TASK)).notes)

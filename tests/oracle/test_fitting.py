@@ -7,8 +7,7 @@ from torch import nn
 from fedworth.errors import ModelError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.fitting import fitted
-from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.oracle import LoopOracle, fitted
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.models import state_of
 from fedworth.task.task import Task

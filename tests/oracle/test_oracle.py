@@ -7,12 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedworth.coalitions import coalitions_of
-from fedworth.errors import ModelError, UsageError
+from fedworth.errors import ModelError, UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round, RoundEntry
 from fedworth.oracle import oracle as oracle_module
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, mix
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
@@ -201,3 +203,40 @@ def test_blocks_sum_to_the_whole(round_):
     found = LoopOracle(replace(task, blocks=blocks)).utilities(round_, uniform())
     assert found.shape == (len(ALL), 3)
     np.testing.assert_allclose(found.sum(axis=1), LoopOracle(task).utilities(round_, uniform())[:, 0], atol=1e-12)
+
+
+NAMES = "ada", "eve", "ben", "cyd"
+
+
+def round_with_eve(size: float) -> tuple[Task, Round]:
+    """A round in which every number of Eve's model is `size`: her logits are huge and cancel."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    start = state_of(module)
+    models = {k: {name: t + 0.1 * torch.randn(t.shape) for name, t in start.items()} for k in range(len(NAMES))}
+    models[1] = {name: torch.full_like(t, size) for name, t in start.items()}
+    entry = RoundEntry(7, 7, "rounds/000007.safetensors", "")
+    return Task(module, torch.randn(64, 8), torch.arange(64) % 3), Round(entry, start, models, {})
+
+
+@pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
+def test_a_coalition_whose_loss_rounding_alone_decides_is_refused(oracle_type):
+    task, round_ = round_with_eve(1e6)
+    everyone = mixtures(coalitions_of(np.arange(4), 4), np.ones(4), "uniform")
+    together = mixtures(np.ones((1, 4), dtype=bool), np.ones(4), "uniform")
+    for wanted, members in ((everyone, r"\[1\]"), (together, r"\[0, 1, 2, 3\]")):
+        with pytest.raises(UtilityError, match=rf"round 7, coalition {members}: .*rounding alone .*leave out client 1"):
+            oracle_type(task).utilities(round_, wanted)
+    without = mixtures(coalitions_of(np.array([0, 2, 3]), 4), np.ones(4), "uniform")
+    assert np.isfinite(oracle_type(task).utilities(round_, without)).all()
+
+
+@pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
+def test_a_model_that_is_only_bad_is_measured(oracle_type):
+    """A diverged client has a large loss, and its logits do not cancel."""
+    task, round_ = round_with_eve(1.0)
+    generator = torch.Generator().manual_seed(1)
+    diverged = {name: 1e4 * torch.randn(t.shape, generator=generator) for name, t in round_.global_model.items()}
+    round_ = replace(round_, client_models={**round_.client_models, 1: diverged})
+    found = oracle_type(task).utilities(round_, mixtures(np.eye(4, dtype=bool), np.ones(4), "uniform"))
+    assert found[1, 0] < -1e6

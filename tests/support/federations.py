@@ -5,14 +5,14 @@ from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.observe import utility_matrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import TaskOracle
+from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.server import server_of
 from fedworth.oracle.store import LedgerStore
 
 
 def federation_of(
     ledger: Ledger,
-    oracle: TaskOracle,
+    oracle: Oracle,
     weighting: Weighting | None = None,
     *,
     as_average: bool = False,
@@ -24,6 +24,6 @@ def federation_of(
     return RecordedFederation(ledger, server.oracle, weighting, server.notes, store)
 
 
-def matrix_of_ledger(ledger: Ledger, oracle: TaskOracle, weighting: Weighting | None = None) -> UtilityMatrix:
+def matrix_of_ledger(ledger: Ledger, oracle: Oracle, weighting: Weighting | None = None) -> UtilityMatrix:
     """All coalitions of each round's participants."""
     return utility_matrix(federation_of(ledger, oracle, weighting), None)

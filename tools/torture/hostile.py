@@ -24,7 +24,7 @@ from fedworth.games.observe import observe
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.oracle import LoopOracle, TaskOracle
+from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.weighting import mixtures, participation, round_weights
 from fedworth.recording.recorder import record_into
 from fedworth.task.task import Task
@@ -39,7 +39,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     ),
     "double": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
 }
-ORACLES: dict[str, Callable[[Task, Measure], TaskOracle]] = {"fast": FastOracle, "loop": LoopOracle}
+ORACLES: dict[str, Callable[[Task, Measure], Oracle]] = {"fast": FastOracle, "loop": LoopOracle}
 
 
 Make = Callable[[Model, Model], Any]

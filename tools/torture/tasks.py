@@ -23,7 +23,7 @@ from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.oracle import LoopOracle, TaskOracle
+from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.weighting import participation
 from fedworth.task.task import Task
 
@@ -113,7 +113,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "another weighting": {"weighting": "samples"},
     "fixed weights": {"weighting": "fixed"},
 }
-ORACLES: tuple[Callable[[Task, Measure], TaskOracle], ...] = (LoopOracle, FastOracle)
+ORACLES: tuple[Callable[[Task, Measure], Oracle], ...] = (LoopOracle, FastOracle)
 
 
 def net_ledger(folder: Path, seed: int) -> Ledger:
@@ -133,7 +133,7 @@ def _plus(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def seen(
-    ledger: Ledger, oracle: TaskOracle, folder: Path | None, weighting: Weighting = "uniform", as_if: Task | None = None
+    ledger: Ledger, oracle: Oracle, folder: Path | None, weighting: Weighting = "uniform", as_if: Task | None = None
 ) -> Observed:
     """An observation, with the cache at this place; `as_if`: under the identity of another task."""
     cache = None

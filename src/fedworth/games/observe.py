@@ -45,7 +45,7 @@ class Budget:
         clock: Returns the time in seconds.
 
     Example:
-        utilities = fedworth.observe(federation, budget=fedworth.Budget(seconds=60))
+        utilities = federation.observe(fedworth.Budget(seconds=60))
     """
 
     evaluations: int | None = None

@@ -26,7 +26,18 @@ MOST_ENUMERATED = 12
 
 
 def shapley(game: Game, rng: np.random.Generator) -> Shares:
-    """The Shapley values of a game: exact for few clients, estimated from sampled coalitions for many."""
+    """The Shapley values of a game: exact for few clients, estimated from sampled coalitions for many.
+
+    Args:
+        game: What any coalition of some clients achieves.
+        rng: Draws the coalitions of a large game.
+
+    Returns:
+        What each client gets, with the covariance of the sampling errors.
+
+    Example:
+        shares = fedworth.shapley(federation.game(0), numpy.random.default_rng(0))
+    """
     if len(game.clients) <= MOST_ENUMERATED:
         return exact_shares(game, shapley_values)
     return sampled_shapley(game, rng)

@@ -27,8 +27,7 @@ from scipy.interpolate import CubicSpline
 from fedworth.arrays import Floats, Memberships
 from fedworth.games.game import Game, ModelGame
 from fedworth.ledger.ledger import Model, Round
-from fedworth.oracle.fitting import fitted
-from fedworth.oracle.oracle import TaskOracle, mix
+from fedworth.oracle.oracle import fitted, mix
 from fedworth.oracle.server import RuleOracle
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.task import Task
@@ -129,14 +128,13 @@ def can_interpolate(game: Game) -> TypeGuard[ModelGame]:
     if not isinstance(game, ModelGame) or game.weighting == "fixed":
         return False
     oracle = game.oracle
-    if not isinstance(oracle, TaskOracle) or isinstance(oracle, RuleOracle) or not isinstance(oracle.task, Task):
+    if isinstance(oracle, RuleOracle):
         return False
     return oracle.task.criterion(oracle.measure).is_smooth
 
 
 def interpolate(game: ModelGame, everyone: Floats) -> Surrogate:
     """The surrogate of a game that `can_interpolate`, given U(all), (n_blocks,): 3 evaluations a client."""
-    assert isinstance(game.oracle, TaskOracle)
     n, task = len(game.clients), game.oracle.task
     round_ = fitted(game.round_, task)
     models = {k: {**round_.client_models, **round_.apart_models}[k] for k in game.clients.tolist()}

@@ -134,6 +134,11 @@ class Ledger:
         everyone = self.entries[round_index].participants
         return tuple(k for k in everyone if self.clients[k] not in self.left_out) if self.left_out else everyone
 
+    @cached_property
+    def heard(self) -> frozenset[int]:
+        """The clients that took part in some round."""
+        return frozenset(k for t in range(self.n_rounds) for k in self.participants(t))
+
     def sample_counts(self, round_index: int | None = None) -> dict[int, float]:
         """Each client's number of samples as last reported, or as reported in this round if it was heard in it."""
         if round_index is None:

@@ -1,15 +1,14 @@
-"""Noise that clients add to their answers (local differential privacy): what it does to values and their intervals.
+"""The effect of noise that clients add to their models (local differential privacy) on values.
 
-In: a ledger, an oracle whose task says how large the noise is. Out: a sentence for every report. The noise is in every
-utility, and no interval knows of it. So the answers of a few rounds get noise of the same size twice more, and each
-time the round's game is valued. With v', v'' a client's values in a round so made,
+The noise is part of every utility, and the intervals do not include it. Its effect is measured on a few rounds: noise
+of the same size is added twice more, and the round's game is valued each time. If v' and v'' are a client's two values,
 
-    s = √(mean (v' − v'')² / 2)        how far other noise moves a client's value in a round, on the average
-    s √T                               … and over T rounds, noise being drawn anew in each
+    s = √(mean (v' − v'')² / 2)        the standard deviation of a client's value in a round
+    s √T                               the same for the sum over T rounds, as noise is drawn anew in each
 
-s is measured on noise of twice the variance, so where it is not small it is rather too large. Of rounds with more than
-five answers five are tried: one of k counts less than one of five, by H_k / k, the mean of 1 / |S| over the sizes that
-coalitions have (H_k = 1 + 1/2 + … + 1/k).
+The variance of the noise is then doubled, so s tends to be too large if it is not small. In rounds with more than five
+participants only five are tried. A client has less influence among k participants than among five, in proportion to
+H_k / k, the mean of 1 / |S| over sizes of coalitions (H_k = 1 + 1/2 + … + 1/k).
 """
 
 import math
@@ -21,40 +20,40 @@ import torch
 from fedworth.arrays import Floats
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import TaskOracle
+from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.weighting import mixtures, round_weights
 
 MOST_ROUNDS, MOST_ANSWERS = 3, 5
-"""Rounds, and answers of each, on which the noise is tried out."""
+"""Rounds, and participants of each, on which the noise is measured."""
 
 HALF_WIDTH = 1.645
 """Of a 90 % interval, in standard deviations."""
 
 
-def noise_notes(ledger: Ledger, oracle: TaskOracle, weighting: Weighting) -> tuple[str, ...]:
-    """What a reader must know of the noise that the task says clients add; nothing if they add none."""
+def noise_notes(ledger: Ledger, oracle: Oracle, weighting: Weighting) -> tuple[str, ...]:
+    """A note on the noise that clients add, for every report; none if the task has no noise."""
     noise = oracle.task.client_noise
     heard = [t for t in range(ledger.n_rounds) if ledger.participants(t)]
     if noise is None or not heard:
         return ()
     places = [heard[k] for k in np.unique(np.linspace(0, len(heard) - 1, MOST_ROUNDS).astype(int))]
     found = [_values(oracle, ledger, t, noise, weighting) for t in places]
-    as_sent, first, second = np.concatenate(found, axis=1)  # (n_answers,) each
+    as_sent, first, second = np.concatenate(found, axis=1)  # (n,) each
     spread = float(np.sqrt(np.mean((first - second) ** 2) / 2))
     cost = float(np.mean(as_sent) - np.mean([first, second]))
     n_each = sum(len(ledger.participants(t)) for t in heard) / len({k for t in heard for k in ledger.participants(t)})
     total = spread * math.sqrt(n_each)
     return (
-        f"clients add noise of {noise:g} to every number that they send. Values are those of the noisy answers, and "
-        f"their intervals do not hold it: with other noise of that size a client's value would differ by about "
-        f"{total:.2g} (standard deviation; {spread:.2g} in each of about {n_each:.0f} rounds). An interval of "
-        f"half-width h that holds it too has the half-width √(h² + {HALF_WIDTH * total:.2g}²); noise costs a client "
-        f"{cost:.2g} a round on the average ({len(as_sent)} answers of {len(places)} rounds measured again)",
+        f"clients add noise of {noise:g} to every number that they send. Values are those of the noisy models, and "
+        f"their intervals do not include the noise: other noise of that size would change a client's value by about "
+        f"{total:.2g} (standard deviation; {spread:.2g} in each of about {n_each:.0f} rounds). To include it, replace "
+        f"a half-width h by √(h² + {HALF_WIDTH * total:.2g}²). Noise costs a client {cost:.2g} a round on average "
+        f"(measured on {len(as_sent)} models of {len(places)} rounds)",
     )
 
 
-def _values(oracle: TaskOracle, ledger: Ledger, t: int, noise: float, weighting: Weighting) -> Floats:
-    """(3, n_answers): the values of some participants in the game among them, as sent, and twice with more noise."""
+def _values(oracle: Oracle, ledger: Ledger, t: int, noise: float, weighting: Weighting) -> Floats:
+    """(3, n): the values of some participants in the game among them, as sent, and twice with more noise."""
     round_ = ledger.open_round(t)
     everyone = ledger.participants(t)
     members = list(everyone[:MOST_ANSWERS])
@@ -67,7 +66,7 @@ def _values(oracle: TaskOracle, ledger: Ledger, t: int, noise: float, weighting:
 
 
 def _shapley(n: int) -> Floats:
-    """(n, 2^n): Shapley values as linear in the utilities, coalition S at place Σ_i∈S 2^i."""
+    """(n, 2^n): the matrix from utilities to Shapley values; coalition S is column Σ_{i∈S} 2^i."""
     members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(bool)  # (2^n, n)
     sizes = members.sum(axis=1, keepdims=True)
     weights = np.array([1 / (n * math.comb(n - 1, k)) for k in range(n)])
@@ -80,7 +79,7 @@ def _share(n: int) -> float:
 
 
 def _noisier(round_: Round, members: list[int], noise: float, seed: int) -> Round:
-    """The round, its members' answers with noise once more."""
+    """The round with noise added to the members' models."""
     generator = torch.Generator().manual_seed(seed)
 
     def noisier(model: Model) -> Model:

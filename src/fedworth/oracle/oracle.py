@@ -1,14 +1,17 @@
-"""The oracle: what measures a utility; each call costs.
+"""Oracles measure utilities; `LoopOracle` is the plain one that every faster oracle is compared with.
 
-U_t(S) = ℓ(w^t; D_c) − ℓ(w_S; D_c), the task's loss on the server's test set before minus after (eq. utility), or a
-measure such as accuracy after minus before. `LoopOracle` is the plain one, obvious and correct: average, load, predict.
-Every faster oracle is tested against it.
+U_t(S) = ℓ(w^t; D_c) − ℓ(w_S; D_c): the task's loss on the server's test set before minus after (eq. 6), or a measure
+such as accuracy after minus before. `LoopOracle` averages, loads and predicts, one coalition after the other.
+
+Models are first converted to the names and dtypes of the task's module. Servers change dtypes as they average (a
+counter of batches, int64 in the module, comes back as float64), and frameworks that exchange lists of arrays name them
+0, 1, …, in the order of the module's state.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,10 +19,10 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Utilities
 from fedworth.errors import ModelError, UsageError, UtilityError
-from fedworth.ledger.ledger import Model, Round
+from fedworth.ledger.ledger import Model, Round, check_alike
 from fedworth.names import Measure
-from fedworth.oracle.fitting import fitted
 from fedworth.oracle.weighting import Mixtures
+from fedworth.task.adapters import renamed
 from fedworth.task.losses import Criterion
 from fedworth.task.task import N_PROBED, Task, refuse_probabilities
 from fedworth.threads import fitting_threads
@@ -29,23 +32,15 @@ PIECE = 1 << 20
 """Numbers of a tensor that are mixed at a time."""
 
 MOST_OUTPUTS = 1 << 23
-"""Numbers that a batch's outputs may have, where a sample has many labels: pixels or tokens, times classes."""
+"""Numbers in a batch's outputs, where a sample has many labels: pixels or tokens, times classes."""
+
+OUTLYING, N_ROUNDED, UNSURE = 100.0, 512, 0.1
+"""A model is tested for rounding if a number in it is so many times the global model's; on so many samples; and it is
+refused if rounding may move the loss by this part of it."""
 
 
 class Oracle(Protocol):
     """Measures the utilities of one round's coalitions, given as mixtures of the round's models."""
-
-    @property
-    def n_blocks(self) -> int:
-        """The number of blocks of test samples."""
-
-    def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
-
-
-@runtime_checkable
-class TaskOracle(Oracle, Protocol):
-    """An oracle that says what it measures on."""
 
     @property
     def task(self) -> Task:
@@ -55,38 +50,43 @@ class TaskOracle(Oracle, Protocol):
     def measure(self) -> Measure:
         """`loss`, or the name of a measure that goes with the task's loss."""
 
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of test samples."""
+
+    def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
+        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
+
 
 def threads_of(oracle: Oracle) -> AbstractContextManager[None]:
-    """For as long as it lasts, the threads that fit the module which an oracle measures: models are mixed and compared
-    on them too. Torch's own if the oracle does not say what it measures on."""
-    if isinstance(oracle, TaskOracle) and isinstance(oracle.task, Task):
-        return fitting_threads(oracle.task.module)
-    return nullcontext()
+    """A context with the number of torch threads that suits the module which an oracle measures."""
+    return fitting_threads(oracle.task.module)
 
 
 def n_threads_of(oracle: Oracle) -> int:
-    """How many threads an oracle works on; one if it does not say."""
+    """The number of threads an oracle works on; one if it does not say."""
     return int(getattr(oracle, "n_threads", 1))
 
 
 @dataclass(frozen=True)
 class LoopOracle:
-    """One coalition after the other; models are averaged in float64, on the CPU, and evaluated in their own
-    precision, where the task is.
+    """Measures one coalition after the other.
+
+    Models are averaged in float64 on the CPU, and evaluated in their own precision on the task's device.
 
     Args:
         task: What models are judged by.
         measure: `loss`, or a measure of the task such as `accuracy`.
 
     Example:
-        utilities = fedworth.observe(ledger, fedworth.LoopOracle(task, measure="accuracy"))
+        federation = fedworth.Federation(ledger, task, oracle=fedworth.LoopOracle(task, measure="accuracy"))
     """
 
     task: Task
     measure: Measure = "loss"
 
     def __post_init__(self) -> None:
-        self.task.criterion(self.measure)  # refuses what the task does not know
+        self.task.criterion(self.measure)  # an unknown measure is an error here already
 
     @property
     def n_blocks(self) -> int:
@@ -101,6 +101,7 @@ class LoopOracle:
         models = {**round_.client_models, **round_.apart_models}
         with fitting_threads(self.task.module):
             refuse_unfit(self.task, round_.global_model)
+            refuse_rounding(self.task, round_, mixtures)
             before = quality(self.task, criterion, round_.global_model)
             after = [
                 quality(self.task, criterion, mix(round_.global_model, models, of_clients, of_global))
@@ -109,8 +110,48 @@ class LoopOracle:
         return np.array(after).reshape(-1, self.n_blocks) - before
 
 
+def fitted(round_: Round, task: Task) -> Round:
+    """The same round with the names and dtypes of the task's module; a global model of another module is an error."""
+    like = task.state
+
+    def all_of(models: Mapping[int, Model]) -> dict[int, Model]:
+        return {client: fitted_model(model, task, like) for client, model in models.items()}
+
+    start = fitted_model(round_.global_model, task, like)
+    try:
+        check_alike(start, like, "global model, against the task's module")
+    except ModelError as error:
+        if set(start) < set(like) and task.exchanged is None:
+            raise ModelError(
+                f"{error}; if the federation exchanges only part of the module, such as adapters, name it: "
+                "Task(…, exchanged='lora_'), and the other tensors are the module's own"
+            ) from error
+        raise
+    return Round(round_.entry, start, all_of(round_.client_models), all_of(round_.apart_models))
+
+
+def fitted_model(model: Model, task: Task, like: Model | None = None) -> Model:
+    """A model with the names and dtypes of the task's module; tensors that have them already are not copied."""
+    like = task.state if like is None else like
+    own = _by_place(model, like) if task.exchanged is None else renamed(_by_place(model, like), like)
+    return {name: _as(tensor, like[name].dtype) if name in like else tensor for name, tensor in own.items()}
+
+
+def _by_place(model: Model, like: Model) -> Model:
+    """A model whose tensors are named 0, 1, … with the module's names instead; shapes are compared later."""
+    places = [str(place) for place in range(len(like))]
+    if set(model) != set(places) or set(model) == set(like):
+        return model
+    return {name: model[place] for name, place in zip(like, places, strict=True)}
+
+
+def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    is_rounded = tensor.is_floating_point() and not dtype.is_floating_point
+    return (tensor.round() if is_rounded else tensor).to(dtype)
+
+
 def quality(task: Task, criterion: Criterion, model: Model) -> Floats:
-    """(n_blocks,): what a criterion says of a model on each block of test samples; higher is better."""
+    """(n_blocks,): the score of a model on each block of test samples; higher is better."""
     pairs = predictions(task, model)
     if criterion.is_whole:
         return np.array([criterion.total(*together(pairs))])
@@ -123,11 +164,11 @@ def quality(task: Task, criterion: Criterion, model: Model) -> Floats:
 
 
 def refuse_whole_by_blocks(task: Task, criterion: Criterion) -> None:
-    """Refuse a criterion that is no mean over samples where the task has several blocks of them."""
+    """Refuse several blocks of test samples for a criterion that is not a mean over samples."""
     if criterion.is_whole and task.n_blocks > 1:
         raise UsageError(
-            f"{criterion.name} looks at the whole test set at once, so it has no utilities by block of test samples; "
-            "leave out the task's blocks, or choose a measure that is a mean over samples"
+            f"{criterion.name} is computed on the whole test set at once, so it has no utilities by block of test "
+            "samples; leave out the task's blocks, or choose a measure that is a mean over samples"
         )
 
 
@@ -143,7 +184,7 @@ def block_totals(
 
 
 def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The model's outputs and the labels of the test set, a batch after the other."""
+    """The model's outputs and the labels of the test set, batch by batch."""
     size = batch_size(task, model)
     for start in range(0, len(task.labels), size):
         some = slice(start, start + size)
@@ -160,7 +201,7 @@ def together(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.
 
 
 def batch_size(task: Task, model: Model) -> int:
-    """How many samples go through the module together."""
+    """How many samples the module gets at a time."""
     if task.labels.ndim == 1:
         return BATCH
     with torch.inference_mode():
@@ -168,31 +209,68 @@ def batch_size(task: Task, model: Model) -> int:
 
 
 def refuse_unfit(task: Task, model: Model) -> None:
-    """Refuse a module whose outputs the loss cannot judge, as its first samples show it; with the largest label of all
-    among theirs."""
+    """Refuse a module whose outputs the loss cannot take, or that is random; the first samples are tried."""
     some = slice(0, N_PROBED)
     labels = task.labels[some].clone()
-    labels.view(-1)[0] = task.labels.max()
+    labels.view(-1)[0] = task.labels.max()  # so that a label without a logit is found
     with torch.inference_mode():
         first, second = task.outputs(model, some), task.outputs(model, some)
         refuse_misfit(task, first, labels)
     if not torch.allclose(first.double(), second.double(), equal_nan=True):
         raise UtilityError(
             "the module gives other outputs when it is called again with the same model, so it cannot be measured; "
-            "leave out dropout and other random numbers when it is in evaluation mode"
+            "remove dropout and other random numbers from its evaluation mode"
         )
     refuse_probabilities(task, model)
 
 
 def refuse_misfit(task: Task, outputs: torch.Tensor, labels: torch.Tensor) -> None:
-    """Outputs that the loss cannot judge; a label without a logit would be an index out of range, or go unseen."""
+    """Refuse outputs that the loss cannot take, such as fewer logits than there are classes."""
     misfit = task.judged_by.outputs(outputs, labels)
     if misfit:
         raise ModelError(f"the model gives {misfit}, as loss {task.judged_by.criterion.name!r} needs")
 
 
+def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
+    """Refuse a coalition whose loss is decided by rounding alone.
+
+    Logits of 1e14 that nearly cancel give a loss that means nothing: it may be 34 or 84 million, depending on the order
+    of additions. Only a client with very large numbers causes this, so the coalition is tried in which it counts most.
+    """
+    models, over = {**round_.client_models, **round_.apart_models}, task.judged_by.over_classes
+    if over is None:  # only losses of differences between logits can cancel
+        return
+    present = np.flatnonzero(mixtures.memberships.any(axis=0)).tolist()
+    for client in [k for k in present if k in models and _is_outlying(models[k], round_)]:
+        row = int(mixtures.of_clients[:, client].argmax())
+        members = np.flatnonzero(mixtures.memberships[row]).tolist()
+        if not set(members) <= models.keys():
+            continue
+        model = mix(round_.global_model, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
+        with torch.inference_mode():
+            outputs, labels = task.outputs(model, slice(0, N_ROUNDED)), task.labels[:N_ROUNDED]
+            loss = abs(float(task.judged_by.criterion.quality(outputs, labels)))
+        largest = float(outputs.amax(dim=over).abs().max())  # a class that is masked by −1e9 does no harm
+        if UNSURE * max(1.0, loss) < largest * torch.finfo(outputs.dtype).eps / 2 < np.inf:
+            raise UtilityError(
+                f"round {round_.entry.number}, coalition {members}: the model gives outputs of up to {largest:.1e}, so "
+                f"rounding alone decides its loss ({loss:.3g}); leave out client {client}, whose numbers are "
+                f"{OUTLYING:g} times larger than the global model's or more"
+            )
+
+
+def _is_outlying(model: Model, round_: Round) -> bool:
+    """Whether some tensor has far larger numbers than the global model's; NaN is found elsewhere."""
+    pairs = [(tensor, round_.global_model[name]) for name, tensor in model.items() if tensor.is_floating_point()]
+    return any(_largest(tensor) > OUTLYING * max(1.0, _largest(usual)) for tensor, usual in pairs)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return max(abs(float(end)) for end in tensor.aminmax()) if tensor.numel() else 0.0
+
+
 def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.float64], of_global: float) -> Model:
-    """One mixture of models, summed in float64; integer tensors are averaged and rounded, as the server does."""
+    """One mixture of models, summed in float64; integers are rounded, as servers do."""
     mixed: Model = {}
     members = np.flatnonzero(of_clients)
     missing = sorted(set(members.tolist()) - set(models))
@@ -205,7 +283,7 @@ def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.fl
 
 
 def _in_pieces(parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:
-    """The sum of large tensors: float64 copies of them would take the memory of several models."""
+    """The weighted sum of large tensors, piece by piece: float64 copies would take the memory of several models."""
     like = parts[0][1]
     made = torch.empty_like(like, memory_format=torch.contiguous_format)
     for start in range(0, like.numel(), PIECE):

@@ -22,7 +22,7 @@ import torch
 from fedworth.arrays import Floats
 from fedworth.errors import UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round
-from fedworth.oracle.oracle import TaskOracle
+from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.task import Task
 
@@ -69,7 +69,7 @@ def connect(address: str | None, n_workers: int | None = None) -> Any:
 class RayOracle:
     """Measures coalitions by the workers of a Ray cluster; `oracle` is what each worker measures with."""
 
-    oracle: TaskOracle
+    oracle: Oracle
     address: str | None = None
     _ray: Any = field(init=False, repr=False)
     _stored_oracle: Any = field(init=False, repr=False)
@@ -111,7 +111,7 @@ class RayOracle:
             ) from error
 
 
-_ORACLES: dict[str, TaskOracle] = {}
+_ORACLES: dict[str, Oracle] = {}
 """The oracle of this worker, kept between pieces: it remembers how to measure its module."""
 
 

@@ -1,15 +1,15 @@
-"""Coalitions as the ledger's own server would have aggregated them: w_S = A(w^t, models of S, weights, state_t).
+"""Coalitions aggregated by the ledger's own server rule: w_S = A(w^t, models of S, weights, state_t).
 
-In: a ledger, and an oracle that measures weighted means. Out: an oracle for the server's rule, and what a reader must
-know of it. First the rule is held against the recorded next models (`rules.check`): a ledger whose server did something
-else is refused, unless its server is to be taken for one that averages.
+The input is a ledger and an oracle that measures weighted means; the result is an oracle for the server's rule, with
+notes for the report. First the rule is checked against the recorded next models. A ledger whose server did something
+else is an error, unless the user asks for averages (`as_average`).
 
-    the weighted mean    the oracle as it is
-    linear rules         the oracle as it is, on the members' contributions instead of their models: momentum, clipping
-                         and noise move every member alike, so the coalition's model is still their weighted mean
-    all others           every coalition's model is made by the rule, then evaluated by the plain loop
+    weighted mean    the oracle as it is
+    linear rules     the oracle as it is, on the members' contributions instead of their models: momentum, clipping and
+                     noise move every member in the same way, so the coalition's model is still a weighted mean
+    all others       the rule makes each coalition's model, and the plain loop evaluates it
 
-Simulated ledgers were averaged by fedworth itself; `verify` checks them, and nothing here reads them twice.
+Simulated ledgers are not checked here: fedworth itself averaged them, and `verify` checks them.
 """
 
 import hashlib
@@ -24,45 +24,44 @@ from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.client_noise import noise_notes
-from fedworth.oracle.oracle import LoopOracle, Oracle, TaskOracle
+from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.replay import LedgerCheck, ReplayedRound, check_ledger, replayed
 from fedworth.task.rules import LinearRule, Rule, State, WeightedMean, arrays_of, model_of, noise_of, rule_name, rule_of
 from fedworth.task.task import Task
 
 TOGETHER = 8
-"""Coalitions' models that are held in memory at once."""
+"""Models of coalitions that are held in memory at a time."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """The oracle for a ledger's server, its rule, and what is to be said of it in every report."""
+    """The oracle for a ledger's server, its rule, and notes for every report."""
 
-    oracle: TaskOracle
+    oracle: Oracle
     notes: tuple[str, ...] = ()
     rule: Rule | None = None  # None: the weighted mean
 
     def identity(self, ledger: Ledger, round_index: int) -> str | None:
-        """What decides a round's utilities beside the round itself: the rule, and the rounds that its state is from."""
+        """A hash of the rule and of the rounds that its state depends on; None for the weighted mean."""
         if self.rule is None:
             return None
         files = [entry.sha256 for entry in ledger.entries]
         after = [*files[round_index + 1 :], ledger.closing.sha256 if ledger.closing else None][:1]
-        noise = after if noise_of(self.rule) else None  # it is read from the next model
+        noise = after if noise_of(self.rule) else None  # noise is read from the next model
         document = [self.rule.document(), files[:round_index], noise]
         return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
-def server_of(ledger: Ledger, oracle: TaskOracle, weighting: Weighting, *, as_average: bool = False) -> Server:
-    """The oracle that measures what this ledger's server would have made of a coalition, or a refusal."""
+def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
+    """The oracle that aggregates coalitions as this ledger's server did; an error if its rule is not known."""
     server = _server_of(ledger, oracle, weighting, as_average=as_average)
-    noisy = noise_notes(ledger, oracle, weighting) if isinstance(oracle, TaskOracle) else ()
-    return replace(server, notes=server.notes + noisy)
+    return replace(server, notes=server.notes + noise_notes(ledger, oracle, weighting))
 
 
-def _server_of(ledger: Ledger, oracle: TaskOracle, weighting: Weighting, *, as_average: bool) -> Server:
-    task = getattr(oracle, "task", None)
-    if not isinstance(task, Task) or (task.rule is None and "test_sha256" in ledger.settings):
+def _server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool) -> Server:
+    task = oracle.task
+    if task.rule is None and "test_sha256" in ledger.settings:
         return Server(oracle)
     rule = WeightedMean() if as_average else task.rule or rule_of(ledger)
     checked = _checked(ledger, rule)
@@ -73,13 +72,15 @@ def _server_of(ledger: Ledger, oracle: TaskOracle, weighting: Weighting, *, as_a
     if isinstance(rule, WeightedMean):
         return Server(oracle, checked.unchecked())
     if weighting == "fixed":
-        raise UsageError(f"weighting 'fixed' is for servers that average; this one's rule is {rule_name(rule)}")
+        raise UsageError(
+            f"weighting 'fixed' is for servers that average, and this one's rule is {rule_name(rule)}; choose another"
+        )
     return Server(RuleOracle(oracle, task, ledger, rule), checked.unchecked(), rule)
 
 
 @dataclass
 class RuleOracle:
-    """Measures coalitions under a server's rule; the server's states are replayed from the ledger as rounds come."""
+    """Measures coalitions under a server's rule; the server's state in each round is replayed from the ledger."""
 
     inner: Oracle
     task: Task
@@ -90,9 +91,8 @@ class RuleOracle:
 
     @property
     def measure(self) -> Measure:
-        """Loss or accuracy."""
-        found: Measure = getattr(self.inner, "measure", "loss")
-        return found
+        """`loss`, or the name of a measure that goes with the task's loss."""
+        return self.inner.measure
 
     @property
     def n_blocks(self) -> int:
@@ -100,7 +100,9 @@ class RuleOracle:
         return self.task.n_blocks
 
     def __reduce__(self) -> Any:
-        raise UsageError(f"the rule {rule_name(self.rule)} is measured on this machine alone; leave --engine ray out")
+        raise UsageError(
+            f"the rule {rule_name(self.rule)} can only be measured on this machine; leave out --engine ray"
+        )
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """(n_mixtures, n_blocks): the utility of each coalition on each block of test samples."""
@@ -110,7 +112,7 @@ class RuleOracle:
         return self._one_by_one(round_, mixtures, state)
 
     def model(self, round_: Round, mixtures: Mixtures, row: int) -> Model:
-        """What the server would have made of one coalition; of nobody, the global model."""
+        """The model that the server would have made of one coalition; the global model if nobody is in it."""
         if mixtures.is_empty[row]:
             return round_.global_model
         return self._model(round_, mixtures, row, self._state(round_.entry.round_index))
@@ -127,7 +129,7 @@ class RuleOracle:
         return found
 
     def _model(self, round_: Round, mixtures: Mixtures, place: int, state: State) -> Model:
-        """What the server would have made of one coalition."""
+        """The rule applied to the members' models, in the order in which the server added them."""
         members = [k for k in _order(round_) if mixtures.memberships[place, k]]
         if len(members) < int(mixtures.memberships[place].sum()):
             raise ModelError(f"round {round_.entry.number}: a coalition has members without a model in this round")
@@ -139,7 +141,7 @@ class RuleOracle:
         return model_of(made, round_.global_model)
 
     def _contributions(self, round_: Round, rule: LinearRule, state: State) -> Round:
-        """The round with every client's contribution in place of its model; kept for the next batch of the round."""
+        """The round with every client's contribution in place of its model; the last round is remembered."""
         if not self._held or self._held[0][0] is not round_:
             before = arrays_of(round_.global_model)
             models = {**round_.client_models, **round_.apart_models}
@@ -151,7 +153,7 @@ class RuleOracle:
         return self._held[0][1]
 
     def _state(self, round_index: int) -> State:
-        """The server's state in a round, replayed from the last one that was asked for, or from the first."""
+        """The server's state in a round, replayed from the round that was asked for last, or from the first."""
         last = self._steps[-1].following.round_index - 1 if self._steps else -1
         if last != round_index:
             start = self._steps[-1].following if self._steps and last < round_index else None
@@ -163,12 +165,12 @@ class RuleOracle:
 
 
 def _order(round_: Round) -> list[int]:
-    """Clients in the order in which the server added them; then those whose answers are predicted, or kept apart."""
+    """Clients in the order in which the server added them, then those whose models are predicted or kept apart."""
     return list(dict.fromkeys([*round_.entry.participants, *round_.client_models, *round_.apart_models]))
 
 
 _KNOWN: dict[str, tuple[tuple[str, ...], LedgerCheck]] = {}
-"""The last check: who observes a ledger again, or a longer one, does not read again what was settled then."""
+"""The last check of a ledger, so that only new rounds are read when it is checked again."""
 
 
 def _checked(ledger: Ledger, rule: Rule) -> LedgerCheck:

@@ -1,11 +1,11 @@
-"""How much each member's model counts in a coalition's model: w_S = g_S w^t + Σ_{k∈S} c_{S,k} w_k.
+"""The weights of members' models in a coalition's model: w_S = g_S w^t + Σ_{k∈S} c_{S,k} w_k.
 
     uniform   c = 1/|S|, g = 0                 the paper
-    samples   c = n_k / Σ_{j∈S} n_j, g = 0     what most servers do
-    fixed     c = a_k, g = 1 − Σ_{k∈S} a_k     absent members count as no update
+    samples   c = n_k / Σ_{j∈S} n_j, g = 0     most servers
+    fixed     c = a_k, g = 1 − Σ_{k∈S} a_k     an absent member counts as an update of zero
 
-In `fixed`, a_k is the client's weight in the whole federation (all its clients, as the server averages them),
-so that a column means the same in every round, and a client who sends back w^t adds exactly nothing.
+With `fixed`, a_k is the client's weight among all clients of the federation. A coalition then has the same weights in
+every round, and a client that sends back w^t has a value of exactly zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ from fedworth.names import Aggregation, Weighting, checked_name
 
 @dataclass(frozen=True)
 class Mixtures:
-    """Coalitions' models: who is in each, what each client counts, and whether the global model fills up.
+    """The models of some coalitions, given by their members and the clients' weights.
 
-    The coefficients c and g are derived from these. Every sum of weights goes from the first client to the last, so a
-    coalition's coefficients are the same whichever other clients and coalitions are listed.
+    The coefficients c and g are derived from these. Weights are always summed from the first client to the last, so a
+    coalition's coefficients do not depend on which other clients and coalitions are listed.
     """
 
     memberships: Memberships  # (n_coalitions, n_clients) whose models are averaged
-    weights: NDArray[np.float64]  # (n_clients,) a_k; positive for whoever is a member
-    from_global: bool  # whether coefficients are the weights themselves, or their shares in the members' sum
+    weights: NDArray[np.float64]  # (n_clients,) a_k; positive for every member
+    from_global: bool  # True: c = a_k, and the global model has the rest; False: c = a_k / Σ a_j
 
     def __len__(self) -> int:
         return len(self.memberships)
@@ -70,20 +70,23 @@ class Mixtures:
 
 
 def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: Weighting) -> Mixtures:
-    """The mixture of each coalition; `weights` are from `client_weights`. The empty coalition is w^t itself.
+    """The mixture of each coalition, with weights from `client_weights`; the model of the empty coalition is w^t.
 
-    A client without samples is in no average by sample count.
+    A client with a weight of 0 is no member of any mixture.
     """
     found = Mixtures(coalitions & (weights > 0), weights, weighting == "fixed")
     if weighting != "fixed" and (found.is_empty & coalitions.any(axis=1)).any():
-        raise UtilityError("a coalition's members report 0 samples in all, so they cannot be averaged by sample count")
+        raise UtilityError(
+            "a coalition's members report 0 samples in all, so they cannot be averaged by sample count; "
+            "choose another weighting, such as uniform"
+        )
     return found
 
 
 def client_weights(
     sample_counts: Mapping[int, float], n_clients: int, *, weighting: Weighting, aggregation: Aggregation
 ) -> NDArray[np.float64]:
-    """What each client counts: 1, its samples, or (fixed) its share of the whole; 0 if it was never heard."""
+    """(n_clients,): 1, the number of samples, or (fixed) the part of the whole; 0 for a client never heard."""
     checked_name("weighting", weighting)
     heard = np.isin(np.arange(n_clients), list(sample_counts))
     counts = np.array([sample_counts.get(k, 0) for k in range(n_clients)], dtype=np.float64)
@@ -92,7 +95,7 @@ def client_weights(
     if weighting != "fixed":
         return weights
     if weights.sum() == 0:
-        raise UtilityError("the federation reports no samples at all, so no client has a fixed weight in it")
+        raise UtilityError("the federation reports no samples at all, so no client has a fixed weight; choose uniform")
     return np.asarray(weights / weights.sum())
 
 
@@ -103,7 +106,7 @@ def participation(ledger: Ledger) -> NDArray[np.bool_]:
         ledger: The recorded federation.
 
     Returns:
-        (n_rounds, n_clients): True where a client's model was aggregated; a client that is left out never was.
+        (n_rounds, n_clients): True where a client's model was aggregated; always False for clients left out.
 
     Example:
         fedworth.participation(ledger).sum(axis=0)
@@ -115,11 +118,10 @@ def participation(ledger: Ledger) -> NDArray[np.bool_]:
 
 
 def round_weights(ledger: Ledger, round_index: int, weighting: Weighting) -> NDArray[np.float64]:
-    """(n_clients,): what each client counts in a round: as it reported then, or (fixed) in the whole federation.
+    """(n_clients,): the weight of each client in a round, or (fixed) in the whole federation.
 
-    The whole is all clients that some round has heard: who was only kept apart, for the truth, changes nothing.
+    Only clients that took part in some round have a weight; models that were kept apart for the truth give none.
     """
-    heard = {client for t in range(ledger.n_rounds) for client in ledger.participants(t)}
     reported = ledger.sample_counts(None if weighting == "fixed" else round_index)
-    counts = {client: n for client, n in reported.items() if client in heard}
+    counts = {client: n for client, n in reported.items() if client in ledger.heard}
     return client_weights(counts, len(ledger.clients), weighting=weighting, aggregation=ledger.aggregation)

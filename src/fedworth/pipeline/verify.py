@@ -52,6 +52,9 @@ def verify_report(
 
     Returns:
         What was compared; the first difference is an error.
+
+    Example:
+        checks = fedworth.verify_report(report, ledger.folder, task)
     """
     provenance = report.provenance
     if provenance is None:

@@ -25,7 +25,7 @@ from fedworth.games.shapley import MOST_ENUMERATED
 from fedworth.games.subset import stratified_subset
 from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.choices import device_named, oracle_named
-from fedworth.oracle.oracle import TaskOracle
+from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.server import server_of
 from fedworth.oracle.store import LedgerStore
 from fedworth.storage import Progress, silent
@@ -53,7 +53,7 @@ class Federation:
         settings: ValuationSettings | None = None,
         *,
         work: WorkSettings | None = None,
-        oracle: TaskOracle | None = None,
+        oracle: Oracle | None = None,
         progress: Progress = silent,
     ) -> None:
         """Open a ledger for valuation.
@@ -136,7 +136,7 @@ class Federation:
         return complete_by_models(self.recorded, progress=self.progress)
 
 
-def _oracle(task: Task, settings: ValuationSettings, work: WorkSettings) -> TaskOracle:
+def _oracle(task: Task, settings: ValuationSettings, work: WorkSettings) -> Oracle:
     """The oracle that the settings ask for, on the device and engine of the work."""
     if settings.test_samples is not None:
         task = stratified_subset(task, settings.test_samples, rng=stream(settings.seed, "test samples"))

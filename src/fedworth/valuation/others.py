@@ -23,8 +23,7 @@ from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Shares
 from fedworth.games.shapley import shapley
 from fedworth.ledger.ledger import Model, Round
-from fedworth.oracle.fitting import fitted
-from fedworth.oracle.oracle import Oracle, TaskOracle
+from fedworth.oracle.oracle import Oracle, fitted
 from fedworth.oracle.server import RuleOracle
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.simulate import retrained_models
@@ -206,8 +205,6 @@ def _inner_products(round_: Round, participants: Indices) -> Floats:
 
 def _slopes(federation: RecordedFederation, t: int, participants: Indices) -> Floats:
     """(n,): −∇ℓ(w^t) · (w_i − w^t), over the module's parameters: running statistics have no gradient."""
-    if not isinstance(federation.oracle, TaskOracle):
-        raise UsageError("influence needs the task that models are judged by; this oracle has none")
     task = federation.oracle.task
     loss = task.judged_by.criterion
     if not loss.is_smooth:

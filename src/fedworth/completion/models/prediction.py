@@ -42,7 +42,7 @@ from fedworth.completion.models.updates import Updates
 from fedworth.errors import CompletionError
 from fedworth.games.federation import RecordedFederation
 from fedworth.ledger.ledger import Model, Round
-from fedworth.oracle.oracle import TaskOracle, n_threads_of
+from fedworth.oracle.oracle import n_threads_of
 
 FEWEST_CHOOSING, MOST_CHOOSING = 300, 600
 """With at least this many updates they choose the hyperparameters; at most so many of them are asked."""
@@ -131,8 +131,6 @@ def predict_models(federation: RecordedFederation) -> PredictedModels:
             "record a round that somebody answers"
         )
     oracle = federation.oracle
-    if not isinstance(oracle, TaskOracle):
-        raise CompletionError("an oracle without a task: expected one with a task, whose test set compares the clients")
     opened = tuple(federation.round(t) for t in range(federation.n_rounds))
     updates = Updates(opened, federation.participants, n_threads_of(oracle))
     similarity = measure_similarity(updates, oracle.task)

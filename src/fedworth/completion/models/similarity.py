@@ -22,7 +22,7 @@ from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.gaussian_process import Similarity, update_process
 from fedworth.completion.models.updates import Updates
 from fedworth.ledger.ledger import Model
-from fedworth.oracle.fitting import fitted_model
+from fedworth.oracle.oracle import fitted_model
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 

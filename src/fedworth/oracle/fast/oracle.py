@@ -29,8 +29,7 @@ from fedworth.oracle.fast.calls import Call, Parts, find_chain, find_parts, obse
 from fedworth.oracle.fast.chain import Chain
 from fedworth.oracle.fast.loop import Loop
 from fedworth.oracle.fast.models import RoundModels, Samples, merge_duplicates
-from fedworth.oracle.fitting import fitted
-from fedworth.oracle.oracle import LoopOracle, refuse_unfit, refuse_whole_by_blocks
+from fedworth.oracle.oracle import LoopOracle, fitted, refuse_rounding, refuse_unfit, refuse_whole_by_blocks
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.modules import UtilityModule, copied
 from fedworth.task.samples import rows, tensors_of
@@ -125,7 +124,7 @@ class FastOracle:
     def _utilities(self, round_: Round, mixtures: Mixtures) -> Floats | PlainLoop:
         """The utilities, or why only the plain loop will do."""
         present = np.flatnonzero(mixtures.memberships.any(axis=0))
-        models, is_new = self._models(round_, present)
+        models, is_new = self._models(round_, mixtures, present)
         if models is None:
             return PlainLoop("the round's models are too large to hold in memory")
         wanted, places = merge_duplicates(models, mixtures.among(present))
@@ -149,20 +148,21 @@ class FastOracle:
             return PlainLoop("some outputs are not finite")
         utilities[is_broken] = np.nan
         if (is_first or is_new) and not self._agrees(round_, mixtures, utilities[places], scores[places], is_first):
-            self._routes[key] = plain = PlainLoop(f"it disagrees with {route}, for a reason unknown; please report it")
+            self._routes[key] = plain = PlainLoop(f"it disagrees with {route}; please report this")
             return plain
         self._counts[str(route)] += len(mixtures)
         if self.task.blocks is None:
             utilities = utilities.sum(axis=1, keepdims=True)
         return np.asarray(utilities[places])
 
-    def _models(self, round_: Round, present: Indices) -> tuple[RoundModels | None, bool]:
+    def _models(self, round_: Round, mixtures: Mixtures, present: Indices) -> tuple[RoundModels | None, bool]:
         """The models of a round, None if they are too large, and whether the last call was for another round."""
         is_new = self._last is None or self._last[0]() is not round_
         if not is_new and self._last is not None and self._last[1].clients == present.tolist():
             return self._last[1], False
         own = fitted(round_, self.task)
         refuse_unfit(self.task, own.global_model)
+        refuse_rounding(self.task, own, mixtures)
         n_bytes = len(present) * sum(tensor.numel() * tensor.element_size() for tensor in own.global_model.values())
         if n_bytes > MOST_BYTES:
             return None, is_new
