@@ -31,6 +31,10 @@ Given = dict[str, torch.Tensor]
 """What replaced parts give, by their names."""
 
 
+TOGETHER_MIXED = 32
+"""Coalitions that are mixed by one product."""
+
+
 class Loop:
     """Evaluates a module's coalitions one after the other; what is constant or affine is not evaluated again."""
 
@@ -56,7 +60,9 @@ class Loop:
     def totals(self, models: RoundModels, mixtures: Mixtures, n_threads: int) -> Floats:
         """(n_mixtures, n_blocks): the criterion summed over the samples of each block."""
         n_numbers = sum(models.origin[name].numel() for name in models.varying)
-        size = max(1, min(MIXED // max(1, n_numbers), -(-len(mixtures) // n_threads)))
+        size = max(
+            1, min(MIXED // max(1, n_numbers), TOGETHER_MIXED)
+        )  # whatever the threads, so that bits are the same
         parts = [mixtures.rows(np.arange(at.start, at.stop)) for at in slices(len(mixtures), size)]
         constants, entering = self._constants(models)
         affine = [self._affine(models, given) for given in entering]
