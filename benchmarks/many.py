@@ -24,7 +24,7 @@ import torch
 from bars import Bars
 from numpy.typing import NDArray
 
-from fedworth.games.game import Game, RecordedGame, Shares
+from fedworth.games.game import Game, ModelGame, Shares
 from fedworth.games.permutations import draw_permutations, permutation_shapley
 from fedworth.games.sampled import sampled_shapley
 from fedworth.names import Measure, Weighting
@@ -73,7 +73,7 @@ TRUTH_PER_CLIENT = 300
 Estimator = Callable[[Game, np.random.Generator], Shares]
 
 
-def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> RecordedGame:
+def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> ModelGame:
     """The second round of a federation, with everyone's models."""
     case, n_flipped = CASES[name], n_clients // 5 if name == "flipped labels" else 0
     settings = SimulationSettings(
@@ -92,7 +92,7 @@ def game_of(name: str, n_clients: int, folder: Path, data: Path | None) -> Recor
     if case.weighting != "fixed":
         weights = round_weights(ledger, ROUND, case.weighting)
     round_ = ledger.open_round(ROUND, with_apart=True)
-    return RecordedGame(oracle, round_, np.arange(n_clients), weights, case.weighting)
+    return ModelGame(oracle, round_, np.arange(n_clients), weights, case.weighting)
 
 
 def by_permutations(game: Game, rng: np.random.Generator, *, is_balanced: bool) -> Shares:
@@ -127,7 +127,7 @@ def jaccard(values: NDArray[np.float64]) -> float:
     return n_found / (2 * n - n_found)
 
 
-def measure(name: str, game: RecordedGame, n_seeds: int, bars: Bars) -> None:
+def measure(name: str, game: ModelGame, n_seeds: int, bars: Bars) -> None:
     """The rows of one round."""
     true, apart = truth_of(game)
     shown = f"{jaccard(true):.2f}" if name == "flipped labels" else ""

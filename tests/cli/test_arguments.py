@@ -16,7 +16,6 @@ from fedworth.cli.options import options_of
 from fedworth.cli.show import show_table, warn, whole_words
 from fedworth.errors import ArtefactError, MachineError, UsageError
 from fedworth.ledger.ledger import open_ledger
-from fedworth.notices import caution
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.report.tables import Table
 from fedworth.storage import write_npz
@@ -280,17 +279,6 @@ def test_what_the_machine_refuses_is_one_line(capsys, error):
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert said.count("\n") == 1
-
-
-def test_a_warning_given_twice_is_said_once(tmp_path, capsys, monkeypatch):
-    def simulate(*_, **__):
-        caution("a folder is full")
-        caution("a folder is full")
-        raise UsageError("no more")
-
-    monkeypatch.setattr("fedworth.simulation.simulate.simulate", simulate)
-    assert main(["simulate", "--out", str(tmp_path / "ledger")]) == 2
-    assert capsys.readouterr().err.splitlines()[:2] == ["warning: a folder is full", "error: no more"]
 
 
 class Terminal(io.StringIO):

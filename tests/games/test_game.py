@@ -7,7 +7,7 @@ import pytest
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UtilityError, ValuationError
-from fedworth.games.game import CountedGame, MatrixGame, ModelGame, RecordedGame, SummedGame, everyone_of
+from fedworth.games.game import CountedGame, MatrixGame, ModelGame, SummedGame, everyone_of
 from fedworth.ledger.ledger import open_ledger
 from tests.support.games import matrix_of
 from tests.support.ledgers import write_ledger
@@ -45,26 +45,20 @@ def test_coalitions_of_some_clients_are_mixtures_of_all(round_):
     assert everyone_of(game).tolist() == [2, 0.75]
 
 
-def test_a_recorded_game_measures_each_coalition_once_and_the_empty_one_never(round_):
+def test_a_game_of_models_measures_each_coalition_once_and_the_empty_one_never(round_):
     oracle = Blocks()
-    game = game_of(RecordedGame, round_, oracle)
-    assert game.measured()[1].shape == (0, 2)
+    game = game_of(ModelGame, round_, oracle)
+    assert game.memory.measured()[1].shape == (0, 2)
     first = game.utilities(ALL[[0, 3, 3]])
     assert first.tolist() == [[0, 0], [2, 0.75], [2, 0.75]]
     assert game.utilities(ALL).tolist() == game_of(ModelGame, round_, Blocks()).utilities(ALL).tolist()
     assert oracle.asked == [1, 2]
-    assert game.n_measured == 3
-    coalitions, utilities = game.measured()
-    again = game_of(RecordedGame, round_, oracle)
-    again.preload(coalitions, utilities)
+    assert len(game.memory) == 3
+    coalitions, utilities = game.memory.measured()
+    again = game_of(ModelGame, round_, oracle)
+    again.memory.add(coalitions, utilities)
     assert again.utilities(ALL).tolist() == game.utilities(ALL).tolist()
     assert oracle.asked == [1, 2]
-
-
-def test_preloaded_utilities_of_another_shape_are_refused(round_):
-    game = game_of(RecordedGame, round_, Blocks())
-    with pytest.raises(UtilityError, match="expected 2 columns"):
-        game.preload(ALL, np.zeros((4, 1)))
 
 
 def test_a_utility_that_is_not_finite_names_round_and_coalition(round_):
@@ -73,7 +67,7 @@ def test_a_utility_that_is_not_finite_names_round_and_coalition(round_):
         def utilities(self, _round, mixtures):
             return np.where(mixtures.memberships[:, 2:], np.nan, super().utilities(_round, mixtures))
 
-    game = game_of(RecordedGame, round_, Diverged())
+    game = game_of(ModelGame, round_, Diverged())
     with pytest.raises(UtilityError, match=r"round 0, coalition \{c\}: utility is nan"):
         game.utilities(ALL)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedworth.coalitions import coalitions_of, distinct
-from fedworth.games.game import RecordedGame
+from fedworth.games.game import ModelGame
 from fedworth.games.sampled import FEWEST_OF_SIZE, draw, estimate, expected_counts, sampled_shapley
 from fedworth.games.shapley import all_utilities, shapley, shapley_values
 from fedworth.games.surrogates import Additive, Pairwise, can_interpolate, interpolate, lone_surrogate
@@ -36,7 +36,7 @@ def game_of(folder, weighting="uniform", n_blocks=1, **settings):
     task = task_of(ledger)
     task = replace(task, blocks=np.arange(len(task.labels)) % n_blocks)
     weights = round_weights(ledger, 1, weighting)
-    return RecordedGame(FastOracle(task, n_threads=1), ledger.open_round(1), np.arange(N), weights, weighting)
+    return ModelGame(FastOracle(task, n_threads=1), ledger.open_round(1), np.arange(N), weights, weighting)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def test_ten_evaluations_a_client_come_near_the_exact_values(game, utilities):
 
 
 def test_evaluations_are_counted(game):
-    fresh = RecordedGame(game.oracle, game.round_, game.clients, game.weights, game.weighting)
+    fresh = ModelGame(game.oracle, game.round_, game.clients, game.weights, game.weighting)
     found = sampled_shapley(fresh, np.random.default_rng(0))
-    assert found.n_evaluations == fresh.n_measured + 3 * N  # with the interpolation points
+    assert found.n_evaluations == len(fresh.memory) + 3 * N  # with the interpolation points
 
 
 def test_a_hidden_layer_is_estimated_too(tmp_path):
@@ -116,7 +116,7 @@ def test_estimates_by_block_add_up_to_the_estimate_of_the_sum(game):
 def test_lone_clients_known_better_change_the_first_layer_alone(game, utilities):
     lone = np.random.default_rng(1).normal(size=(N, 3))
 
-    class Known(RecordedGame):
+    class Known(ModelGame):
         def utilities(self, coalitions):
             found = super().utilities(coalitions)
             alone = coalitions.sum(axis=1) == 1
@@ -138,7 +138,7 @@ def test_a_module_with_batch_norm_is_valued_with_fourteen_clients():
     module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     torch.manual_seed(0)
     task = Task(module, torch.randn(60, 6), torch.randint(0, 3, (60,)))
-    game = RecordedGame(LoopOracle(task), round_of(module, 14), np.arange(14), np.ones(14), "uniform")
+    game = ModelGame(LoopOracle(task), round_of(module, 14), np.arange(14), np.ones(14), "uniform")
     assert can_interpolate(game)
     found = shapley(game, np.random.default_rng(0))
     assert found.totals.sum() == pytest.approx(float(game.utilities(np.ones((1, 14), dtype=bool)).sum()))
@@ -151,7 +151,7 @@ def test_a_module_with_batch_norm_is_valued_with_fourteen_clients():
 )
 def test_other_losses_and_measures_are_estimated(name, measure, is_smooth):
     task = task_with(name)
-    game = RecordedGame(LoopOracle(task, measure), round_of(task.module, N), np.arange(N), np.ones(N), "uniform")
+    game = ModelGame(LoopOracle(task, measure), round_of(task.module, N), np.arange(N), np.ones(N), "uniform")
     assert can_interpolate(game) == is_smooth
     true = shapley_values(all_utilities(game)[:, 0])
     found = sampled_shapley(game, np.random.default_rng(1))

@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 
 from fedworth import errors
 from fedworth.cli.options import Option, add_options, command_from, example_of, options_of, refuse_unknown, summary_of
-from fedworth.cli.show import warn, whole_words
+from fedworth.cli.show import whole_words
 from fedworth.errors import FedworthError, MachineError, UsageError, unknown_name
-from fedworth.notices import warned
 
 COMMANDS = {
     "simulate": "record:Simulate",
@@ -96,8 +95,7 @@ def _act(given: list[str]) -> None:
         parsed = vars(_parser(name, kind, options).parse_args(rest))
         as_json = parsed.pop("json")
         command = command_from(kind, options, parsed)
-        with warned(lambda what: warn([what])):
-            command.run(as_json=as_json)
+        command.run(as_json=as_json)
     except UsageError as error:
         error.add_note(_usage(name, options))
         raise

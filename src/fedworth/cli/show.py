@@ -96,7 +96,6 @@ def whole_words(line: str, stream: TextIO | None) -> str:
 @contextmanager
 def progress_bars() -> Iterator["Progress"]:
     """Progress bars on standard error while someone watches; silence when piped."""
-    from fedworth.notices import told
     from fedworth.storage import silent
 
     if not sys.stderr.isatty():
@@ -115,13 +114,7 @@ def progress_bars() -> Iterator["Progress"]:
                 tasks[what] = bars.add_task(what, total=n_all)
             bars.update(tasks[what], completed=n_done, total=n_all)
 
-        def go_on(what: str) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=None)
-            bars.advance(tasks[what])
-
-        with told(go_on):
-            yield advance
+        yield advance
 
 
 def _on_one_line(text: str) -> str:

@@ -49,8 +49,8 @@ TOO_NARROW = (
     "values"
 )
 UNKNOWN = (
-    "the errors of ComFedSV by factors are unknown, so its values have no intervals: no other factors were made to "
-    "compare with (beyond 200,000 seen cells this takes too long)"
+    "the errors of ComFedSV by factors are unknown, and no interval covers them: no other factors were made to compare "
+    "with (beyond 200,000 seen cells this takes too long)"
 )
 
 RANK_STEP, PENALTY_STEP = 3, 10.0  # between a completion and its alternatives
@@ -158,6 +158,7 @@ class FactorCompletion:
             "objective": self.objective,
             "residual": self.residual,
             "status": str(self.status),
+            "is_converged": self.status in (Status.CERTIFIED, Status.CONVERGED),
             "stationarity": self.stationarity,
             "spectral_ratio": self.spectral_ratio,
             "n_sweeps": self.n_sweeps,

@@ -14,7 +14,7 @@ class FactorSettings:
         rank: Number of factors of the paper's completion.
         penalty: Penalty λ of the completion, as an absolute number (default: the relative penalty decides).
         relative_penalty: Penalty of the completion, as a part of the smallest λ that makes every factor zero.
-        penalty_kind: Penalise each factor once for every seen cell (`counts`), or once (`uniform`, as the paper prints).
+        penalty_kind: Penalise each factor for every seen cell (`counts`), or once (`uniform`, as the paper prints).
         max_sweeps: The most sweeps of the solver.
 
     Example:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.errors import LedgerError, UsageError
-from fedworth.games.game import RecordedGame
+from fedworth.games.game import ModelGame
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
@@ -42,7 +42,7 @@ class RecordedFederation:
     weighting: Weighting
     notes: tuple[str, ...] = ()  # what a reader of any value must know
     store: UtilityStore | None = None
-    _games: dict[int, RecordedGame] = field(default_factory=dict, repr=False)
+    _games: dict[int, ModelGame] = field(default_factory=dict, repr=False)
     _n_kept: dict[int, int] = field(default_factory=dict, repr=False)  # utilities of each round that the store has
 
     def __post_init__(self) -> None:
@@ -92,37 +92,30 @@ class RecordedFederation:
         """(n_clients,): what each client counts in a coalition's model."""
         return round_weights(self.ledger, round_index, self.weighting)
 
-    def game(self, round_index: int) -> RecordedGame:
+    def game(self, round_index: int) -> ModelGame:
         """The game among a round's participants; what was measured is remembered."""
         if round_index not in self._games:
             members = np.flatnonzero(self.participants[round_index])
-            game = RecordedGame(
-                self.oracle,
-                self.round(round_index),
-                members,
-                self.weights(round_index),
-                self.weighting,
-                client_names=self.clients,
-            )
+            game = self._game(round_index, self.round(round_index), members)
             if self.store is not None:
                 coalitions, utilities = self.store.load(self.round(round_index))
-                game.preload(coalitions[:, members], utilities)
-                self._n_kept[round_index] = game.n_measured
+                game.memory.add(coalitions[:, members], utilities)
+                self._n_kept[round_index] = len(game.memory)
             self._games[round_index] = game
         return self._games[round_index]
 
     def keep(self, round_index: int) -> None:
         """Store what was measured of a round since it was last stored."""
         game, n_kept = self.game(round_index), self._n_kept.get(round_index, 0)
-        if self.store is None or game.n_measured == n_kept:
+        if self.store is None or len(game.memory) == n_kept:
             return
-        coalitions, utilities = game.measured()
+        coalitions, utilities = game.memory.measured()
         rows = np.zeros((len(coalitions) - n_kept, len(self.clients)), dtype=bool)
         rows[:, game.clients] = coalitions[n_kept:]
         self.store.save(round_index, rows, utilities[n_kept:])
-        self._n_kept[round_index] = game.n_measured
+        self._n_kept[round_index] = len(game.memory)
 
-    def true_game(self, round_index: int) -> RecordedGame:
+    def true_game(self, round_index: int) -> ModelGame:
         """The game among all clients, on the models that absent clients would have sent (simulations only)."""
         entry = self.ledger.entries[round_index]
         missing = set(self.heard.tolist()) - {*entry.answered, *entry.apart}
@@ -131,6 +124,8 @@ class RecordedFederation:
                 f"{self.ledger.folder}, round {round_index}: no model of clients {sorted(missing)}, so the truth "
                 "cannot be measured; only a federation simulated with the truth has them"
             )
-        round_ = self.round(round_index, with_apart=True)
+        return self._game(round_index, self.round(round_index, with_apart=True), self.heard)
+
+    def _game(self, round_index: int, round_: Round, members: Indices) -> ModelGame:
         weights = self.weights(round_index)
-        return RecordedGame(self.oracle, round_, self.heard, weights, self.weighting, client_names=self.clients)
+        return ModelGame(self.oracle, round_, members, weights, self.weighting, client_names=self.clients)

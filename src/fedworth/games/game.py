@@ -2,8 +2,7 @@
 
 A game's utilities have one column a block; their sum over the blocks is the paper's utility U_t(S), and U_t(∅) = 0.
 
-    ModelGame      a coalition's model is a mixture of one round's models, and the oracle measures it
-    RecordedGame   the same, and no coalition is measured twice
+    ModelGame      a coalition's model is a mixture of one round's models, and the oracle measures it, once
     MatrixGame     utilities that a utility matrix holds
     SummedGame     the sum of several games of the same clients, such as the games of all rounds
     CountedGame    any game, and how many of its coalitions were asked for
@@ -92,109 +91,76 @@ class ModelGame:
     weighting: Weighting
     client_names: tuple[str, ...] = field(default=(), kw_only=True)
 
+    memory: "Memory" = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", Memory(len(self.clients), self.n_blocks))  # the class is frozen
+
     @property
     def n_blocks(self) -> int:
-        """How many blocks of test samples there are."""
         return self.oracle.n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n)."""
         return self.model_utilities(coalitions)
 
     def model_utilities(self, coalitions: Memberships) -> Floats:
         """(n_coalitions, n_blocks): what the oracle measures of mixtures of the round's models.
 
-        A derived game may know better utilities of some coalitions; this method always measures the models.
+        A derived game may know better utilities of some coalitions; these are always the models'.
         """
-        found = np.zeros((len(coalitions), self.n_blocks))  # the empty coalition keeps the global model: 0
+        return self.memory.utilities(coalitions, self._measure)
+
+    def _measure(self, coalitions: Memberships) -> Floats:
         rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)  # coalitions of all clients
         rows[:, self.clients] = coalitions
-        wanted = coalitions.any(axis=1)
-        if wanted.any():
-            measured = self.oracle.utilities(self.round_, mixtures(rows[wanted], self.weights, self.weighting))
-            found[wanted] = measured
-        refuse_not_finite(found, rows, f"round {self.round_.entry.number}", self.client_names)
+        found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+        bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
+        if len(bad):
+            known = self.client_names or tuple(map(str, range(len(self.weights))))
+            raise UtilityError(
+                f"round {self.round_.entry.number}, coalition {names(rows[bad[0]], known)}: utility is "
+                f"{found[bad[0]].sum()}, expected a finite number; see whether a model of the coalition diverged"
+            )
         return found
 
 
 class Memory:
-    """Measured utilities of a game's coalitions; the empty coalition is known to be 0 and is not counted."""
+    """Utilities of a game's coalitions in the order in which they were measured, after the empty one, which has 0."""
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, tuple[Memberships, Floats]] = {}
+    def __init__(self, n_clients: int, n_blocks: int) -> None:
+        self._coalitions, self._utilities = np.zeros((1, n_clients), dtype=bool), np.zeros((1, n_blocks))
+        self._places = {_keys(self._coalitions)[0]: 0}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._places) - 1
 
-    def utilities(self, coalitions: Memberships, n_blocks: int, measure: Callable[[Memberships], Floats]) -> Floats:
+    def utilities(self, coalitions: Memberships, measure: Callable[[Memberships], Floats]) -> Floats:
         """(n_coalitions, n_blocks): known utilities; coalitions that are not known yet are measured together."""
-        keys = _keys(coalitions)
-        is_new = np.array([key not in self._known for key in keys], dtype=bool) & coalitions.any(axis=1)
+        is_new = ~self.knows(coalitions)
         if is_new.any():
-            wanted, _ = distinct(coalitions[is_new])
+            wanted = distinct(coalitions[is_new])[0]
             self.add(wanted, measure(wanted))
-        empty = (coalitions[:0], np.zeros(n_blocks))
-        return np.array([self._known.get(key, empty)[1] for key in keys]).reshape(len(coalitions), n_blocks)
+        return self._utilities[np.array([self._places[key] for key in _keys(coalitions)], dtype=np.int64)]
 
     def knows(self, coalitions: Memberships) -> NDArray[np.bool_]:
         """(n_coalitions,): whether each is known."""
-        return np.array([key in self._known for key in _keys(coalitions)], dtype=bool) | ~coalitions.any(axis=1)
+        return np.array([key in self._places for key in _keys(coalitions)], dtype=bool)
 
     def add(self, coalitions: Memberships, utilities: Floats) -> None:
-        """Remember utilities, (n_coalitions, n_blocks)."""
-        for key, row, utility in zip(_keys(coalitions), coalitions, utilities, strict=True):
-            if row.any():
-                self._known[key] = (row, utility)
+        """Remember utilities, (n_coalitions, n_blocks), of different coalitions."""
+        is_new = ~self.knows(coalitions)
+        for key in _keys(coalitions[is_new]):
+            self._places[key] = len(self._places)
+        self._coalitions = np.concatenate([self._coalitions, coalitions[is_new]])
+        self._utilities = np.concatenate([self._utilities, utilities[is_new]])
 
-    def all(self) -> tuple[Memberships, Floats]:
-        """Every known coalition in the order of measuring, and its utilities."""
-        rows, utilities = zip(*self._known.values(), strict=True)
-        return np.array(rows), np.array(utilities)
+    def measured(self) -> tuple[Memberships, Floats]:
+        """All known coalitions but the empty one, (n_measured, n_clients), and their utilities."""
+        return self._coalitions[1:], self._utilities[1:]
 
 
 def _keys(coalitions: Memberships) -> list[bytes]:
     return [row.tobytes() for row in np.packbits(coalitions, axis=1)]
-
-
-@dataclass(frozen=True, eq=False)
-class RecordedGame(ModelGame):
-    """A game on recorded models that measures each coalition once."""
-
-    memory: Memory = field(default_factory=Memory, init=False, repr=False)
-
-    def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n)."""
-        return self.memory.utilities(coalitions, self.n_blocks, super().model_utilities)
-
-    def model_utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): the same as `utilities`."""
-        return self.utilities(coalitions)
-
-    @property
-    def n_measured(self) -> int:
-        """How many coalitions are known, the empty one aside."""
-        return len(self.memory)
-
-    def is_known(self, coalitions: Memberships) -> NDArray[np.bool_]:
-        """(n_coalitions,): which coalitions, (n_coalitions, n), need not be measured."""
-        return self.memory.knows(coalitions)
-
-    def measured(self) -> tuple[Memberships, Floats]:
-        """The known coalitions, (n_measured, n), and their utilities, (n_measured, n_blocks)."""
-        if not len(self.memory):
-            return np.zeros((0, len(self.clients)), dtype=bool), np.zeros((0, self.n_blocks))
-        return self.memory.all()
-
-    def preload(self, coalitions: Memberships, utilities: Floats) -> None:
-        """Remember utilities that were measured before, (n_coalitions, n_blocks)."""
-        utilities = np.asarray(utilities, dtype=np.float64)
-        expected = (len(coalitions), self.n_blocks)
-        if coalitions.shape[1:] != self.clients.shape or utilities.shape != expected:
-            raise UtilityError(
-                f"round {self.round_.entry.number}: {coalitions.shape} coalitions with {utilities.shape} utilities, "
-                f"expected {len(self.clients)} columns and utilities of shape {expected}"
-            )
-        self.memory.add(coalitions, utilities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,11 +173,9 @@ class MatrixGame:
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks of test samples there are."""
         return int(self.matrix.utilities.shape[1])
 
     def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n)."""
         rows = np.zeros((len(coalitions), self.matrix.n_clients), dtype=bool)
         rows[:, self.clients] = coalitions
         found = np.array(self.matrix.row(self.round_index, rows))
@@ -240,16 +204,13 @@ class SummedGame:
 
     @property
     def clients(self) -> Indices:
-        """(n,): ascending indices of the clients who play."""
         return self.games[0].clients
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks of test samples there are."""
         return self.games[0].n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n)."""
         total = np.zeros((len(coalitions), self.n_blocks))
         for game in self.games:  # one at a time: each may hold a round's models
             total += game.utilities(coalitions)
@@ -261,35 +222,20 @@ class CountedGame:
 
     def __init__(self, game: Game) -> None:
         self._game = game
-        self._memory = Memory()
+        self._memory = Memory(len(game.clients), game.n_blocks)
 
     @property
     def clients(self) -> Indices:
-        """(n,): ascending indices of the clients who play."""
         return self._game.clients
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks of test samples there are."""
         return self._game.n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n)."""
-        return self._memory.utilities(coalitions, self.n_blocks, self._game.utilities)
+        return self._memory.utilities(coalitions, self._game.utilities)
 
     @property
     def n_evaluations(self) -> int:
         """How many different coalitions were asked for, the empty one aside."""
         return len(self._memory)
-
-
-def refuse_not_finite(utilities: Floats, coalitions: Memberships, where: str, client_names: Sequence[str] = ()) -> None:
-    """Raise an error if a utility is not finite; there is no default for one that failed."""
-    bad = np.flatnonzero(~np.isfinite(utilities).all(axis=1))
-    if len(bad):
-        found = utilities[bad[0]][~np.isfinite(utilities[bad[0]])][0]
-        known = tuple(client_names) or tuple(map(str, range(coalitions.shape[1])))
-        raise UtilityError(
-            f"{where}, coalition {names(coalitions[bad[0]], known)}: utility is {found}, "
-            "expected a finite number; see whether a model of the coalition diverged"
-        )

@@ -23,16 +23,14 @@ from fedworth.games.federation import RecordedFederation
 from fedworth.games.matrix import UtilityMatrix, matrix_from_rounds
 from fedworth.games.permutations import default_permutations, draw_permutations
 from fedworth.games.shapley import MOST_ENUMERATED
-from fedworth.notices import caution
 from fedworth.storage import Progress, silent
 
 FEWEST_PERMUTATIONS, MOST_PERMUTATIONS = 2, 10_000_000
 MOST_BYTES = 1 << 28
 """What the prefixes of all permutations may take where nobody asked for a number of them."""
 
-BATCH_SECONDS = 10.0
-FIRST_BATCH = 16
-"""Coalitions in the first batch under a time limit; later batches take about `BATCH_SECONDS` by the speed so far."""
+TIMED_BATCH = 64
+"""Coalitions that are measured between two looks at the clock, where there is a time limit."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +87,33 @@ def utility_matrix(
     """The utilities of all coalitions of each round's participants, or of the permutations' prefixes among them."""
     work = _Measuring(federation, budget or Budget(), progress)
     if permutations is None:
-        work.measure([_all_coalitions(federation, t) for t in range(federation.n_rounds)])
-        return work.matrix(None)
+        wanted = [_all_coalitions(federation, t) for t in range(federation.n_rounds)]
+        if not work.affords(wanted):
+            raise UsageError(
+                f"measuring all coalitions takes {work.n_missing(wanted):,} evaluations, the budget is "
+                f"{work.budget.evaluations:,}; raise it, or sample coalitions with --permutations M"
+            )
+        if not work.measure(wanted):
+            raise UsageError(
+                "time ran out before all coalitions were measured; what was measured is kept, so run again to go on, "
+                "or sample coalitions with --permutations M"
+            )
+        return _matrix(federation, wanted, None)
     square = max(1, permutations.shape[1])  # permutations are balanced in groups of this size
     has_limit = (work.budget.evaluations, work.budget.seconds) != (None, None)
     ends = [*range(square, len(permutations), square), len(permutations)] if has_limit else [len(permutations)]
-    n_done = 0
+    n_done, measured = 0, []
     for end in ends:
         wanted = [prefixes_within(permutations[:end], row) for row in federation.participants]
-        if not work.affords(wanted) or not work.measure(wanted, may_stop=True):
+        if not work.affords(wanted) or not work.measure(wanted):
             break
-        n_done = end
+        n_done, measured = end, wanted
     if n_done < min(FEWEST_PERMUTATIONS, len(permutations)):
         raise UsageError(f"the budget ran out before {ends[0]} permutations were measured; raise it")
     if n_done < len(permutations):
-        caution(f"{n_done:,} of {len(permutations):,} planned permutations were measured: the budget ran out")
-    return work.matrix(permutations[:n_done])
+        done = f"{n_done:,} of {len(permutations):,} planned permutations were measured"
+        federation.notes += (f"{done}: the budget ran out",)
+    return _matrix(federation, measured, permutations[:n_done])
 
 
 class _Measuring:
@@ -112,69 +121,48 @@ class _Measuring:
 
     def __init__(self, federation: RecordedFederation, budget: Budget, progress: Progress) -> None:
         self.federation, self.budget, self.progress = federation, budget, progress
-        self._wanted: list[Memberships] = []
         self._start, self._n_measured = budget.clock(), 0
 
     def affords(self, wanted: list[Memberships]) -> bool:
         """Whether the budget of evaluations allows these coalitions."""
         most = self.budget.evaluations
-        return most is None or self._n_measured + sum(map(len, self._missing(wanted))) <= most
+        return most is None or self._n_measured + self.n_missing(wanted) <= most
 
-    def measure(self, wanted: list[Memberships], *, may_stop: bool = False) -> bool:
+    def n_missing(self, wanted: list[Memberships]) -> int:
+        """How many of these coalitions are not known yet."""
+        return sum(len(self._missing(t, coalitions)) for t, coalitions in enumerate(wanted))
+
+    def measure(self, wanted: list[Memberships]) -> bool:
         """Measure these coalitions of each round; whether all were measured in time."""
-        missing = self._missing(wanted)
-        if not may_stop and not self.affords(wanted):
-            needed = sum(map(len, missing))
-            raise UsageError(
-                f"measuring all coalitions takes {needed:,} evaluations, the budget is {self.budget.evaluations:,}; "
-                "raise it, or sample coalitions with --permutations M"
-            )
-        for t, rows in enumerate(missing):
-            game = self.federation.game(t)
-            while len(rows):
-                n = self._batch_size(len(rows))
-                game.utilities(rows[:n][:, game.clients])
+        limit = self.budget.seconds
+        for t, coalitions in enumerate(wanted):
+            game, rows = self.federation.game(t), self._missing(t, coalitions)
+            n = max(1, len(rows) if limit is None else TIMED_BATCH)
+            for start in range(0, len(rows), n):
+                if limit is not None and self._n_measured and self.budget.clock() - self._start >= limit:
+                    return False
+                self._n_measured += len(rows[start : start + n])
+                game.utilities(rows[start : start + n])
                 self.federation.keep(t)
-                self._n_measured += n
-                rows = rows[n:]
-                if self._is_late() and (len(rows) or any(map(len, missing[t + 1 :]))):
-                    if may_stop:
-                        return False
-                    raise UsageError(
-                        "time ran out before all coalitions were measured; what was measured is kept, so run again to "
-                        "go on, or sample coalitions with --permutations M"
-                    )
-            self.progress("measuring rounds", t + 1, len(missing))
-        self._wanted = wanted
+            self.progress("measuring rounds", t + 1, len(wanted))
         return True
 
-    def matrix(self, permutations: Permutations | None) -> UtilityMatrix:
-        """The utility matrix of what was measured last."""
-        federation, rounds = self.federation, []
-        for t, coalitions in enumerate(self._wanted):
-            game = federation.game(t)
-            listed = distinct(coalitions)[0]
-            rounds.append((listed, game.utilities(listed[:, game.clients])))
-        return matrix_from_rounds(federation.clients, federation.participants, rounds, permutations)
+    def _missing(self, round_index: int, coalitions: Memberships) -> Memberships:
+        """(n, n_participants): the coalitions of a round that are not known yet, each once."""
+        game = self.federation.game(round_index)
+        listed = distinct(coalitions)[0][:, game.clients]
+        return listed[~game.memory.knows(listed)]
 
-    def _missing(self, wanted: list[Memberships]) -> list[Memberships]:
-        """The coalitions of each round that are not known yet, each once."""
-        missing = []
-        for t, coalitions in enumerate(wanted):
-            listed = distinct(coalitions[coalitions.any(axis=1)])[0]
-            game = self.federation.game(t)
-            missing.append(listed[~game.is_known(listed[:, game.clients])])
-        return missing
 
-    def _batch_size(self, n_left: int) -> int:
-        if self.budget.seconds is None:
-            return n_left
-        spent = self.budget.clock() - self._start
-        speed = self._n_measured / spent if self._n_measured and spent > 0 else 0.0
-        return min(n_left, max(FIRST_BATCH, int(speed * BATCH_SECONDS)) if speed else FIRST_BATCH)
-
-    def _is_late(self) -> bool:
-        return self.budget.seconds is not None and self.budget.clock() - self._start >= self.budget.seconds
+def _matrix(
+    federation: RecordedFederation, wanted: list[Memberships], permutations: Permutations | None
+) -> UtilityMatrix:
+    """The utility matrix of measured coalitions."""
+    rounds = []
+    for t, coalitions in enumerate(wanted):
+        game, listed = federation.game(t), distinct(coalitions)[0]
+        rounds.append((listed, game.utilities(listed[:, game.clients])))
+    return matrix_from_rounds(federation.clients, federation.participants, rounds, permutations)
 
 
 def _all_coalitions(federation: RecordedFederation, round_index: int) -> Memberships:

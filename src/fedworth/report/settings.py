@@ -58,7 +58,7 @@ class RewardSettings:
         rule: Pay in proportion to values above zero (`positive`), the same with equal parts first (`floor`), in
             proportion to the lower ends of the intervals (`lower`), or to exp(value / temperature) (`softmax`).
         floor: Part of the pool that the rule `floor` splits equally.
-        temperature: Temperature of the rule `softmax`, in standard deviations of the values; the larger, the more equal.
+        temperature: Temperature of the rule `softmax`, in standard deviations of the values; larger is more equal.
 
     Example:
         paid = fedworth.rewards(report.chosen, "1000", fedworth.RewardSettings("softmax", temperature=2))

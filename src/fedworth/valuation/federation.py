@@ -75,9 +75,14 @@ class Federation:
         store = LedgerStore(ledger, server, weighting) if work.cache else None
         notes = ledger.warnings() + server.notes
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store)
-        self.clients, self.notes = ledger.clients, self.recorded.notes
+        self.clients = ledger.clients
         self.seed, self.strict = self.settings.seed, self.settings.strict
         self._values: dict[str, Valuation] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any value must know."""
+        return self.recorded.notes
 
     @property
     def participants(self) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """Methods of valuation. A method shares out a game; a row of the registry says whose game, and by which rule.
 
     participants        each round's game among those who took part; absent clients get 0
-    by_models           everyone's game of each round, on heard and predicted models
+    by_models           everyone's game of each round, on recorded and predicted models
     by_factors          everyone's game of each round, from the utility matrix completed by factors (the paper)
     truth               everyone's game of each round, on the models that absent clients would have sent (simulations)
     all_clients_round   the game of the first round in which all clients took part
@@ -35,6 +35,11 @@ from fedworth.valuation import others
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
+MR_DECAY = 0.9
+"""What a round counts in MR, relative to the one before (λ of Song et al., 2019)."""
+
+UNKNOWN_ERRORS = "how far off the estimates are is not known: a completion knows the errors of Shapley values only"
+
 GTG_SKIPPED = 0.05
 """GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
 
@@ -43,9 +48,12 @@ class GameSource(Protocol):
     """What methods value: the rounds of a federation as games."""
 
     clients: tuple[str, ...]
-    notes: tuple[str, ...]  # what a reader of any value must know
     seed: int
     strict: bool  # whether a client that no round has heard is an error
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any value must know."""
 
     @property
     def participants(self) -> NDArray[np.bool_]:
@@ -107,6 +115,7 @@ class RoundGames:
     game: Callable[[int], Game]
     rounds: Sequence[int]
     completion: Completion | None = None
+    decay: float = 1.0  # what a round counts, relative to the one before
 
 
 def participants(source: GameSource) -> RoundGames:
@@ -132,16 +141,33 @@ def all_clients_round(source: GameSource) -> RoundGames:
 
 
 def by_models(source: GameSource) -> RoundGames:
-    """Everyone's game of each round, on heard and predicted models; by factors where only utilities are known."""
-    completion = source.by_models() if source.recorded is not None else source.by_factors()
+    """Everyone's game of each round, on heard and predicted models."""
+    return _completed(source, source.by_models())
+
+
+def by_models_or_factors(source: GameSource) -> RoundGames:
+    """Everyone's game of each round: by models, or by factors where only utilities are known."""
+    return _completed(source, source.by_factors() if source.recorded is None else source.by_models())
+
+
+def _completed(source: GameSource, completion: Completion) -> RoundGames:
     return RoundGames(completion.game, range(len(source.participants)), completion)
 
 
 def truth(source: GameSource) -> RoundGames:
     """Everyone's game of each round, on the models that absent clients would have sent."""
+    return RoundGames(_recorded(source).true_game, range(len(source.participants)))
+
+
+def _recorded(source: GameSource) -> RecordedFederation:
     if source.recorded is None:
-        raise ValuationError("the truth needs every client's model of every round; value a simulated ledger")
-    return RoundGames(source.recorded.true_game, range(len(source.participants)))
+        raise ValuationError("it needs the clients' models, and only utilities are known; value a ledger")
+    return source.recorded
+
+
+def _whole_training(make: Callable[[RecordedFederation], Game]) -> Callable[[GameSource], RoundGames]:
+    """One game for the whole training, made from the recorded models."""
+    return lambda source: RoundGames(lambda _: make(_recorded(source)), [0])
 
 
 def share_out(
@@ -180,7 +206,9 @@ def add_up(source: GameSource, rule: SharingRule, games: RoundGames) -> Valuatio
     made, covariance = _sums(source, rule, games)
     if games.completion is None:
         return _with_uncertainty(made, covariance, ())
-    return _with_uncertainty(made, covariance, games.completion.caveats) if rule is shapley else made
+    if rule is not shapley:
+        return replace(made, notes=(*made.notes, UNKNOWN_ERRORS))
+    return _with_uncertainty(made, covariance, games.completion.caveats)
 
 
 def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Valuation, Floats | None]:
@@ -196,11 +224,11 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         game = games.game(t)
         if len(game.clients) == 0:
             continue
-        shares = rule(game, stream(source.seed, "coalitions", t))
+        shares, weight = rule(game, stream(source.seed, "coalitions", t)), games.decay**t
         by_block = np.zeros((n_clients, shares.values.shape[1])) if by_block is None else by_block
-        by_block[game.clients] += shares.values
-        by_round[t, game.clients] = shares.totals
-        sampling[np.ix_(game.clients, game.clients)] += shares.sampling_covariance
+        by_block[game.clients] += weight * shares.values
+        by_round[t, game.clients] = weight * shares.totals
+        sampling[np.ix_(game.clients, game.clients)] += weight**2 * shares.sampling_covariance
         n_evaluations += shares.n_evaluations
         notes.update(dict.fromkeys(shares.notes))
     silent = np.setdiff1d(np.arange(n_clients), heard)
@@ -212,11 +240,12 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     if by_block is not None:
         by_block[silent] = np.nan
     is_sampled = bool((np.nan_to_num(sampling) != 0).any())
-    covariance = sampling if is_sampled else None
     completion = games.completion
-    of_completion = None if completion is None else completion.covariance()
-    if of_completion is not None:
-        covariance = sampling + spread(of_completion, heard, n_clients)
+    if completion is None:
+        covariance = sampling if is_sampled else None
+    else:  # without the errors of the estimates, those of the sampling are no uncertainty of the values
+        of_estimates = completion.covariance()
+        covariance = None if of_estimates is None else sampling + spread(of_estimates, heard, n_clients)
     made = Valuation(
         method="",
         clients=source.clients,
@@ -248,8 +277,7 @@ def comfedsv(source: GameSource) -> Valuation:
     rule: SharingRule = shapley
     if permutations is not None:
         rule = lambda game, _rng: permutation_shapley(game, permutations)  # noqa: E731
-    games = RoundGames(completion.game, range(len(source.participants)), completion)
-    made, covariance = _sums(source, rule, games)
+    made, covariance = _sums(source, rule, _completed(source, completion))
     made, caveats = replace(made, n_evaluations=completion.n_seen), completion.caveats
     if completion.n_unseen:  # only if they are to count as 0: otherwise the game has refused
         made = replace(made, notes=(*made.notes, f"{completion.n_unseen:,} coalitions were never seen and count as 0"))
@@ -268,26 +296,16 @@ def _gtg(source: GameSource) -> Valuation:
     return add_up(source, lambda game, rng: gtg(game, rng, skip_below=skip_below), games)
 
 
-def _other(
-    measure: Callable[[RecordedFederation, np.random.Generator], others.OtherValues],
-) -> Callable[[GameSource], Valuation]:
-    """A measure that is no sharing of the rounds' games."""
+def _mr(source: GameSource) -> Valuation:
+    return add_up(source, shapley, replace(participants(source), decay=MR_DECAY))
+
+
+def _measured(measure: Callable[[RecordedFederation], Floats]) -> Callable[[GameSource], Valuation]:
+    """A measure of recorded updates, (n_clients,), that shares out no game."""
 
     def value(source: GameSource) -> Valuation:
-        if source.recorded is None:
-            raise ValuationError("it needs the clients' models, and only utilities are known; value a ledger")
-        made = measure(source.recorded, stream(source.seed, "others"))
-        values = np.full(len(source.clients), np.nan)
-        heard = heard_clients(source)
-        values[heard] = made.values[heard]
-        return Valuation(
-            method="",
-            clients=source.clients,
-            values=values,
-            standard_errors=made.standard_errors,
-            notes=made.notes,
-            n_evaluations=made.n_evaluations,
-        )
+        found = np.where(source.participants.any(axis=0), measure(_recorded(source)), np.nan)
+        return Valuation(method="", clients=source.clients, values=found)
 
     return value
 
@@ -343,40 +361,42 @@ METHODS: dict[str, Method] = {
     "banzhaf": Method(
         "Banzhaf",
         "potential, all coalitions of the others weighted equally; the values do not add up to the total gain",
-        share_out(banzhaf, by_models),
+        share_out(banzhaf, by_models_or_factors),
     ),
     "beta-shapley": Method(
         "Beta-Shapley",
         "potential, small coalitions weighted most (Beta(16, 1)); the values do not add up to the total gain",
-        share_out(beta_shapley, by_models),
+        share_out(beta_shapley, by_models_or_factors),
     ),
     "least-core": Method(
         "Least core",
         "potential: minimises the largest complaint of any coalition",
-        share_out(least_core, by_models, on_sum=True),
+        share_out(least_core, by_models_or_factors, on_sum=True),
     ),
     "tmc": Method("TMC", "earned, by truncated permutations (TMC)", share_out(tmc)),
     "gtg": Method(
         "GTG", "earned, by guided truncated permutations; rounds with little change are left out (GTG-Shapley)", _gtg
     ),
-    "mr": Method("MR", "earned, later rounds weighted less (MR)", _other(others.mr)),
+    "mr": Method("MR", "earned, later rounds weighted less (MR)", _mr),
     "or": Method(
-        "OR", "earned over the whole training, from models rebuilt from the updates (OR)", _other(others.rebuilt)
+        "OR",
+        "earned over the whole training, from models rebuilt from the updates (OR)",
+        share_out(shapley, _whole_training(others.rebuilt), on_sum=True),
     ),
     "influence": Method(
         "Influence",
         "earned, to first order: how well the client's updates reduce the test loss",
-        _other(others.influence),
+        _measured(others.influence),
     ),
     "cosine": Method(
         "Cosine",
         "reputation: how well the client's updates agree with the average (CGSV); no test set",
-        _other(others.cosine),
+        _measured(others.cosine),
     ),
     "retraining": Method(
         "Retraining",
         "truth of another kind: the federation trained again for every coalition (simulations)",
-        _other(others.retraining),
+        share_out(shapley, _whole_training(others.retrained), on_sum=True),
         is_slow=True,
     ),
 }

@@ -1,8 +1,7 @@
-"""Measures of a client's value that are not a sharing rule of each round's game.
+"""Games of the whole training, and measures of a client's value that share out no game.
 
-    mr          Σ_t λ^t (Shapley value of round t's participants), λ = .9                 (Song et al., 2019)
     or          Shapley value of one game for the whole training, of models rebuilt from recorded updates:
-                M_S = w⁰ + Σ_t Σ_{k ∈ S∩I_t} c_k (w_k^{t+1} − w^t),   U(S) = ℓ(w⁰) − ℓ(M_S)          (ibid.)
+                M_S = w⁰ + Σ_t Σ_{k ∈ S∩I_t} c_k (w_k^{t+1} − w^t),   U(S) = ℓ(w⁰) − ℓ(M_S)          (Song et al., 2019)
     influence   Σ_t c_i (−∇ℓ(w^t) · Δ_i^t)                                                first-order influence
     cosine      r_i ← .95 r_i + .05 cos(Δ_i^t, Σ_k c_k Δ_k^t) in its rounds               CGSV (Xu et al., 2021)
     retraining  Shapley value of what each coalition would have reached by training alone; simulations only
@@ -20,18 +19,12 @@ import torch
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.errors import TooManyError, UsageError
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Shares
-from fedworth.games.shapley import shapley
 from fedworth.ledger.ledger import Model, Round
 from fedworth.oracle.oracle import Oracle, fitted
 from fedworth.oracle.server import RuleOracle
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.simulate import retrained_models
-from fedworth.storage import Place
 from fedworth.threads import fitting_threads
-
-DECAY = 0.9
-"""λ of `mr`."""
 
 MOMENTUM = 0.95
 """How much of a reputation a round keeps in `cosine`."""
@@ -41,16 +34,6 @@ MOST_RETRAINED = 10
 
 TOGETHER = 64
 """Coalitions' models that are held in memory at once."""
-
-
-@dataclass(frozen=True)
-class OtherValues:
-    """Values of all clients, NaN for clients that no round has heard."""
-
-    values: Floats  # (n_clients,)
-    standard_errors: Floats | None  # (n_clients,), due to sampling of coalitions; None if nothing was sampled
-    notes: tuple[str, ...]  # what a reader of these values must know
-    n_evaluations: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,50 +66,39 @@ class TrainedGame:
         return found
 
 
-def mr(federation: RecordedFederation, rng: np.random.Generator) -> OtherValues:
-    """Shapley values of each round's participants; later rounds count less."""
-    n, n_evaluations = len(federation.clients), 0
-    values, variances = np.zeros(n), np.zeros(n)
-    for t, participants in _rounds(federation):
-        shares = shapley(federation.game(t), rng)
-        values[participants] += DECAY**t * shares.totals
-        variances[participants] += (DECAY**t * shares.standard_errors) ** 2
-        n_evaluations += shares.n_evaluations
-    errors = np.sqrt(variances) if variances.any() else None
-    return _heard_only(federation, values, errors, n_evaluations)
+def rebuilt(federation: RecordedFederation) -> TrainedGame:
+    """The game of `or`: a coalition has the model rebuilt from the updates that its clients sent."""
+    return _training_game(federation, lambda rows: _rebuilt_models(federation, rows))
 
 
-def rebuilt(federation: RecordedFederation, rng: np.random.Generator) -> OtherValues:
-    """`or`: the Shapley value of the game of models rebuilt from the updates that clients sent."""
-    return _of_training(federation, lambda rows: _rebuilt_models(federation, rows), rng)
-
-
-def retraining(
-    federation: RecordedFederation, rng: np.random.Generator, *, data_folder: Place | None = None
-) -> OtherValues:
-    """The Shapley value of what each coalition would have reached by training alone, in a simulated federation."""
+def retrained(federation: RecordedFederation) -> TrainedGame:
+    """The game of what each coalition would have reached by training alone, in a simulated federation."""
     n = len(federation.heard)
     if n > MOST_RETRAINED:
         raise TooManyError(
             f"{n} clients have {2**n:,} coalitions, each of which would be trained anew; "
             f"at most {MOST_RETRAINED} clients are retrained; choose another method"
         )
-    return _of_training(
-        federation, lambda rows: retrained_models(federation.ledger, rows, data_folder=data_folder), rng
-    )
+    return _training_game(federation, lambda rows: retrained_models(federation.ledger, rows))
 
 
-def influence(federation: RecordedFederation, _rng: np.random.Generator) -> OtherValues:
-    """How far each client's update goes down the slope of the test loss."""
+def _training_game(federation: RecordedFederation, models_of: Callable[[Memberships], Iterable[Model]]) -> TrainedGame:
+    oracle = federation.oracle
+    plain = oracle.inner if isinstance(oracle, RuleOracle) else oracle  # models are complete: no rule to follow
+    return TrainedGame(federation.round(0), plain, federation.heard, len(federation.clients), models_of)
+
+
+def influence(federation: RecordedFederation) -> Floats:
+    """(n_clients,): how far each client's update goes down the slope of the test loss."""
     values = np.zeros(len(federation.clients))
     for t, participants in _rounds(federation):
         share = _shares(federation, t, participants)
         values[participants] += share * _slopes(federation, t, participants)
-    return _heard_only(federation, values, None, 0)
+    return values
 
 
-def cosine(federation: RecordedFederation, _rng: np.random.Generator) -> OtherValues:
-    """Reputations by how well each update points where all updates together point; their sizes add up to 1."""
+def cosine(federation: RecordedFederation) -> Floats:
+    """(n_clients,): reputations by how well updates agree with the average; their sizes add up to 1."""
     reputation = np.zeros(len(federation.clients))
     for t, participants in _rounds(federation):
         share, products = _shares(federation, t, participants), _inner_products(federation.round(t), participants)
@@ -135,7 +107,7 @@ def cosine(federation: RecordedFederation, _rng: np.random.Generator) -> OtherVa
         cosines = np.divide(with_mean, sizes, out=np.zeros(len(share)), where=sizes > 0)
         reputation[participants] = MOMENTUM * reputation[participants] + (1 - MOMENTUM) * cosines
     total = float(np.abs(reputation).sum())
-    return _heard_only(federation, reputation / total if total > 0 else reputation, None, 0)
+    return reputation / total if total > 0 else reputation
 
 
 def _rounds(federation: RecordedFederation) -> Iterator[tuple[int, Indices]]:
@@ -149,26 +121,6 @@ def _shares(federation: RecordedFederation, t: int, participants: Indices) -> Fl
     """(n,): what each participant counts in the average of all."""
     own = federation.weights(t)[participants]
     return np.asarray(own / own.sum())
-
-
-def _heard_only(
-    federation: RecordedFederation, values: Floats, errors: Floats | None, n_evaluations: int
-) -> OtherValues:
-    unheard = ~federation.participants.any(axis=0)
-    values = np.where(unheard, np.nan, values)
-    return OtherValues(values, None if errors is None else np.where(unheard, np.nan, errors), (), n_evaluations)
-
-
-def _of_training(
-    federation: RecordedFederation, models_of: Callable[[Memberships], Iterable[Model]], rng: np.random.Generator
-) -> OtherValues:
-    """The Shapley value of the game in which a coalition has the model that `models_of` makes of it."""
-    oracle, n = federation.oracle, len(federation.clients)
-    plain = oracle.inner if isinstance(oracle, RuleOracle) else oracle  # models are complete: no rule to follow
-    shares: Shares = shapley(TrainedGame(federation.round(0), plain, federation.heard, n, models_of), rng)
-    values, errors = np.zeros(n), np.zeros(n)
-    values[federation.heard], errors[federation.heard] = shares.totals, shares.standard_errors
-    return _heard_only(federation, values, errors if errors.any() else None, shares.n_evaluations)
 
 
 def _rebuilt_models(federation: RecordedFederation, coalitions: Memberships) -> list[Model]:

@@ -18,7 +18,7 @@ from fedworth.completion.caveat import Caveat, heard_once
 from fedworth.completion.models.holdout import HeldOut, hold_out, uses_singletons, value_covariance
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Game, Memory, ModelGame
+from fedworth.games.game import Game, ModelGame
 from fedworth.ledger.ledger import Round
 from fedworth.oracle.oracle import threads_of
 from fedworth.storage import Progress, silent
@@ -60,8 +60,8 @@ class ModelCompletion:
 
     def __init__(self, models: PredictedModels, singletons: Singletons, held: HeldOut) -> None:
         self.models, self.singletons, self.held = models, singletons, held
-        self.memories = [Memory() for _ in range(self.n_rounds)]  # utilities of predicted models, for all methods
         self._opened: tuple[int, Round] | None = None
+        self._games: dict[int, PredictedGame] = {}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -80,7 +80,9 @@ class ModelCompletion:
         """The game among the heard clients in a round; models are predicted when a coalition first needs them."""
         if not self.models.participants[round_index].any():
             return UnansweredGame(self.heard, self.models.federation.oracle.n_blocks)
-        return PredictedGame(self, round_index)
+        if round_index not in self._games:
+            self._games[round_index] = PredictedGame(self, round_index)
+        return self._games[round_index]
 
     def open_round(self, round_index: int) -> Round:
         """A round with a model of every heard client; the last one is kept, since predicted models take memory."""
@@ -150,6 +152,7 @@ class PredictedGame(ModelGame):
         }
         for name, value in fields.items():  # the base class is frozen; its round is the property below
             object.__setattr__(self, name, value)
+        self.__post_init__()
 
     @property
     def round_(self) -> Round:
@@ -166,9 +169,7 @@ class PredictedGame(ModelGame):
         found[within] = models.federation.game(self._round_index).utilities(coalitions[within][:, present])
         found[alone] = self._alone[np.argmax(coalitions[alone], axis=1)]
         others = ~within & ~alone
-        if others.any():
-            memory = self._completion.memories[self._round_index]
-            found[others] = memory.utilities(coalitions[others], self.n_blocks, self.model_utilities)
+        found[others] = self.model_utilities(coalitions[others])
         return found
 
     @cached_property
@@ -186,5 +187,4 @@ class UnansweredGame:
     n_blocks: int
 
     def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): zeros."""
         return np.zeros((len(coalitions), self.n_blocks))
