@@ -27,7 +27,7 @@ from bars import Bars
 from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from threadpoolctl import threadpool_limits
 
-from fedworth.completion.solver import Factors, Problem, collapse_penalty_of, problem_of, problem_of_cells, solve
+from fedworth.completion.solver import Factors, Problem, collapse_penalty, problem_of, problem_of_cells, solve
 from fedworth.games.matrix import UtilityMatrix, matrix_from_cells, needed_columns
 from fedworth.games.observe import observe
 from fedworth.ledger.ledger import open_ledger
@@ -113,7 +113,7 @@ def compare(name: str, matrix: UtilityMatrix, iterations: tuple[int, ...], bars:
     """The rows of one problem."""
     reduced = matrix.within(needed_columns(matrix))
     problem = problem_of(reduced, "counts")
-    penalty = RELATIVE_PENALTY * collapse_penalty_of(reduced, "counts")
+    penalty = RELATIVE_PENALTY * collapse_penalty(problem_of(reduced, "counts"))
     cells = problem.rows, problem.columns, problem.values
     with threadpool_limits(1):
         ours, seconds = best_of_runs(lambda: solve(problem_of_cells(problem.shape, *cells, "counts"), RANK, penalty))

@@ -18,7 +18,6 @@ from tests.support.games import ArrayGame, factors_completion, matrix_of
 NAMES = ("a", "b", "c", "d")
 
 
-
 def exactly(expected):
     return pytest.approx(expected, rel=1e-9, abs=1e-12)
 
@@ -71,7 +70,9 @@ def test_monte_carlo_fedsv_on_the_given_permutations(g1):
     found = np.zeros_like(g1["out_fedsv_mc_rounds"])
     for t, present in enumerate(g1["sel"]):
         members = np.flatnonzero(present)
-        inside = [sum(1 << int(members[b]) for b in range(len(members)) if c >> b & 1) for c in range(2 ** len(members))]
+        inside = [
+            sum(1 << int(members[b]) for b in range(len(members)) if c >> b & 1) for c in range(2 ** len(members))
+        ]
         game = ArrayGame(g1["U"][t, inside], members)
         found[t, members] = permutation_shapley(game, g1[f"round_perms_{t}"]).totals
     assert found == exactly(g1["out_fedsv_mc_rounds"])

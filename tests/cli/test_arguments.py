@@ -14,7 +14,7 @@ import pytest
 from fedworth.cli.main import COMMANDS, code_of, command_class, main
 from fedworth.cli.options import options_of
 from fedworth.cli.show import show_table, warn, whole_words
-from fedworth.errors import ArtefactError, MachineError, UsageError
+from fedworth.errors import ArtefactError, MachineError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.report.tables import Table

@@ -15,7 +15,6 @@ from fedworth.completion.solver import (
     certify,
     collapse,
     collapse_penalty,
-    collapse_penalty_of,
     descend,
     point,
     problem_of,
@@ -305,7 +304,7 @@ def test_the_unit_of_utility_does_not_matter(kind, scale):
 def test_a_penalty_that_makes_everything_zero_is_refused(kind):
     _, matrix = federation(3)
     problem = problem_of(matrix, kind)
-    limit = collapse_penalty_of(matrix, kind)
+    limit = collapse_penalty(problem_of(matrix, kind))
     zero_filled = np.zeros(problem.shape)
     roots = np.sqrt(problem.row_weights[problem.rows] * problem.column_weights[problem.columns])
     zero_filled[problem.rows, problem.columns] = problem.values / roots
@@ -367,7 +366,7 @@ def test_rounds_in_which_nobody_took_part_change_nothing(kind):
     utilities, matrix = federation(7)
     empty = np.zeros((2, 5), dtype=bool)
     more = matrix_of(np.vstack([utilities, np.zeros((2, 32))]), np.vstack([matrix.participants, empty]))
-    penalty = 0.05 * collapse_penalty_of(matrix, kind)
+    penalty = 0.05 * collapse_penalty(problem_of(matrix, kind))
     # the empty coalition is seen in every round and is 0 in all, so its column and those rounds have zero factors
     one, two = solve(problem_of(matrix, kind), 6, penalty), solve(problem_of(more, kind), 6, penalty)
     assert not two.W[6:].any()

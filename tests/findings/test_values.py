@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedworth.completion.caveat import Caveat, heard_once
+from fedworth.completion.completion import Caveat, heard_once
 from fedworth.findings import HARM, LOW_VALUE, value_findings
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation

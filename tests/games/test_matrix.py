@@ -42,7 +42,7 @@ def rounds_of_cells(draw):
     for row in participants:
         within = coalitions_of(np.flatnonzero(row), n_clients)
         kept = within[rng.random(len(within)) < 0.7]
-        rounds.append((kept, rng.normal(size=(len(kept), n_blocks)) * kept.any(axis=1)[:, None]))
+        rounds.append((kept, rng.normal(size=(len(kept), n_blocks)) * kept.any(axis=1, keepdims=True)))
     return participants, rounds
 
 

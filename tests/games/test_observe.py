@@ -11,6 +11,7 @@ from fedworth.games.federation import RecordedFederation
 from fedworth.games.observe import Budget, planned_permutations, utility_matrix
 from fedworth.ledger import ledger as ledger_module
 from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.model_file import read_models
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.report_on import report_on
 from fedworth.simulation.settings import SimulationSettings

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fedworth.findings import OF_ANSWERS, SAME_MODEL, Finding
-from fedworth.report.report import Provenance, Report, Rounds
+from fedworth.provenance import Provenance
+from fedworth.report.report import Report, Rounds
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fedworth import Method, Shares, UtilityMatrix, share_out, value
+from fedworth.completion import factors
 from fedworth.errors import NeverHeardError, UsageError, ValuationError
 from fedworth.games.game import everyone_of
+from fedworth.games.permutations import draw_permutations
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
@@ -148,7 +150,7 @@ def test_what_a_method_needs_and_does_not_have_is_refused():
         value(matrix, "cosine")
     assert np.isfinite(value(matrix, "banzhaf").values).all()  # on the game by factors
     for method in ("truth", "comfedsv-models", "or"):
-        with pytest.raises(ValuationError, match=r"models.*only utilities are known"):
+        with pytest.raises(ValuationError, match=r"model.*only utilities are known"):
             value(matrix, method)
     never_all = matrix_of(utilities(2, 4), [[True, True, False, False], [False, False, True, True]])
     with pytest.raises(ValuationError, match="at most 2 of 4"):
@@ -184,3 +186,18 @@ def test_a_brought_file_is_valued(tmp_path):
     np.testing.assert_array_equal(
         value(again, "fedsv").values, value(matrix_of(utilities(3, 4), EVERYONE), "fedsv").values
     )
+
+
+@pytest.mark.parametrize("permutations", [None, 4])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_factors_of_brought_utilities_have_intervals_with_a_caveat_or_a_note(permutations, is_large, monkeypatch):
+    monkeypatch.setattr(factors, "MOST_CELLS", 10 if is_large else 10_000)
+    rng = np.random.default_rng(0)
+    orders = None if permutations is None else draw_permutations(np.arange(4), permutations, rng=rng)
+    found = value(matrix_of(utilities(6, 4), participation(6, 4, 2, rng), orders), "comfedsv")
+    if is_large:
+        assert found.uncertainty is None
+        assert factors.UNKNOWN in found.notes
+    else:
+        assert found.uncertainty is not None
+        assert [str(caveat) for caveat in found.uncertainty.caveats] == [factors.TOO_NARROW]

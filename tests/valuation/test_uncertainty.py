@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedworth.completion.caveat import Caveat, heard_once
+from fedworth.completion.completion import Caveat, heard_once
 from fedworth.errors import ValuationError
 from fedworth.records import document_of, read_as
 from fedworth.valuation.uncertainty import Trust, Uncertainty, chances_of, uncertainty

@@ -204,11 +204,12 @@ class Complete:
             summary["held_out_error"] = held_out_error(source.utility_matrix(), self.settings.factors, rng=rng)
         notes = [str(caveat) for caveat in made.caveats]
         if as_json:
-            show_json({"completion": str(self.out), **summary, "coverage": seen.document(), "notes": notes})
+            show_json({"completion": str(self.out), **summary, "coverage": seen, "notes": notes})
             return
         warn(notes)
         show_table(completion_table(summary))
-        show_lines([f"{self.out}: {seen.share_seen:.1%} of {seen.n_columns:,} × {seen.n_rounds} cells were seen"])
+        shown = f"{seen['share_seen']:.1%} of {seen['n_columns']:,} × {seen['n_rounds']} cells were seen"
+        show_lines([f"{self.out}: {shown}"])
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,33 @@
 """What every completion offers: everyone's game in every round, and how wrong it may be."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedworth.arrays import Floats, Indices
-from fedworth.completion.caveat import Caveat
 from fedworth.games.game import Game
+
+
+@dataclass(frozen=True, slots=True)
+class Caveat:
+    """A reason why the interval of a client, or of every client, may be too narrow.
+
+    Findings about a client do not rest on an interval with a caveat.
+    """
+
+    client: str | None
+    """The client's name; None if the caveat applies to everyone."""
+
+    reason: str
+    """A sentence without its full stop, which names the client."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def heard_once(client: str) -> Caveat:
+    """The caveat of a client that took part in one round of several."""
+    return Caveat(client, f"{client} was heard in one round only; its interval is likely too narrow")
 
 
 class Completion(Protocol):

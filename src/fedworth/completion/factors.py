@@ -9,8 +9,7 @@ is an error, unless zeros are asked for by name (`unseen="zero"`).
 **Errors.** Factors do not know their own error. `with_errors` adds alternatives: factors of other ranks, penalties and
 penalty kinds, and factors of the matrix with a part of the seen cells held out (jackknife). Intervals from these are
 too narrow, since every factorisation knows a coalition larger than a round's participants from one round only; a caveat
-says so. If a second estimate y of the values u is at hand, such as the values by models, `factor_covariance` gives a
-better covariance: E(x − u)(x − u)ᵀ = (x − y)(x − y)ᵀ + Cov(y − u).
+says so. Where models are recorded, `valuation.methods.comfedsv` takes the distance from the values by models instead.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from scipy.sparse import csr_array
 
 from fedworth.arrays import Floats, Indices, Memberships, Permutations, stream
 from fedworth.coalitions import locate, names
-from fedworth.completion.caveat import Caveat
+from fedworth.completion.completion import Caveat
 from fedworth.completion.settings import FactorSettings
 from fedworth.completion.solver import (
     Factors,
@@ -207,11 +206,7 @@ class FactorGame:
 
 @one_blas_thread()
 def complete(
-    matrix: UtilityMatrix,
-    settings: FactorSettings | None = None,
-    *,
-    unseen: Unseen = "refuse",
-    start: Factors | None = None,
+    matrix: UtilityMatrix, settings: FactorSettings | None = None, *, unseen: Unseen = "refuse"
 ) -> FactorCompletion:
     """The completion of a utility matrix by factors, as in the paper.
 
@@ -219,8 +214,6 @@ def complete(
         matrix: The measured utilities.
         settings: Rank and penalty.
         unseen: What a coalition that no round has shown counts as: `refuse` (an error), or `zero`.
-        start: Round factors near the answer, such as those of the rounds before. They change how soon the answer is
-            found, not what it is.
 
     Returns:
         Round factors and coalition factors, and how well they fit.
@@ -229,14 +222,12 @@ def complete(
         completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3))
     """
     settings = settings or FactorSettings()
-    if start is not None and start.shape != (matrix.n_rounds, settings.rank):
-        raise CompletionError(f"start of shape {start.shape}, expected ({matrix.n_rounds}, {settings.rank})")
     needed = matrix.needed_coalitions()
     reduced = matrix.within(needed)
     problem = problem_of(reduced, settings.penalty_kind)
     limit = collapse_penalty(problem)
     penalty = settings.relative_penalty * limit if settings.penalty is None else settings.penalty
-    solution = solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps, start=start)
+    solution = solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps)
     left = problem.residuals(solution.W, solution.H)
     return FactorCompletion(
         clients=matrix.clients,
@@ -294,7 +285,7 @@ def with_errors(matrix: UtilityMatrix, completion: FactorCompletion) -> FactorCo
     )
     by_settings = [_fit(reduced, np.ones(n_seen, dtype=bool), settings) for settings in neighbours(own)]
     try:
-        folds = folds_of(reduced, N_FOLDS, stream(0, "alternatives"))
+        folds = folds_of(reduced, stream(0, "alternatives"))
     except CompletionError:  # too few cells were seen twice to hold any out
         folds = []
     held_out = [_fit(reduced, ~np.isin(np.arange(n_seen), hidden), own) for hidden in folds]
@@ -315,12 +306,6 @@ def neighbours(own: FactorSettings) -> list[FactorSettings]:
     ]
 
 
-def factor_covariance(values: Floats, reference_values: Floats, reference_covariance: Floats) -> Floats:
-    """(n, n): of the errors of values, given other values of the same clients and the covariance of their errors."""
-    apart = values - reference_values
-    return np.asarray(np.outer(apart, apart) + reference_covariance)
-
-
 def _fit(matrix: UtilityMatrix, kept: NDArray[np.bool_], settings: FactorSettings) -> Solution:
     """The factors of some of the cells."""
     shape = (matrix.n_rounds, len(matrix.coalitions))
@@ -339,73 +324,43 @@ def _stacked(factors: list[Factors]) -> Floats:
 # Choice of rank and penalty
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The settings that predict held-out cells best, and how well each candidate did."""
-
-    settings: FactorSettings
-    error: float
-    n_hidden: int
-    candidates: tuple[tuple[int, float, float], ...]  # (rank, relative penalty, held-out error)
-
-
 def choose_factors(
     matrix: UtilityMatrix,
     *,
     penalty_kind: PenaltyKind = "counts",
     ranks: Sequence[int] = RANKS,
     relative_penalties: Sequence[float] = RELATIVE_PENALTIES,
-    n_folds: int = N_FOLDS,
     rng: np.random.Generator,
-) -> Choice:
+) -> FactorSettings:
     """The rank and relative penalty with the least held-out error; the smaller rank among equals.
 
-    Cells of rounds that did not hear everyone are held out, since they are like the cells to be completed, and only if
+    Cells of rounds with absent clients are held out, since they are like the cells to be completed, and only if
     their column keeps another cell.
-
-    Args:
-        matrix: The measured utilities.
-        penalty_kind: `counts` (each factor is penalised once a seen cell) or `uniform`, as the paper prints it.
-        ranks: The ranks to try.
-        relative_penalties: The penalties to try, relative to the smallest that makes everything zero.
-        n_folds: Into how many parts the cells are divided; each is held out once.
-        rng: Draws the parts.
-
-    Returns:
-        The settings with the least error on held-out cells, and that error.
-
-    Example:
-        choice = fedworth.choose_factors(utilities, rng=numpy.random.default_rng(0))
-        fedworth.complete(utilities, choice.settings)
     """
     reduced = matrix.within(matrix.needed_coalitions())
-    folds = folds_of(reduced, n_folds, rng)
-    candidates = []
-    for rank in ranks:
-        for fraction in relative_penalties:
-            settings = FactorSettings(rank=rank, relative_penalty=fraction, penalty_kind=penalty_kind)
-            candidates.append((rank, fraction, _error(reduced, folds, settings)))
-    rank, fraction, error = min(candidates, key=lambda candidate: (candidate[2], candidate[0]))
-    settings = FactorSettings(rank=rank, relative_penalty=fraction, penalty_kind=penalty_kind)
-    return Choice(settings, error, sum(len(hidden) for hidden in folds), tuple(candidates))
+    folds = folds_of(reduced, rng)
+    candidates = [
+        FactorSettings(rank=rank, relative_penalty=part, penalty_kind=penalty_kind)
+        for rank in sorted(ranks)
+        for part in relative_penalties
+    ]
+    return min(candidates, key=lambda settings: _error(reduced, folds, settings))
 
 
-def held_out_error(
-    matrix: UtilityMatrix, settings: FactorSettings, *, n_folds: int = N_FOLDS, rng: np.random.Generator
-) -> float:
+def held_out_error(matrix: UtilityMatrix, settings: FactorSettings, *, rng: np.random.Generator) -> float:
     """The relative error of these settings on held-out cells, ‖U − X‖ / ‖U‖."""
     reduced = matrix.within(matrix.needed_coalitions())
-    return _error(reduced, folds_of(reduced, n_folds, rng), settings)
+    return _error(reduced, folds_of(reduced, rng), settings)
 
 
-def folds_of(matrix: UtilityMatrix, n_folds: int, rng: np.random.Generator) -> list[Indices]:
+def folds_of(matrix: UtilityMatrix, rng: np.random.Generator) -> list[Indices]:
     """Disjoint sets of cells to hold out; the column of each cell keeps another cell."""
     everyone = matrix.participants.sum(axis=1) == matrix.heard.sum()  # (n_rounds,)
     columns, n_columns = matrix.coalition_indices, len(matrix.coalitions)
     may_hide = ~everyone[matrix.round_indices] & matrix.coalitions[columns].any(axis=1)
     may_hide &= np.bincount(columns, minlength=n_columns)[columns] > 1
     folds = []
-    for hidden in np.array_split(rng.permutation(np.flatnonzero(may_hide)), n_folds):
+    for hidden in np.array_split(rng.permutation(np.flatnonzero(may_hide)), N_FOLDS):
         left = np.bincount(np.delete(columns, hidden), minlength=n_columns)
         hidden = np.sort(hidden[left[columns[hidden]] > 0])
         folds += [hidden] if len(hidden) else []

@@ -128,8 +128,7 @@ class Problem:
 def problem_of(matrix: UtilityMatrix, penalty_kind: PenaltyKind) -> Problem:
     """The completion problem of a utility matrix (of its utilities' sums over blocks)."""
     shape = (matrix.n_rounds, len(matrix.coalitions))
-    values = matrix.utilities if matrix.utilities.ndim == 1 else matrix.utilities.sum(axis=1)
-    return problem_of_cells(shape, matrix.round_indices, matrix.coalition_indices, values, penalty_kind)
+    return problem_of_cells(shape, matrix.round_indices, matrix.coalition_indices, matrix.totals, penalty_kind)
 
 
 def problem_of_cells(
@@ -234,11 +233,6 @@ def collapse_penalty(problem: Problem) -> float:
     """λ_collapse: the smallest penalty at which the best factors are zero."""
     small = collapse(problem).problem
     return float(top_singular(small, small.values, 1)[1][0])
-
-
-def collapse_penalty_of(matrix: UtilityMatrix, penalty_kind: PenaltyKind) -> float:
-    """λ_collapse of a utility matrix."""
-    return collapse_penalty(problem_of(matrix, penalty_kind))
 
 
 # Newton's method
@@ -397,22 +391,11 @@ class Solution:
     n_sweeps: int
 
 
-def solve(
-    whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_STEPS, start: Factors | None = None
-) -> Solution:
-    """The factors of this rank that minimise the problem at this penalty (absolute).
-
-    With `start`, row factors near the answer, the λ-path is tried only if the result is not certified.
-    """
+def solve(whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_STEPS) -> Solution:
+    """The factors of this rank that minimise the problem at this penalty (absolute)."""
     small = collapse(whole)
     problem, limit = small.problem, collapse_penalty(small.problem)
     _refuse_unusable(rank, penalty, limit)
-    if start is not None:
-        W = np.array(start, dtype=np.float64, order="C")
-        final = _finish(problem, *_balanced(problem, W, best_columns(problem, W, penalty)[0]), penalty, max_sweeps)
-        solution = _solution(whole, small, final, penalty, final.n_steps, max_sweeps)
-        if solution.status is Status.CERTIFIED:
-            return solution
     n_steps, W, H = 0, np.zeros((problem.shape[0], rank)), np.zeros((problem.shape[1], rank))
     for penalty_here in _path(limit, penalty):
         opened = _opened(problem, W, H, penalty_here)

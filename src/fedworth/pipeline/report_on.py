@@ -136,7 +136,7 @@ def refuse_other_report(folder: Place, report: Report) -> None:
 def _coverage(federation: Federation | BroughtUtilities) -> dict[str, object] | None:
     """How many cells of the utility matrix were seen, by coalition size; None where no matrix was made."""
     try:
-        return coverage(federation.utility_matrix()).document()
+        return coverage(federation.utility_matrix())
     except (CompletionError, TooManyError):
         return None
 

@@ -231,7 +231,7 @@ def factors_of(matrix: UtilityMatrix, settings: ValuationSettings) -> FactorComp
     factors = settings.factors
     if settings.auto_rank:
         rng = stream(settings.seed, "cross-validation")
-        factors = choose_factors(matrix, penalty_kind=factors.penalty_kind, rng=rng).settings
+        factors = choose_factors(matrix, penalty_kind=factors.penalty_kind, rng=rng)
     return complete(matrix, factors, unseen=settings.unseen)
 
 

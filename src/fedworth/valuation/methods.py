@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, stream
-from fedworth.completion.caveat import Caveat
-from fedworth.completion.completion import Completion
+from fedworth.completion.completion import Caveat, Completion
 from fedworth.completion.factors import FactorCompletion
 from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown_name
 from fedworth.games.federation import RecordedFederation
@@ -156,12 +155,14 @@ def _completed(source: GameSource, completion: Completion) -> RoundGames:
 
 def truth(source: GameSource) -> RoundGames:
     """Everyone's game of each round, on the models that absent clients would have sent."""
-    return RoundGames(_recorded(source).true_game, range(len(source.participants)))
+    return RoundGames(
+        _recorded(source, "every client's model of every round").true_game, range(len(source.participants))
+    )
 
 
-def _recorded(source: GameSource) -> RecordedFederation:
+def _recorded(source: GameSource, needed: str = "the clients' models") -> RecordedFederation:
     if source.recorded is None:
-        raise ValuationError("it needs the clients' models, and only utilities are known; value a ledger")
+        raise ValuationError(f"it needs {needed}, and only utilities are known; value a ledger")
     return source.recorded
 
 

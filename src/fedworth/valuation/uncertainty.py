@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fedworth.arrays import Floats
-from fedworth.completion.caveat import Caveat
+from fedworth.completion.completion import Caveat
 from fedworth.errors import ValuationError
 from fedworth.valuation.ranking import EQUAL
 

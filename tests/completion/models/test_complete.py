@@ -7,7 +7,7 @@ import pytest
 
 from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.caveat import heard_once
+from fedworth.completion.completion import heard_once
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models import gaussian_process as gp_module
 from fedworth.completion.models.complete import PredictedGame

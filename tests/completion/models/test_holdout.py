@@ -8,6 +8,7 @@ from scipy import stats
 
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models import prediction as prediction_module
+from fedworth.completion.models.gaussian_process import FULL_BATCH
 from fedworth.completion.models.holdout import member_covariance, value_covariance
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.shapley import shapley_values

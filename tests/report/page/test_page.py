@@ -215,3 +215,14 @@ def test_ticks_are_round_and_packed_numbers_are_the_rounded_ones():
     text, decimals = packed(numbers)
     assert decimals == 4
     assert text == "0gRYngCA"
+
+
+def test_a_completion_that_has_not_converged_is_said():
+    report = hospitals()
+    for is_converged, answer in ((True, "✓ Yes"), (False, "◐ Partly")):
+        summary = {"kind": "factors", "status": "stopped at max_sweeps", "is_converged": is_converged}
+        made = replace(report.chosen, method="comfedsv", completion=summary)
+        page = replace(report, valuations=(made,)).page_html()
+        before, after = page.split("Is the calculation finished?", 1)
+        assert answer in before[-300:] + after[:300]
+        assert "The solver says: stopped at max_sweeps." in page

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedworth.arrays import Floats, Indices, Memberships
-from fedworth.completion.caveat import Caveat, heard_once
+from fedworth.completion.completion import Caveat, heard_once
 from fedworth.completion.models.holdout import HeldOut, hold_out, uses_singletons, value_covariance
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
 from fedworth.games.federation import RecordedFederation
