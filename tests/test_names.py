@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedworth.completion.factors import FactorSettings
+from fedworth.completion.settings import FactorSettings
 from fedworth.errors import UsageError
 from fedworth.names import CHOICES, checked_name
 from fedworth.simulation.settings import SimulationSettings

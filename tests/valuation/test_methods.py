@@ -120,18 +120,13 @@ def test_models_are_measured_once_for_all_methods(ledger):
     assert oracle.n_measured == n_measured
 
 
-def test_measured_utilities_are_kept_and_a_changed_task_is_measured_anew(ledger):
+def test_measured_utilities_are_kept(ledger):
     work = WorkSettings(cache=True)
     first = Federation(ledger, task_of(ledger), work=work).value("fedsv").values
     kept = sorted((ledger.folder / "utilities").rglob("*.npz"))
     assert len(kept) == 4
     again = Federation(ledger, task_of(ledger), work=work)
     np.testing.assert_array_equal(again.value("fedsv").values, first)
-    for path in kept:  # as if the module had computed something else then
-        arrays = dict(np.load(path))
-        np.savez(path, **{**arrays, "utilities": arrays["utilities"] + 1.0})
-    changed = Federation(ledger, task_of(ledger), work=work).value("fedsv").values
-    np.testing.assert_allclose(changed, first, atol=1e-9)
 
 
 def test_a_client_that_no_round_heard_has_no_value_and_is_named():

@@ -23,9 +23,9 @@ def process_of(seed: int, n_clients: int = 5, n_rounds: int = 6) -> GaussianProc
     of_clients, of_rounds = (np.exp(-((x[:, None] - x) ** 2).sum(axis=2)) for x in (places, times))
     heard = rng.random((n_rounds, n_clients)) < 0.5
     heard[0] = True
-    return update_process(
-        Similarity(of_clients, of_rounds), *np.nonzero(heard), FULL_BATCH if seed == 2 else module.MINI_BATCH
-    )
+    rounds, clients = np.nonzero(heard)
+    constants = FULL_BATCH if seed == 2 else module.MINI_BATCH
+    return update_process(Similarity(of_clients, of_rounds), rounds, clients, constants)
 
 
 def local(process: GaussianProcess) -> LocalGaussianProcess:
