@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedworth.cli.main import main
@@ -164,21 +165,14 @@ def test_an_edited_report_is_refused_without_any_shortcut(run, refused, edit):
     refused(12, "verify", run)
 
 
-def test_kept_utilities_are_not_believed(run, refused):
-    """A report made from forged utilities beside the ledger is refused, since verify measures again."""
-    import numpy as np
-
+def test_kept_utilities_are_not_read(run, told, refused):
+    """Utilities beside the ledger that were edited stop a new report, and verify does without them."""
     for path in (run / "ledger" / "utilities").rglob("*.npz"):
         with np.load(path) as file:
             arrays = {name: file[name] for name in file.files}
-        arrays["utilities"][arrays["coalitions"][:, 0] == 128] += 0.5  # client 0 alone
-        np.savez(path, allow_pickle=False, **arrays)
-    for path in run.glob("report.*"):
-        path.unlink()
-    settings = json.loads((run / "settings.json").read_text())["simulation"]
-    assert settings["n_clients"] == 4
-    assert main(["report", str(run / "ledger"), "--out", str(run)]) == 0
-    refused(12, "verify", run)
+        np.savez(path, allow_pickle=False, **{**arrays, "utilities": arrays["utilities"] + 0.5})
+    assert "damaged" in refused(12, "report", run / "ledger", "--out", run.parent / "new")
+    assert all(check["is_checked"] for check in told("verify", run)["checks"])
 
 
 def test_an_edited_table_is_found_and_a_page_of_other_words_is_said(run, told, refused):
