@@ -80,13 +80,11 @@ audit: $(STAMP)
 	$(BIN)/pip-audit --no-deps --disable-pip --require-hashes --requirement locks/main.txt
 
 # ratios against the naive loop, on an idle machine, about 25 minutes; fails if a bar is missed
-# the tables of docs/benchmarks.md from one run: FEDWORTH_DATA=… make bench TABLES=docs/benchmarks.md; not in it, as they take
-# half an hour or gigabytes: python benchmarks/everyone.py logistic, python benchmarks/scale.py --cells 1000000 logistic:1000
+# the tables of docs/benchmarks.md from one run: FEDWORTH_DATA=… make bench TABLES=docs/benchmarks.md
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --group bench
 	@failed=0; \
-	for script in starts.py oracle.py completion.py \
-		ledger_io.py scale.py many.py everyone.py cut.py; do echo; echo "# $$script"; \
+	for script in starts.py oracle.py completion.py ledger_io.py many.py large.py; do echo; echo "# $$script"; \
 		$(BIN)/python benchmarks/table.py $(if $(TABLES),--write $(TABLES)) $$script || failed=1; done; \
 	exit $$failed
 

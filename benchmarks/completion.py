@@ -24,17 +24,16 @@ from typing import Any
 
 import numpy as np
 from bars import Bars
-from fedworth.games.planning.plan import plan_exact, plan_prefixes
 from threadpoolctl import threadpool_limits
 
+from fedworth.coalitions import distinct, prefixes_within
 from fedworth.completion.solver import Factors, Problem, collapse_penalty, problem_of, problem_of_cells, solve
-from fedworth.games.matrix import UtilityMatrix, matrix_from_cells, needed_columns
-from fedworth.games.observe import observe
+from fedworth.games.matrix import UtilityMatrix, matrix_from_rounds
+from fedworth.games.permutations import draw_permutations
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.weighting import participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
+from fedworth.valuation.federation import Federation
 
 RANK = 5
 RELATIVE_PENALTY = 0.01
@@ -85,7 +84,7 @@ def simulated(n_rounds: int) -> UtilityMatrix:
     with tempfile.TemporaryDirectory() as folder:
         simulate(SimulationSettings(copies=((9, 0),), n_rounds=n_rounds, with_truth=False), Path(folder) / "ledger")
         ledger = open_ledger(Path(folder) / "ledger")
-        return observe(ledger, FastOracle(task_of(ledger)), plan_exact(participation(ledger)))
+        return Federation(ledger, task_of(ledger)).utility_matrix()
 
 
 def synthetic(n_clients: int, n_participants: int, n_rounds: int, n_permutations: int) -> UtilityMatrix:
@@ -96,22 +95,24 @@ def synthetic(n_clients: int, n_participants: int, n_rounds: int, n_permutations
     participants[0] = True
     for row in participants[1:]:
         row[rng.choice(n_clients, n_participants, replace=False)] = True
-    plan = plan_prefixes(participants, n_permutations=n_permutations, with_fedsv=False, rng=rng)
+    permutations = draw_permutations(np.arange(n_clients), n_permutations, rng=rng)
     traits = rng.normal(size=(n_clients, 8)) + 1  # (n_clients, n_directions)
     drift = 1 + 0.1 * rng.normal(size=(n_rounds, 8)).cumsum(axis=0)  # (n_rounds, n_directions)
     rounds = drift / np.arange(1, n_rounds + 1)[:, None] ** 0.5
     cells = []
-    for row, coalitions in zip(rounds, plan.cells, strict=True):
+    for row, present in zip(rounds, participants, strict=True):
+        coalitions = distinct(prefixes_within(permutations, present))[0]
         means = coalitions @ traits / np.maximum(coalitions.sum(axis=1), 1)[:, None]  # (n_coalitions, n_directions)
         clean = np.tanh(means) @ row
-        cells.append((coalitions, clean + 0.02 * np.abs(row).mean() * rng.normal(size=len(clean))))
+        noise = 0.02 * np.abs(row).mean() * rng.normal(size=len(clean))
+        cells.append((coalitions, (clean + noise)[:, None]))
     clients = tuple(f"client {k}" for k in range(n_clients))
-    return matrix_from_cells(clients, participants, cells, permutations=plan.permutations)
+    return matrix_from_rounds(clients, participants, cells, permutations)
 
 
 def compare(name: str, matrix: UtilityMatrix, iterations: tuple[int, ...], bars: Bars) -> None:
     """The rows of one problem."""
-    reduced = matrix.within(needed_columns(matrix))
+    reduced = matrix.within(matrix.needed_coalitions())
     problem = problem_of(reduced, "counts")
     penalty = RELATIVE_PENALTY * collapse_penalty(problem_of(reduced, "counts"))
     cells = problem.rows, problem.columns, problem.values

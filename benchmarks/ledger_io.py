@@ -1,8 +1,8 @@
-"""What observing reads of a ledger, how much memory it takes, and how long opening one takes; prints Markdown tables.
+"""What valuing reads of a ledger, how much memory it takes, and how long opening one takes; prints Markdown tables.
 
     python benchmarks/ledger_io.py [--quick]
 
-A ledger of 100 rounds × 10 clients × 200,000 parameters, of which every round has a coalition to be measured. Read
+A ledger of 100 rounds × 10 clients × 200,000 parameters, valued by leave-one-out; its server's rule is checked too. Read
 bytes are those that the process asked the kernel for (`rchar` in /proc/self/io: hashing a round reads all of it) plus
 what it touches of the same files through memory maps and the kernel did not have (major faults × page size: none when
 the hash has just read the file). Memory is the resident set that is the process's own (RssAnon: the memory-mapped
@@ -24,18 +24,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fedworth.games.planning.plan import Plan, plan_prefixes
 from memory import Watch, status
 
-from fedworth.games.observe import observe
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import HEADER, MANIFEST, RoundEntry, line_bytes
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
-from fedworth.oracle.weighting import mixtures, participation
+from fedworth.oracle.weighting import mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import WorkSettings
 
 HIDDEN = 252  # 784·252 + 252 + 252·10 + 10 = 200,350 parameters
 MOST_READ, MOST_ROUNDS = 1.1, 3.0
@@ -56,9 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "ledger"
         _write(folder, task, n_rounds)
-        plan = plan_prefixes(participation(open_ledger(folder)), n_permutations=2, with_fedsv=False, rng=rng)
-        fast, loop = FastOracle(task, n_threads=1), LoopOracle(task)
-        is_good = [_line(folder, fast, plan, is_first=True), *(_line(folder, each, plan) for each in (fast, loop))]
+        is_good = [_line(folder, oracle) for oracle in (FastOracle(task, n_threads=1), LoopOracle(task))]
         _show("\n| who answers | rounds | opened in, CPU s | |\n| --- | ---: | ---: | --- |")
         is_good += [_opening(Path(place) / name, name) for name in ("the same clients", "others each round")]
     sys.exit(0 if all(is_good) else 1)
@@ -79,21 +77,20 @@ def _write(folder: Path, task: Task, n_rounds: int) -> None:
     writer.close(model)
 
 
-def _line(folder: Path, oracle: Oracle, plan: Plan, *, is_first: bool = False) -> bool:
-    """Say what observing took; the first time in a process the server's rule is checked by a reading of its own."""
+def _line(folder: Path, oracle: Oracle) -> bool:
+    """Say what leave-one-out takes: the check of the server's rule and eleven coalitions of every round."""
     ledger = open_ledger(folder)
     n_bytes = sum((folder / entry.file).stat().st_size for entry in ledger.entries)
-    one = n_bytes / ledger.n_rounds
-    coalitions = plan.cells[0][1:]
-    warm = mixtures(coalitions, np.ones(coalitions.shape[1]), "uniform")
-    oracle.utilities(ledger.open_round(0), warm)  # compiles, and finds its routes
+    one, n_clients = n_bytes / ledger.n_rounds, len(ledger.clients)
+    warm = mixtures(np.ones((1, n_clients), dtype=bool), np.ones(n_clients), "uniform")
+    oracle.utilities(open_ledger(folder).open_round(0), warm)  # finds its routes
     before, faults, hwm = _read_bytes(), _major_faults(), status("VmRSS")
     with Watch() as watch:
-        observe(ledger, oracle, plan)
+        Federation(ledger, oracle.task, oracle=oracle, work=WorkSettings(cache=False)).value("leave-one-out")
     read = _read_bytes() - before + (_major_faults() - faults) * resource.getpagesize()
     peak, mapped = (watch.peak - watch.start) / one, (status("VmHWM") - hwm) / one
-    is_good = read <= (MOST_READ + is_first) * n_bytes and peak <= MOST_ROUNDS
-    name = f"{type(oracle).__name__}{', and the check of the server' if is_first else ''}"
+    is_good = read <= MOST_READ * n_bytes and peak <= MOST_ROUNDS
+    name = type(oracle).__name__
     _show(
         f"| {name} | {n_bytes / 1e6:,.0f} | {read / n_bytes:.3f} | {peak:.2f} | {mapped:.2f} | "
         f"{'good' if is_good else 'MISSED'} |"
