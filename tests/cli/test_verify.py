@@ -114,8 +114,9 @@ def edited(value: Any) -> Any:
     return "other" if value is None or isinstance(value, str) else value
 
 
-FREE = {"title", "software", "seed", "strict", "unseen", "oracle"}
-"""A report may have any title and come from any version; these settings change no number of this report."""
+FREE = {"title", "software", "seed", "strict", "unseen", "oracle", "n_sweeps"}
+"""A report may have any title and come from any version; these settings change no number of this report; rounding
+decides how many sweeps a solver takes."""
 
 
 def test_any_edited_number_of_a_report_is_found(run, monkeypatch, capsys):
@@ -162,6 +163,14 @@ def test_an_edited_report_is_refused_without_any_shortcut(run, refused, edit):
     edit(report)
     (run / "report.json").write_text(json.dumps(report))
     refused(12, "verify", run)
+
+
+def test_what_rounding_decides_may_differ(run, told):
+    report = json.loads((run / "report.json").read_text())
+    (summary,) = [v["completion"] for v in report["valuations"] if v["method"] == "comfedsv"]
+    summary.update(stationarity=3 * summary["stationarity"], n_sweeps=summary["n_sweeps"] + 1)
+    (run / "report.json").write_text(json.dumps(report))
+    told("verify", run)
 
 
 def test_kept_utilities_are_not_believed(run, refused):
