@@ -185,12 +185,10 @@ class FactorGame:
 
     @property
     def clients(self) -> Indices:
-        """(n_heard,): ascending indices of the clients who play."""
         return self.completion.heard
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks of test samples there are."""
         return int(self.known.shape[1])
 
     def utilities(self, coalitions: Memberships) -> Floats:
