@@ -13,6 +13,8 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.simulation.simulate import task_of
+from fedworth.valuation.federation import Federation
 from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
 
@@ -175,13 +177,14 @@ def test_what_rounding_decides_may_differ(run, told):
 
 def test_kept_utilities_are_not_believed(run, refused):
     """A report made from forged utilities beside the ledger is refused, since verify measures again."""
-    import numpy as np
-
-    for path in (run / "ledger" / "utilities").rglob("*.npz"):
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        arrays["utilities"][arrays["coalitions"][:, 0] == 128] += 0.5  # client 0 alone
-        np.savez(path, allow_pickle=False, **arrays)
+    ledger = open_ledger(run / "ledger")
+    recorded = Federation(ledger, task_of(ledger)).recorded
+    assert recorded.store is not None
+    kept = [recorded.store.load(recorded.round(t)) for t in range(ledger.n_rounds)]
+    shutil.rmtree(ledger.folder / "utilities")
+    for t, (coalitions, utilities) in enumerate(kept):
+        is_forged = coalitions[:, 0] & (coalitions.sum(axis=1) == 1)  # client 0 alone
+        recorded.store.save(t, coalitions, utilities + 0.5 * is_forged[:, None])
     for path in run.glob("report.*"):
         path.unlink()
     settings = json.loads((run / "settings.json").read_text())["simulation"]

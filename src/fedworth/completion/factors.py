@@ -182,6 +182,7 @@ class FactorGame:
 
     completion: FactorCompletion
     known: Floats  # (n_coalitions, n_blocks)
+    is_looked_up = True  # nothing is measured
 
     @property
     def clients(self) -> Indices:

@@ -170,6 +170,7 @@ class MatrixGame:
     matrix: UtilityMatrix
     round_index: int
     clients: Indices  # (n,)
+    is_looked_up = True  # nothing is measured
 
     @property
     def n_blocks(self) -> int:
