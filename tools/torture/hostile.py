@@ -1,9 +1,8 @@
 """One client sends something odd: every utility is what the plain loop measures, or the client is refused by name.
 
 Each kind of model and of count goes through the recorder of a live federation, into a ledger, and through an oracle;
-then every cell is measured again by the plain loop, within what rounding explains (`utility/recheck/plain.py`), and
-must be one that rounding cannot decide. An oracle that refuses must name the client. What fails otherwise, or
-differs without a word, is wrong.
+then all coalitions are measured by the plain loop, too, and must agree. An oracle that refuses must name the client.
+What fails otherwise, or differs, is wrong.
 """
 
 import itertools
@@ -16,20 +15,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from fedworth.games.planning.plan import plan_exact
 from torch import nn
 
+from fedworth.arrays import Floats
 from fedworth.errors import FedworthError
-from fedworth.games.observe import observe
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
-from fedworth.oracle.weighting import mixtures, participation, round_weights
 from fedworth.recording.recorder import record_into
 from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 EVIL = "evil"
+TOLERANCE = 1e-4
+"""Part of the largest utility by which an oracle in float32 may differ from another."""
 CLIENTS = ("ada", EVIL, "ben", "cyd")
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "logistic": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3)),
@@ -147,18 +148,23 @@ def tried(ledger: Ledger, task: Task, oracle: str, weighting: Weighting, measure
     if not ledger.entries:
         return "lost", [f"no round was recorded: {ledger.missing}"]
     end = "quarantined" if ledger.clients.index(EVIL) in ledger.entries[0].quarantined else "measured"
-    made = ORACLES[oracle](task, measure)
     try:
-        matrix = observe(ledger, made, plan_exact(participation(ledger)), weighting=weighting)
+        found = measured(ledger, ORACLES[oracle](task, measure), weighting)
     except FedworthError as error:
         return "refused", [] if EVIL in str(error) and end == "measured" else [f"{end}, then: {error}"]
-    round_ = ledger.open_round(0)
-    weights = round_weights(ledger, 0, weighting)
-    cells = mixtures(matrix.coalitions[matrix.coalition_indices], weights, weighting)
-    expected = LoopOracle(task, measure).utilities(round_, cells).sum(axis=1)
-    allowed = 1e-3 * np.abs(expected) + (1e-4 if measure == "loss" else 2 / len(task.labels))
-    bad = np.flatnonzero(~(np.abs(matrix.utilities - expected) <= allowed))
-    return end, [f"cell {row}: {matrix.utilities[row]}, the plain loop gives {expected[row]}" for row in bad.tolist()]
+    try:
+        plain = measured(ledger, LoopOracle(task, measure), weighting)
+    except FedworthError as error:
+        return end, [f"measured, though the plain loop refuses: {error}"]
+    scale = max(1.0, float(np.abs(plain).max()))
+    apart = float(np.abs(found - plain).max())
+    return end, [f"{apart} apart from the plain loop, of {scale}"] if apart > TOLERANCE * scale else []
+
+
+def measured(ledger: Ledger, oracle: Oracle, weighting: Weighting) -> Floats:
+    """The utilities of all coalitions."""
+    settings, work = ValuationSettings(weighting=weighting, as_average=True), WorkSettings(cache=False)
+    return Federation(ledger, oracle.task, settings, work=work, oracle=oracle).utility_matrix().utilities
 
 
 def hostile(

@@ -1,11 +1,10 @@
 """Every option of every command with every odd text: each call must end with a documented code, and never with a
 traceback, an escape sequence or a process that does not end.
 
-Commands and options are read from the parser itself, so that none is forgotten. A call is a good one, of which one to
-three things are made odd: an option's text, a path, or where its output goes.
+Options are read from the commands themselves, so that none is forgotten. A call is a good one, of which one to three
+things are made odd: an option's text, a path, or where its output goes.
 """
 
-import argparse
 import os
 import random
 import re
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from fedworth.cli.main import COMMANDS, command_class
 from fedworth.cli.main import main as fedworth_command
-from fedworth.cli.main import parser
+from fedworth.cli.options import Option, options_of
 from tools.torture.children import FAULT, Ended, done
 from tools.torture.stock import PATHS, Stock
 
@@ -53,35 +53,28 @@ def documented_codes() -> set[int]:
     return {int(code) for code in DOCUMENTED.findall(page.read_text(encoding="utf-8"))} - {1}
 
 
-def commands() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Every command with its parser; those of `theory` have two words."""
-    waiting: list[tuple[tuple[str, ...], argparse.ArgumentParser]] = [((), parser())]
-    while waiting:
-        words, found = waiting.pop(0)
-        below = [action for action in found._actions if isinstance(action, argparse._SubParsersAction)]
-        waiting += [((*words, name), each) for action in below for name, each in action.choices.items()]
-        if not below:
-            yield words, found
+def commands() -> list[tuple[tuple[str, ...], list[Option]]]:
+    """Every command's words and options."""
+    return [(tuple(name.split()), options_of(command_class(name))) for name in COMMANDS]
 
 
 def calls(n_calls: int, rng: random.Random) -> Iterator[Call]:
     """So many calls, the commands in turn."""
-    known = list(commands())
+    known = commands()
     for number in range(n_calls):
-        words, found = known[number % len(known)]
-        yield Call((*words, *odd_arguments(words, found, number, rng)), rng.choice(Outputs))
+        words, options = known[number % len(known)]
+        yield Call((*words, *odd_arguments(words, options, number, rng)), rng.choice(Outputs))
 
 
-def odd_arguments(words: tuple[str, ...], found: argparse.ArgumentParser, number: int, rng: random.Random) -> list[str]:
+def odd_arguments(words: tuple[str, ...], options: list[Option], number: int, rng: random.Random) -> list[str]:
     """The arguments of a good call, of which one to three are made odd."""
     given: dict[str, list[str]] = {key: list(texts) for key, texts in Stock.arguments(words, number).items()}
-    options = [action for action in found._actions if action.dest not in ("help", "json")]
-    for action in rng.sample(options, min(len(options), rng.choice((0, 1, 1, 1, 2, 3)))):
-        key = action.option_strings[-1] if action.option_strings else action.dest
-        if action.nargs == 0:
+    for option in rng.sample(options, min(len(options), rng.choice((0, 1, 1, 1, 2, 3)))):
+        key = option.name if option.is_positional else option.flag
+        if not option.metavar:
             given[key] = []
         else:
-            given[key] = [rng.choice(PATHS if action.type is Path and rng.random() < 0.8 else TEXTS)]
+            given[key] = [rng.choice(PATHS if "PATH" in option.metavar and rng.random() < 0.8 else TEXTS)]
     for key in [key for key in given if key.startswith("--") and rng.random() < 0.05]:
         del given[key]
     named = [text for key, texts in given.items() for text in _spelt(key, texts)]

@@ -1,61 +1,60 @@
-"""One thing of a report, or of what it rests on, is edited: `verify` of the report must find it.
+"""One thing of a report is edited: `verify` of the report must find it.
 
 Every leaf of report.json (a number, a word, a yes or no) is changed in meaning, one at a time, and every list is cut by
-one; so is a share of the numbers in every array of the artefacts beside it. Each must be an error that says where the
-trail breaks. Only the title is anybody's to choose, and shows in the pages beside it.
+one. Each must be an error that says where. Only a title may be anything, and settings that change no number.
 """
 
 import copy
-import json
 import random
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedworth.errors import FedworthError
-from fedworth.pipeline.audit import COMPLETIONS, UTILITIES, audit
+from fedworth.ledger.ledger import open_ledger
+from fedworth.pipeline import verify
 from fedworth.pipeline.run import RunSettings, run
+from fedworth.report.report import Report
 from fedworth.simulation.settings import SimulationSettings
-from fedworth.storage import read_json, read_npz
+from fedworth.simulation.simulate import task_of
+from fedworth.storage import read_json, write_json
+from fedworth.task.task import Task
 
 SMALL = SimulationSettings(n_clients=4, copies=((3, 0),), n_participants=2, n_rounds=3, train_limit=120, test_limit=60)
-FREE = ("title",)
-SAME = ("clients", "is_truth", "kind")
-"""Arrays without which an artefact reads as it does with them: what is left out is what older files meant."""
-
 Place = tuple[str | int, ...]
+FREE: set[Place] = {
+    ("title",),
+    ("valuations", -1),  # a report may be by fewer methods
+    ("refusals", -1),
+    ("provenance", "software"),
+    ("provenance", "settings", "factors", "max_sweeps"),
+    *(("provenance", "settings", name) for name in ("seed", "strict", "unseen", "oracle", "test_samples")),
+}
+"""Any title, methods and version; settings that change no number here."""
 
 
 def edited_reports(place: Path, share: float, seed: int) -> tuple[Counter[str], list[str]]:
-    """Edits of a run's report and of its artefacts, this share of them; how many of each kind, and what went unseen."""
+    """Edits of a run's report, this share of them; how many there were, and what went unseen."""
     rng, done, wrong = random.Random(seed), Counter[str](), list[str]()
     run(RunSettings(simulation=SMALL), place)
     document = read_json(place / "report.json")
-    if problem := unseen(document, place, expected=False):
+    task = task_of(open_ledger(place / "ledger"))
+    if problem := unseen(document, place, task, expected=False):
         wrong.append(f"the honest report: {problem}")
     for where in leaves(document):
-        if rng.random() < share and where[0] not in FREE:
+        if rng.random() < share and not any(where[:n] in FREE for n in range(1, 5)):
             done["report.json"] += 1
-            wrong += [f"{where}: {text}" for text in [unseen(changed_at(document, where), place)] if text]
-    for name in (*UTILITIES, *COMPLETIONS):
-        for what, arrays in edited_arrays(read_npz(place / name), rng, share):
-            shutil.copy(place / name, place / "kept")
-            np.savez(place / name, allow_pickle=False, **arrays)
-            done[name] += 1
-            wrong += [f"{name}, {what}: {text}" for text in [unseen(document, place)] if text]
-            (place / "kept").replace(place / name)
+            wrong += [f"{where}: {text}" for text in [unseen(changed_at(document, where), place, task)] if text]
     return done, wrong
 
 
-def unseen(document: Any, folder: Path, *, expected: bool = True) -> str:
+def unseen(document: Any, folder: Path, task: Task, *, expected: bool = True) -> str:
     """What is wrong with how a report was judged; nothing if it was refused, or if it is honest and was not."""
+    path = folder / "edited.json"
+    write_json(path, document)
     try:
-        audit(document, folder / "ledger", folder)
+        verify.verify_report(Report.read(path), folder / "ledger", task, path=path)
     except FedworthError as error:
         return "" if expected and str(error) else f"refused ({error})"
     except Exception as error:
@@ -97,21 +96,3 @@ def other(value: Any) -> Any:
     if isinstance(value, str):
         return f"{value}x"
     return value + 1 if isinstance(value, int) else value * 1.01 + 0.01
-
-
-def edited_arrays(
-    arrays: dict[str, NDArray[Any]], rng: random.Random, share: float
-) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
-    """The arrays of a file with one number or word of one of them changed, or one array left out."""
-    for name, array in arrays.items():
-        texts = json.loads(str(array)) if name == "trail" else {}
-        for key in texts:
-            yield f"trail.{key}", {**arrays, name: np.array(json.dumps({**texts, key: other(texts[key])}))}
-        n = 0 if texts else min(array.size, max(1, round(12 * share)))
-        for place in rng.sample(range(array.size), n):
-            flat = array.reshape(-1).tolist()
-            flat[place] = 0.5 if flat[place] != flat[place] else other(flat[place])
-            dtype = None if array.dtype.kind == "U" else array.dtype
-            yield f"{name}[{place}]", {**arrays, name: np.array(flat, dtype=dtype).reshape(array.shape)}
-        if name not in SAME:
-            yield f"without {name}", {other_: value for other_, value in arrays.items() if other_ != name}

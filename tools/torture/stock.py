@@ -21,7 +21,7 @@ SMALL = ["--clients=4", "--participants=2", "--rounds=2", "--train-limit=80", "-
 ESCAPE = "\x1b[31mred\x07"
 
 PATHS = (
-    "run/ledger", "run/utilities.npz", "run/truth.npz", "run/completion.npz", "run/report.json", "run", "models",
+    "run/ledger", "utilities.npz", "run/settings.json", "run/report.json", "run", "models",
     "nothing", "nowhere/at/all", "/dev/null", "/dev/zero", "/dev/full", "/dev/stdin", "pipe", "closed", "closed/x", ".",
     "", "/proc", "/proc/self/mem", "loop", "dangling", "a\udcffb", "a" * 300, "run/report.json/x", "escapes.npz",
     "bomb.npz", "huge.npz", "large.npz", "objects.npz", "text.npz", "empty", "missing.ledger", "bare.ledger",
@@ -43,6 +43,9 @@ class Stock:
             ended = done(lambda: fedworth_command(["run", "--out=run", *SMALL]), Path("run.log"), seconds=600)
             if ended.code:
                 raise SystemExit(f"the run that everything is tried on failed: {ended.err}")
+            observe = ["observe", "run/ledger", "--out=utilities.npz"]
+            if (ended := done(lambda: fedworth_command(observe), Path("observe.log"), seconds=600)).code:
+                raise SystemExit(f"its utilities could not be measured: {ended.err}")
             for make in (_arrays, _documents, _odd_files, _ledgers, _models):
                 make()
             yield
@@ -56,27 +59,26 @@ class Stock:
             "simulate": {**out, **small},
             "run": {**out, **small},
             "observe": {"ledger": ["run/ledger"], **out},
-            "complete": {"utilities": ["run/utilities.npz"], **out},
-            "value": {"utilities": ["run/utilities.npz"]},
-            "report": {"run": ["run"], **out},
-            "statement": {"run": ["run"], "client": ["0"], **out},
-            "rewards": {"run": ["run"], "--pool": ["100"], **out},
+            "complete": {"source": ["utilities.npz"], **out},
+            "value": {"source": ["utilities.npz"]},
+            "report": {"ledger": ["run"], **out},
+            "statement": {"folder": ["run"], "--client": ["0"], **out},
+            "rewards": {"folder": ["run"], "--pool": ["100"], **out},
             "compare": {"runs": ["run", "run"], **out},
-            "check": {"ledger": ["run"]},
-            "interactions": {"run": ["run"]},
+            "interactions": {"ledger": ["run"]},
             "watch": {"ledger": ["run/ledger"], "--once": [], **out},
-            "verify": {"what": ["run/ledger"]},
+            "verify": {"path": ["run/ledger"]},
             "import": {"folder": ["models"], **out},
             "observation-1": {"--clients": ["10"], "--participants": ["3"], "--rounds": ["10"]},
             "rank-bound": {"--ledger": ["run/ledger"], "--lipschitz": ["1"], "--smoothness": ["1"], "--epsilon": ["1"]},
-            "rank": {"truth": ["run/truth.npz"], "--epsilon": ["0.01"]},
-            "fairness": {"truth": ["run/truth.npz"], "completion": ["run/completion.npz"]},
+            "rank": {"ledger": ["run/ledger"], "--epsilon": ["0.01"]},
+            "fairness": {"ledger": ["run/ledger"]},
         }[words[-1]]
 
 
 def _arrays() -> None:
     """Utilities with names that paint, numbers of 1e300, headers that ask for terabytes, objects and text."""
-    with np.load("run/utilities.npz") as file:
+    with np.load("utilities.npz") as file:
         good = {name: file[name] for name in file.files}
     n_clients = good["participants"].shape[1]
     np.savez("escapes.npz", **{**good, "clients": np.array([f"{ESCAPE}{k}" for k in range(n_clients)])})

@@ -1,12 +1,12 @@
-"""A task is changed after it was observed: what the cache kept for the old one never answers for the new one.
+"""A task is changed after it was measured: utilities kept for the old one never answer for the new one.
 
-Each kind of change of module, test set, measure or weighting is observed with the cache that the unchanged task has
-left; the utilities must be those of a fresh observation, to the bit. Modules are changed in ways that no name of layers
-and no source shows, too. Then everything is done once more as if both tasks had one identity, so that only the witness
-and the cell that is measured again are left to tell them apart.
+Each kind of change of module, test set, measure or weighting is measured with the utilities that the unchanged task has
+left; the result must be that of a fresh measurement, to the bit. Some modules differ in ways that neither names of
+layers nor tensors show: there, only the coalition that is measured again tells the tasks apart.
 """
 
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedworth.games.planning.plan import plan_exact
-from fedworth.oracle.cache import utility_cache
 from torch import nn
 
-from fedworth.games.observe import Observed, observe_and_count
+from fedworth.arrays import Floats
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
-from fedworth.oracle.weighting import participation
+from fedworth.oracle.store import FOLDER
 from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 Squash = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,15 +35,15 @@ class Net(nn.Module):
 
     shift: torch.Tensor
 
-    def __init__(self, squash: Squash = torch.relu, scale: float = 1.0, shift: float = 0.0, limit: float = 1e9) -> None:
+    def __init__(self, squash: Squash = torch.relu, scale: float = 1.0, shift: float = 0.0) -> None:
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
-        self.squash, self.scale, self.limit = squash, scale, limit
+        self.squash, self.scale = squash, scale
         self.register_buffer("shift", torch.tensor(shift), persistent=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.last(self.squash(self.norm(self.first(inputs)) + self.shift)) * self.scale
-        return logits if self.first.weight.norm() < self.limit else logits / 2
+        return logits
 
 
 class Corrected(Net):
@@ -94,8 +94,6 @@ CHANGES: dict[str, Callable[[Task], Task]] = {
     "a temperature": lambda t: Task(Net(scale=0.5), t.inputs, t.labels),
     "a buffer that models do not carry": lambda t: Task(Net(shift=0.1), t.inputs, t.labels),
     "a constant of the batch norm": lambda t: Task(with_eps(0.5), t.inputs, t.labels),
-    "what only clients' models meet": lambda t: Task(Net(limit=2.5), t.inputs, t.labels),
-    "what only some clients' models meet": lambda t: Task(Net(limit=4.2), t.inputs, t.labels),
     "inputs in another order": lambda t: Task(t.module, t.inputs.flip(0), t.labels),
     "all inputs shifted": lambda t: Task(t.module, t.inputs + 0.01, t.labels),
     "one input": lambda t: one_input(t, 1.0),
@@ -105,9 +103,6 @@ CHANGES: dict[str, Callable[[Task], Task]] = {
     "a sample less": lambda t: sized(t, -1),
     "half the samples": lambda t: sized(t, 20),
 }
-UNSEEN = ("what only some clients' models meet",)
-"""What nothing but the identity shows: neither the global model nor, by chance, the cells that are measured again."""
-
 SETTINGS: dict[str, dict[str, Any]] = {
     "another measure": {"measure": "accuracy"},
     "another weighting": {"weighting": "samples"},
@@ -132,47 +127,27 @@ def _plus(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return tensor + other if tensor.is_floating_point() else tensor
 
 
-def seen(
-    ledger: Ledger, oracle: Oracle, folder: Path | None, weighting: Weighting = "uniform", as_if: Task | None = None
-) -> Observed:
-    """An observation, with the cache at this place; `as_if`: under the identity of another task."""
-    cache = None
-    if folder is not None:
-        named = oracle if as_if is None else type(oracle)(as_if, oracle.measure)  # type: ignore[call-arg]
-        cache = replace(utility_cache(ledger, named), folder=folder)
-    return observe_and_count(
-        ledger, oracle, plan_exact(participation(ledger)), weighting=weighting, cache=cache, as_average=True
-    )
+def seen(ledger: Ledger, oracle: Oracle, *, is_kept: bool, weighting: Weighting = "uniform") -> Floats:
+    """The utilities of all coalitions, with those that are kept beside the ledger or without."""
+    settings = ValuationSettings(weighting=weighting, as_average=True)
+    work = WorkSettings(cache=is_kept)
+    return Federation(ledger, oracle.task, settings, work=work, oracle=oracle).utility_matrix().utilities
 
 
 def changed_tasks(place: Path, seed: int, names: Sequence[str] = ()) -> tuple[Counter[str], list[str]]:
-    """Every change (or those of these names) × oracle × identity; whether the cache answered, and what went wrong."""
+    """Every change (or those of these names) for each oracle; how many there were, and what went wrong."""
     ends, wrong = Counter[str](), list[str]()
     ledger = net_ledger(place / "ledger", seed)
     inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(seed + 1))
     task = Task(Net(), inputs, torch.arange(40) % 3)
-    tried = cases(task, names or [*CHANGES, *SETTINGS])
-    for make, (name, changed, as_if, weighting) in itertools.product(ORACLES, tried):
-        folder = place / f"cache-{ends.total()}"
-        seen(ledger, make(task, "loss"), folder)
+    for make, name in itertools.product(ORACLES, names or [*CHANGES, *SETTINGS]):
+        shutil.rmtree(ledger.folder / FOLDER, ignore_errors=True)
+        seen(ledger, make(task, "loss"), is_kept=True)
+        changed = CHANGES[name](task) if name in CHANGES else task
         oracle = make(changed, SETTINGS.get(name, {}).get("measure", "loss"))
-        found, fresh = seen(ledger, oracle, folder, weighting, as_if), seen(ledger, oracle, None, weighting)
-        ends["measured anew" if found.n_evaluations else "answered by the cache"] += 1
-        if found.matrix.utilities.tobytes() != fresh.matrix.utilities.tobytes():
-            alike = "" if as_if is None else ", under one identity"
-            wrong.append(f"{name}, {type(oracle).__name__}{alike}: the cache answered for another task")
+        weighting: Weighting = SETTINGS.get(name, {}).get("weighting", "uniform")
+        found = seen(ledger, oracle, is_kept=True, weighting=weighting)
+        ends["changed"] += 1
+        if found.tobytes() != seen(ledger, oracle, is_kept=False, weighting=weighting).tobytes():
+            wrong.append(f"{name}, {type(oracle).__name__}: utilities of another task were used")
     return ends, wrong
-
-
-def cases(task: Task, names: Sequence[str]) -> list[tuple[str, Task, Task | None, Weighting]]:
-    """What each change makes of a task: its name, the other task, whose identity it borrows, and the weighting."""
-    found: list[tuple[str, Task, Task | None, Weighting]] = []
-    for name in names:
-        if name in CHANGES:
-            other = CHANGES[name](task)
-            found.append((name, other, None, "uniform"))
-            if name not in UNSEEN:
-                found.append((name, other, task, "uniform"))
-        else:
-            found.append((name, task, None, SETTINGS[name].get("weighting", "uniform")))
-    return found

@@ -8,9 +8,13 @@ that no key covers. So one coalition of every file is measured again before the 
 disagrees is removed. `fedworth verify REPORT` does not read stored utilities.
 """
 
+import fcntl
 import hashlib
 import inspect
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,7 +91,8 @@ class LedgerStore:
         arrays = {"coalitions": packed, "n_clients": np.array(coalitions.shape[1]), "utilities": utilities}
         try:
             make_folder(folder)
-            write_npz(folder / f"{_name(folder, packed, utilities)}.npz", arrays)
+            with _alone(folder):  # somebody else may be watching the same ledger
+                write_npz(folder / f"{_name(folder, packed, utilities)}.npz", arrays)
         except OSError as error:
             raise ArtefactError(
                 f"{folder}: utilities cannot be kept there ({error.strerror}); make room, or use --no-cache"
@@ -116,6 +121,17 @@ class LedgerStore:
         ]
         key = hashlib.sha256(json.dumps(decides, allow_nan=False).encode()).hexdigest()
         return self.ledger.folder / FOLDER / f"{round_index:06d}-{key[:KEY_LENGTH]}"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time write to a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _name(folder: Path, packed: NDArray[Any], utilities: NDArray[Any]) -> str:
