@@ -267,9 +267,9 @@ def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
         if UNSURE * max(1.0, loss) < largest * torch.finfo(outputs.dtype).eps / 2 < np.inf:
             raise RoundingError(
                 client,
-                f"round {round_.entry.number}: a model that client {client} is part of gives outputs of up to "
-                f"{largest:.1e}, so rounding alone decides its loss ({loss:.3g}); leave out the client, whose numbers "
-                f"are {OUTLYING:g} times larger than the global model's or more",
+                f"round {round_.entry.number}, coalition {members}: the model gives outputs of up to {largest:.1e}, so "
+                f"rounding alone decides its loss ({loss:.3g}); leave out client {client}, whose numbers are "
+                f"{OUTLYING:g} times larger than the global model's or more",
             )
 
 
