@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedworth.cli.main import main
@@ -14,6 +13,8 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.simulation.simulate import task_of
+from fedworth.valuation.federation import Federation
 from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
 
@@ -115,8 +116,9 @@ def edited(value: Any) -> Any:
     return "other" if value is None or isinstance(value, str) else value
 
 
-FREE = {"title", "software", "seed", "strict", "unseen", "oracle"}
-"""A report may have any title and come from any version; these settings change no number of this report."""
+FREE = {"title", "software", "seed", "strict", "unseen", "oracle", "n_sweeps"}
+"""A report may have any title and come from any version; these settings change no number of this report; rounding
+decides how many sweeps a solver takes."""
 
 
 def test_any_edited_number_of_a_report_is_found(run, monkeypatch, capsys):
@@ -165,14 +167,30 @@ def test_an_edited_report_is_refused_without_any_shortcut(run, refused, edit):
     refused(12, "verify", run)
 
 
-def test_kept_utilities_are_not_read(run, told, refused):
-    """Utilities beside the ledger that were edited stop a new report, and verify does without them."""
-    for path in (run / "ledger" / "utilities").rglob("*.npz"):
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        np.savez(path, allow_pickle=False, **{**arrays, "utilities": arrays["utilities"] + 0.5})
-    assert "damaged" in refused(12, "report", run / "ledger", "--out", run.parent / "new")
-    assert all(check["is_checked"] for check in told("verify", run)["checks"])
+def test_what_rounding_decides_may_differ(run, told):
+    report = json.loads((run / "report.json").read_text())
+    (summary,) = [v["completion"] for v in report["valuations"] if v["method"] == "comfedsv"]
+    summary.update(stationarity=3 * summary["stationarity"], n_sweeps=summary["n_sweeps"] + 1)
+    (run / "report.json").write_text(json.dumps(report))
+    told("verify", run)
+
+
+def test_kept_utilities_are_not_believed(run, refused):
+    """A report made from forged utilities beside the ledger is refused, since verify measures again."""
+    ledger = open_ledger(run / "ledger")
+    recorded = Federation(ledger, task_of(ledger)).recorded
+    assert recorded.store is not None
+    kept = [recorded.store.load(recorded.round(t)) for t in range(ledger.n_rounds)]
+    shutil.rmtree(ledger.folder / "utilities")
+    for t, (coalitions, utilities) in enumerate(kept):
+        is_forged = coalitions[:, 0] & (coalitions.sum(axis=1) == 1)  # client 0 alone
+        recorded.store.save(t, coalitions, utilities + 0.5 * is_forged[:, None])
+    for path in run.glob("report.*"):
+        path.unlink()
+    settings = json.loads((run / "settings.json").read_text())["simulation"]
+    assert settings["n_clients"] == 4
+    assert main(["report", str(run / "ledger"), "--out", str(run)]) == 0
+    refused(12, "verify", run)
 
 
 def test_an_edited_table_is_found_and_a_page_of_other_words_is_said(run, told, refused):

@@ -62,6 +62,7 @@ def test_a_matrix_is_dense_where_seen_and_nan_elsewhere():
         ({"participants": ABSENT}, r"round 1, coalition \{a, c\}: seen, though not all of its members took part"),
         ({"coalition_indices": np.array([0, 1, 2, 0, 1])}, r"coalition \{a, c\} has a column but no cell"),
         ({"coalition_indices": np.array([0, 1, 1, 0, 3])}, "a cell is given twice"),
+        ({"clients": ("a", "b", "a")}, "the name 'a' is given twice"),
         ({"round_indices": np.array([0, 0, 0, 1, 2])}, "a cell outside 2 rounds × 4 coalitions"),
         ({"coalition_indices": np.array([0, 1, 2, 0, 4])}, "a cell outside"),
         ({"round_indices": np.array([0, 0, 0, 1])}, "expected whole numbers"),

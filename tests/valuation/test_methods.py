@@ -54,6 +54,15 @@ def test_fedsv_is_the_shapley_value_of_each_rounds_participants():
     np.testing.assert_allclose(found.values, expected.sum(axis=0), atol=1e-12)
 
 
+def test_thirteen_clients_whose_utilities_are_all_brought_are_valued_exactly():
+    sizes = np.bitwise_count(np.arange(2**13, dtype=np.uint16)).astype(float)
+    matrix = matrix_of(np.sqrt(sizes)[None], np.ones((1, 13), dtype=bool))
+    for method in ("fedsv", "comfedsv"):
+        found = value(matrix, method)
+        assert found.standard_errors is None
+        np.testing.assert_allclose(found.values, found.values.mean(), atol=1e-9)  # equal clients, equal values
+
+
 def test_leave_one_out_is_what_everyone_loses_without_the_client():
     cells = utilities(3, 4)
     found = value(matrix_of(cells, EVERYONE), "leave-one-out").values

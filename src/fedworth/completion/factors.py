@@ -182,15 +182,14 @@ class FactorGame:
 
     completion: FactorCompletion
     known: Floats  # (n_coalitions, n_blocks)
+    is_looked_up = True  # nothing is measured
 
     @property
     def clients(self) -> Indices:
-        """(n_heard,): ascending indices of the clients who play."""
         return self.completion.heard
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks of test samples there are."""
         return int(self.known.shape[1])
 
     def utilities(self, coalitions: Memberships) -> Floats:

@@ -33,29 +33,9 @@ OF_VALUES = (LOW_VALUE, HARM)
 KINDS = {kind.name: kind for kind in (*OF_ANSWERS, *OF_VALUES)}
 
 __all__ = [
-    "CONTESTED_NAME",
-    "DETECTORS",
-    "ECHO",
-    "HARM",
-    "KINDS",
-    "LARGE_UPDATE",
-    "LATE_COPY",
-    "LOW_VALUE",
-    "MANY_SAMPLES",
-    "NO_UPDATE",
-    "OF_ANSWERS",
-    "OF_VALUES",
-    "REPLAY",
-    "SAME_MODEL",
-    "SCALED_COPY",
-    "SHARED_NODE",
-    "SIMILAR",
-    "STALE_MODEL",
-    "Finding",
-    "Kind",
-    "Level",
-    "findings",
-    "value_findings",
+    "CONTESTED_NAME", "DETECTORS", "ECHO", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LOW_VALUE", "MANY_SAMPLES",
+    "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL", "SCALED_COPY", "SHARED_NODE", "SIMILAR",
+    "STALE_MODEL", "Finding", "Kind", "Level", "findings", "value_findings",
 ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from fedworth.errors import UtilityError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.oracle import Oracle, RoundingError
 from fedworth.oracle.weighting import mixtures
 
 
@@ -113,10 +113,15 @@ class ModelGame:
     def _measure(self, coalitions: Memberships) -> Floats:
         rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)  # coalitions of all clients
         rows[:, self.clients] = coalitions
-        found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+        known = self.client_names or tuple(map(str, range(len(self.weights))))
+        try:
+            found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
+        except RoundingError as error:  # an oracle knows clients by number only
+            raise UtilityError(
+                str(error).replace(f"client {error.client}", f"client {known[error.client]!r}")
+            ) from None
         bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
         if len(bad):
-            known = self.client_names or tuple(map(str, range(len(self.weights))))
             raise UtilityError(
                 f"round {self.round_.entry.number}, coalition {names(rows[bad[0]], known)}: utility is "
                 f"{found[bad[0]].sum()}, expected a finite number; see whether a model of the coalition diverged"
@@ -170,6 +175,7 @@ class MatrixGame:
     matrix: UtilityMatrix
     round_index: int
     clients: Indices  # (n,)
+    is_looked_up = True  # nothing is measured
 
     @property
     def n_blocks(self) -> int:

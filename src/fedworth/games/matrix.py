@@ -57,6 +57,9 @@ class UtilityMatrix:
         if len(self.clients) != n_clients or self.coalitions.shape[1:] != (n_clients,):
             found = f"{len(self.clients)} names and coalitions of shape {self.coalitions.shape}"
             raise UtilityError(f"utility matrix: {found}, expected {n_clients} clients as in the participants")
+        if len(set(self.clients)) != n_clients:
+            twice = next(name for name in self.clients if self.clients.count(name) > 1)
+            raise UtilityError(f"clients: the name {twice!r} is given twice; give every client a name of its own")
         if not are_distinct(self.coalitions):
             raise UtilityError("coalitions: two rows are the same set of clients; give each once")
         self._check_shapes()

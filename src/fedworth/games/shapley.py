@@ -4,7 +4,8 @@
     I_ij = Σ_{S∌i,j} |S|! (n−|S|−2)! / (n−1)! [U(S∪ij) − U(S∪i) − U(S∪j) + U(S)]      (Grabisch and Roubens, 1999)
 
 `shapley` is the only place that decides whether all coalitions are measured or some are sampled: up to
-`MOST_ENUMERATED` clients the value is exact, beyond it comes from `games.sampled`.
+`MOST_ENUMERATED` clients the value is exact (`MOST_LOOKED_UP` if utilities are only looked up), beyond it comes from
+`games.sampled`.
 
 Functions of plain arrays take the utilities of all 2^n coalitions in the order of the coalitions' integers: bit i
 stands for client i.
@@ -24,6 +25,9 @@ from fedworth.games.sampled import sampled_shapley
 MOST_ENUMERATED = 12
 """Clients up to which all coalitions of a game are measured."""
 
+MOST_LOOKED_UP = 16
+"""Clients up to which all coalitions count whose utilities are known, so that nothing has to be measured."""
+
 
 def shapley(game: Game, rng: np.random.Generator) -> Shares:
     """The Shapley values of a game: exact for few clients, estimated from sampled coalitions for many.
@@ -38,7 +42,8 @@ def shapley(game: Game, rng: np.random.Generator) -> Shares:
     Example:
         shares = fedworth.shapley(federation.game(0), numpy.random.default_rng(0))
     """
-    if len(game.clients) <= MOST_ENUMERATED:
+    most = MOST_LOOKED_UP if getattr(game, "is_looked_up", False) else MOST_ENUMERATED
+    if len(game.clients) <= most:
         return exact_shares(game, shapley_values)
     return sampled_shapley(game, rng)
 

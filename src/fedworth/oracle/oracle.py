@@ -231,6 +231,19 @@ def refuse_misfit(task: Task, outputs: torch.Tensor, labels: torch.Tensor) -> No
         raise ModelError(f"the model gives {misfit}, as loss {task.judged_by.criterion.name!r} needs")
 
 
+class RoundingError(UtilityError):
+    """A loss that rounding alone decides; `client` is the index of the client that causes it."""
+
+    exit_code = UtilityError.exit_code
+
+    def __init__(self, client: int, message: str) -> None:
+        super().__init__(client, message)
+        self.client, self.message = client, message
+
+    def __str__(self) -> str:
+        return self.message
+
+
 def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
     """Refuse a coalition whose loss is decided by rounding alone.
 
@@ -252,10 +265,11 @@ def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
             loss = abs(float(task.judged_by.criterion.quality(outputs, labels)))
         largest = float(outputs.amax(dim=over).abs().max())  # a class that is masked by −1e9 does no harm
         if UNSURE * max(1.0, loss) < largest * torch.finfo(outputs.dtype).eps / 2 < np.inf:
-            raise UtilityError(
+            raise RoundingError(
+                client,
                 f"round {round_.entry.number}, coalition {members}: the model gives outputs of up to {largest:.1e}, so "
                 f"rounding alone decides its loss ({loss:.3g}); leave out client {client}, whose numbers are "
-                f"{OUTLYING:g} times larger than the global model's or more"
+                f"{OUTLYING:g} times larger than the global model's or more",
             )
 
 

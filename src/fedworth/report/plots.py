@@ -21,7 +21,7 @@ INCHES_PER_ROW = 0.32
 
 
 def values(report: "Report", ax: Any = None) -> Any:
-    """Bars of the chosen values with their intervals."""
+    """Bars of the chosen values with their intervals, the most valuable on top."""
     lines = [line for line in sorted(report, reverse=True) if line.value is not None]
     axes = _axes(ax, len(lines))
     for place, line in enumerate(lines):
@@ -51,7 +51,7 @@ def gains(report: "Report", ax: Any = None) -> Any:
 
 
 def course(report: "Report", ax: Any = None) -> Any:
-    """Each client's value added up over the rounds."""
+    """Each client's value added up over the rounds; the best in blue, those that end below zero in orange."""
     rounds, sums = _rounds(report), np.cumsum(_by_round(report), axis=0)
     axes = _axes(ax, 10)
     best = int(np.nanargmax(sums[-1]))
@@ -67,7 +67,7 @@ def course(report: "Report", ax: Any = None) -> Any:
 
 
 def heat_map(report: "Report", ax: Any = None) -> Any:
-    """Who added what in which round."""
+    """Who added what in which round, the most valuable on top: blue helped, orange harmed."""
     matplotlib = _matplotlib()
     rounds, found = _rounds(report), _by_round(report)
     order = [report.clients.index(line.client) for line in sorted(report, reverse=True)]
@@ -80,6 +80,9 @@ def heat_map(report: "Report", ax: Any = None) -> Any:
     axes.set_yticks(range(len(order)), [report.clients[k] for k in order])
     axes.set_xlabel("round")
     return axes
+
+
+OF_REPORTS = {"values": values, "gains": gains, "course": course, "rounds": heat_map}
 
 
 def comparison(compared: "Comparison", ax: Any = None) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats
-from fedworth.errors import ArtefactError, UsageError
+from fedworth.errors import ArtefactError, UsageError, unknown_name
 from fedworth.findings import KINDS, Finding, Kind, value_findings
 from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
@@ -316,69 +316,26 @@ class Report:
         write_whole(path, text.encode())
         return path
 
-    def plot_values(self, ax: Any = None) -> Any:
-        """Bars of the chosen values with their 90 % intervals, the most valuable on top.
+    def plot(self, what: str = "values", ax: Any = None) -> Any:
+        """One of the page's figures on matplotlib axes.
 
         Args:
-            ax: The matplotlib axes to draw on; those of a new figure by default.
+            what: `values`: bars of the chosen values with their 90 % intervals; `gains`: how much better the model was
+                after each round; `course`: each client's value added up over the rounds; `rounds`: who added what in
+                which round.
+            ax: The axes to draw on; those of a new figure by default.
 
         Returns:
             The axes; nothing is shown.
 
         Example:
-            report.plot_values().figure.savefig("values.svg")
+            report.plot("course").figure.savefig("course.svg")
         """
         from fedworth.report import plots
 
-        return plots.values(self, ax)
-
-    def plot_gains(self, ax: Any = None) -> Any:
-        """How much better the model was after each round than before the first.
-
-        Args:
-            ax: The matplotlib axes to draw on; those of a new figure by default.
-
-        Returns:
-            The axes; nothing is shown.
-
-        Example:
-            report.plot_gains(ax=axes)
-        """
-        from fedworth.report import plots
-
-        return plots.gains(self, ax)
-
-    def plot_course(self, ax: Any = None) -> Any:
-        """Each client's value added up over the rounds; the best in blue, those that end below zero in orange.
-
-        Args:
-            ax: The matplotlib axes to draw on; those of a new figure by default.
-
-        Returns:
-            The axes; nothing is shown.
-
-        Example:
-            report.plot_course().figure.savefig("course.svg")
-        """
-        from fedworth.report import plots
-
-        return plots.course(self, ax)
-
-    def plot_rounds(self, ax: Any = None) -> Any:
-        """Who added what in which round, the most valuable on top: blue helped, orange harmed.
-
-        Args:
-            ax: The matplotlib axes to draw on; those of a new figure by default.
-
-        Returns:
-            The axes; nothing is shown.
-
-        Example:
-            report.plot_rounds().figure.savefig("rounds.svg")
-        """
-        from fedworth.report import plots
-
-        return plots.heat_map(self, ax)
+        if what not in plots.OF_REPORTS:
+            raise unknown_name("plot", what, plots.OF_REPORTS)
+        return plots.OF_REPORTS[what](self, ax)
 
 
 def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:

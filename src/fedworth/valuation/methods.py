@@ -374,9 +374,16 @@ METHODS: dict[str, Method] = {
         "potential: minimises the largest complaint of any coalition",
         share_out(least_core, by_models_or_factors, on_sum=True),
     ),
-    "tmc": Method("TMC", "earned, by truncated permutations (TMC)", share_out(tmc)),
+    "tmc": Method(
+        "TMC",
+        "earned, by truncated permutations (TMC); its intervals do not cover the error of truncation",
+        share_out(tmc),
+    ),
     "gtg": Method(
-        "GTG", "earned, by guided truncated permutations; rounds with little change are left out (GTG-Shapley)", _gtg
+        "GTG",
+        "earned, by guided truncated permutations, without rounds of little change (GTG-Shapley); its intervals do not "
+        "cover the error of truncation",
+        _gtg,
     ),
     "mr": Method("MR", "earned, later rounds weighted less (MR)", _mr),
     "or": Method(

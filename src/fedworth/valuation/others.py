@@ -48,7 +48,6 @@ class TrainedGame:
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks of test samples there are."""
         return self.oracle.n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:

@@ -191,10 +191,11 @@ class FastOracle:
         parts = find_parts(seen)
         if self._kept_bytes(parts, seen.noisy, len(models.clients), len(few)) > MOST_BYTES:
             parts = Parts()
-        batch = int(2 ** np.clip(np.log2(BATCH / seen.largest).round(), 5, 10))
+        images = self.task.device.type == "cpu" and all(x.ndim == 4 for x in tensors_of(self.task.inputs))
+        most = BATCH // 4 if images else BATCH  # convolutions need room for their own copies of the activations
+        batch = int(2 ** np.clip(np.log2(most / seen.largest).round(), 5, 10))
         if self._criterion.is_whole and len(self._samples) * seen.largest > MOST_BYTES // 16:
             return PlainLoop(f"{self._criterion.name} needs all outputs at once")
-        images = self.task.device.type == "cpu" and all(x.ndim == 4 for x in tensors_of(self.task.inputs))
         return Loop(self._module, parts, self._samples, self._criterion, batch, images=images)
 
     def _kept_bytes(self, parts: Parts, calls: list[Call], n_clients: int, n_few: int) -> int:
