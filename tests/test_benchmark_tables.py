@@ -81,6 +81,6 @@ def test_the_page_has_a_place_for_every_benchmark_that_make_bench_runs():
     (loop,) = re.findall(r"for script in (.*?);", (ROOT / "Makefile").read_text().partition("\nbench:")[2], re.DOTALL)
     scripts = [one.strip('"') for one in re.findall(r'"[^"]+"|\S+\.py', loop)]
     page = (ROOT / "docs" / "benchmarks.md").read_text().splitlines()
-    assert {"starts.py", "oracle.py", "scale.py", "cut.py"} <= set(scripts)  # first, last, and some between
+    assert {"starts.py", "oracle.py", "many.py", "large.py"} <= set(scripts)  # first, last, and some between
     for script in scripts:
         assert "| new | 10 |" in table.replaced(page, script, [FIRST])
