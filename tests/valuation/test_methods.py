@@ -1,11 +1,13 @@
 """Methods share out games: closed forms, agreement with each other, and methods that others add."""
 
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
 
 from fedworth import Method, Shares, UtilityMatrix, share_out, value
+from fedworth.coalitions import prefixes
 from fedworth.completion import factors
 from fedworth.errors import NeverHeardError, UsageError, ValuationError
 from fedworth.games.game import everyone_of
@@ -61,6 +63,20 @@ def test_thirteen_clients_whose_utilities_are_all_brought_are_valued_exactly():
         found = value(matrix, method)
         assert found.standard_errors is None
         np.testing.assert_allclose(found.values, found.values.mean(), atol=1e-9)  # equal clients, equal values
+
+
+def test_rounds_that_share_their_permutations_err_together():
+    """Ten equal rounds by the same permutations: ten times the standard error of one, not √10 times."""
+    rng = np.random.default_rng(0)
+    permutations = rng.permuted(np.tile(np.arange(4), (6, 1)), axis=1)
+    cells = utilities(1, 4)
+    errors = []
+    for n_rounds in (1, 10):
+        matrix = matrix_of(np.repeat(cells, n_rounds, axis=0), np.ones((n_rounds, 4), dtype=bool))
+        prefixes_only = matrix.within(prefixes(permutations, 4))
+        found = value(replace(prefixes_only, permutations=permutations), "comfedsv")
+        errors.append(found.standard_errors / np.abs(found.values).sum())
+    np.testing.assert_allclose(errors[1], errors[0], rtol=0.05)
 
 
 def test_leave_one_out_is_what_everyone_loses_without_the_client():

@@ -114,6 +114,9 @@ class RoundGames:
     game: Callable[[int], Game]
     rounds: Sequence[int]
     completion: Completion | None = None
+    sampling: Floats | None = (
+        None  # (n_heard, n_heard), of the values\' sums, if the rounds\' draws are not independent
+    )
     decay: float = 1.0  # what a round counts, relative to the one before
 
 
@@ -232,6 +235,8 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         sampling[np.ix_(game.clients, game.clients)] += weight**2 * shares.sampling_covariance
         n_evaluations += shares.n_evaluations
         notes.update(dict.fromkeys(shares.notes))
+    if games.sampling is not None:
+        sampling[np.ix_(heard, heard)] = games.sampling
     silent = np.setdiff1d(np.arange(n_clients), heard)
     values = by_round.sum(axis=0)
     values[silent] = np.nan
@@ -276,9 +281,12 @@ def comfedsv(source: GameSource) -> Valuation:
     completion = source.by_factors()
     permutations = completion.permutations
     rule: SharingRule = shapley
+    games = _completed(source, completion)
     if permutations is not None:
         rule = lambda game, _rng: permutation_shapley(game, permutations)  # noqa: E731
-    made, covariance = _sums(source, rule, _completed(source, completion))
+        whole = SummedGame([games.game(t) for t in games.rounds])  # all rounds have the same permutations
+        games = replace(games, sampling=permutation_shapley(whole, permutations).sampling_covariance)
+    made, covariance = _sums(source, rule, games)
     made, caveats = replace(made, n_evaluations=completion.n_seen), completion.caveats
     if completion.n_unseen:  # only if they are to count as 0: otherwise the game has refused
         made = replace(made, notes=(*made.notes, f"{completion.n_unseen:,} coalitions were never seen and count as 0"))
