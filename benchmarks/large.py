@@ -9,8 +9,8 @@
 Clients have two digits of MNIST each (--data, or $FEDWORTH_DATA), the test set has 1,000 samples; everyone takes part
 in the first round. Each case is simulated by one child process and valued by another. Memory is the process's own
 (RssAnon, at its peak; the ledger's mapped pages are the kernel's). The standard error is that of sampled coalitions,
-root mean square over the clients, relative to the spread of the values by models. Rows with a bar that miss it are named at the
-end, and the exit code is 1.
+root mean square over the clients, relative to the spread of the values by models. Rows with a bar that miss it are
+named at the end, and the exit code is 1.
 """
 
 import argparse

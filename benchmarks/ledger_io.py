@@ -4,8 +4,8 @@
 
 A ledger of 100 rounds × 10 clients × 200,000 parameters, valued by leave-one-out; its server's rule is checked too.
 Read bytes are those that the process asked the kernel for (`rchar` in /proc/self/io: hashing a round reads all of it)
-plus what it touches of the same files through memory maps and the kernel did not have (major faults × page size: none when
-the hash has just read the file). Memory is the resident set that is the process's own (RssAnon: the memory-mapped
+plus what it touches of the same files through memory maps and the kernel did not have (major faults × page size: none
+when the hash has just read the file). Memory is the resident set that is the process's own (RssAnon: the memory-mapped
 files count as the kernel's, who may take their pages back at any time), its peak above what it was before the first
 round, and, for comparison, with the mapped pages (VmHWM). Rounds' worth: one round's file, global model and clients.
 
