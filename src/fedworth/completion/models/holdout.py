@@ -42,7 +42,7 @@ from fedworth.games.game import ModelGame
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
 
-MOST_ENUMERATED = 6
+FEWEST_SAMPLED = 6
 """With fewer other participants all coalitions are tested; otherwise a few coalitions of a few sizes."""
 
 N_SIZES, N_OF_A_SIZE = 6, 3
@@ -127,7 +127,7 @@ def _coalitions(models: PredictedModels, round_index: int, client: int) -> Membe
     """(n, n_clients): coalitions of a round's participants with this client, and without its duplicates."""
     present = models.participants[round_index]
     others = np.flatnonzero(present & ~models.similarity.duplicates[client])
-    if len(others) < MOST_ENUMERATED:
+    if len(others) < FEWEST_SAMPLED:
         rows = coalitions_of(others, len(present))
     else:
         rows = _some_coalitions(others, len(present), stream(0, "hold-outs", round_index, client))
