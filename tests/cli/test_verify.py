@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedworth.cli.main import main
@@ -191,6 +192,18 @@ def test_kept_utilities_are_not_believed(run, refused):
     assert settings["n_clients"] == 4
     assert main(["report", str(run / "ledger"), "--out", str(run)]) == 0
     refused(12, "verify", run)
+
+
+def test_kept_traces_of_findings_are_not_believed(run, refused):
+    """A report made from a forged trace beside the ledger is refused, since verify reads the models again."""
+    path = run / "ledger" / "traces" / "000000.npz"
+    arrays = dict(np.load(path))
+    arrays["of"][4] = arrays["of"][3]  # the first two clients seem to have sent the same model
+    np.savez(path, **arrays)
+    for written in run.glob("report.*"):
+        written.unlink()
+    assert main(["report", str(run / "ledger"), "--out", str(run)]) == 0
+    assert "findings" in refused(12, "verify", run)
 
 
 def test_an_edited_table_is_found_and_a_page_of_other_words_is_said(run, told, refused):

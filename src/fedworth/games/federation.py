@@ -106,8 +106,8 @@ class RecordedFederation:
 
     def keep(self, round_index: int) -> None:
         """Store what was measured of a round since it was last stored."""
-        game, n_kept = self.game(round_index), self._n_kept.get(round_index, 0)
-        if self.store is None or len(game.memory) == n_kept:
+        game, n_kept = self._games.get(round_index), self._n_kept.get(round_index, 0)
+        if self.store is None or game is None or len(game.memory) == n_kept:
             return
         coalitions, utilities = game.memory.measured()
         rows = np.zeros((len(coalitions) - n_kept, len(self.clients)), dtype=bool)

@@ -63,7 +63,7 @@ def report_on(
         report = fedworth.report_on(ledger, fedworth.load_task("mytask.py:task"))
         report.write("my.report")
     """
-    settings = settings or ValuationSettings()
+    settings, work = settings or ValuationSettings(), work or WorkSettings()
     if isinstance(of, UtilityMatrix):
         return _on_utilities(BroughtUtilities(of, settings), methods, title, copies)
     if task is None:
@@ -78,9 +78,9 @@ def report_on(
         valuations=valuations,
         refusals=refusals,
         copies=copies,
-        coverage=_coverage(federation),
+        coverage=_coverage(federation) if "comfedsv" in names else None,  # others need no utility matrix
         notes=_notes(federation, is_valued=bool(valuations)),
-        findings=findings(recorded.ledger),
+        findings=findings(recorded.ledger, is_kept=work.cache),
         looked_for=OF_ANSWERS,
         rounds=Rounds(recorded.numbers, recorded.participants, round_gains(federation)),
         provenance=Provenance(

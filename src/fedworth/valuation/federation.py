@@ -6,7 +6,7 @@ completion made once, whichever methods ask for them.
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ class BroughtUtilities:
         """What each client is worth by one method."""
         return value_by(self, method)
 
-    def by_models(self) -> Any:
+    def by_models(self) -> NoReturn:
         """There are no models."""
         raise ValuationError("completion by models needs the clients' models, and only utilities are known")
 
@@ -235,13 +235,11 @@ def factors_of(matrix: UtilityMatrix, settings: ValuationSettings) -> FactorComp
     return complete(matrix, factors, unseen=settings.unseen)
 
 
-def value(
-    utilities: UtilityMatrix | Federation, method: str = "comfedsv", settings: ValuationSettings | None = None
-) -> Valuation:
+def value(utilities: UtilityMatrix, method: str = "comfedsv", settings: ValuationSettings | None = None) -> Valuation:
     """What each client is worth by one method, from utilities.
 
     Args:
-        utilities: The measured utilities, or a recorded federation.
+        utilities: The measured utilities; a ledger is valued by `Federation(ledger, task).value(method)`.
         method: A name of the registry, such as `comfedsv`, `fedsv`, `all-clients-round` or `leave-one-out`.
         settings: Rank and penalty of the completion, what to do with unseen coalitions, seed.
 
@@ -251,6 +249,4 @@ def value(
     Example:
         fedworth.value(utilities, "fedsv")["north"].value
     """
-    if isinstance(utilities, Federation):
-        return utilities.value(method)
     return value_by(BroughtUtilities(utilities, settings or ValuationSettings()), method)

@@ -114,9 +114,7 @@ class RoundGames:
     game: Callable[[int], Game]
     rounds: Sequence[int]
     completion: Completion | None = None
-    sampling: Floats | None = (
-        None  # (n_heard, n_heard), of the values\' sums, if the rounds\' draws are not independent
-    )
+    sampling: Floats | None = None  # (n_heard, n_heard), of the sums, if the rounds' draws are not independent
     decay: float = 1.0  # what a round counts, relative to the one before
 
 
