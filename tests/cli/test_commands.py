@@ -261,12 +261,18 @@ def test_from_a_ledger_and_a_task_to_a_page(ledger, tmp_path, monkeypatch, told,
     page = (folder / "report.html").read_text()
     assert [valuation["method"] for valuation in made["valuations"]][:2] == ["comfedsv-models", "comfedsv"]
     assert "school" in page
+    assert f"fedworth report {ledger} --task mytask.py:task --noun school" in page
     told(*words)
     assert (folder / "report.html").read_text() == page
     assert "whose values are made" in refused(2, "report", folder, "--task", "mytask.py:task")
     assert "whose values are made" in refused(2, "report", folder, "--measure", "accuracy")
     assert "other settings" in refused(12, "report", ledger, "--measure", "accuracy")
     assert "neither a ledger nor" in refused(12, "report", tmp_path)
+    other = tmp_path / "other"
+    told("simulate", "--clients", "3", "--participants", "2", "--rounds", "2", "--train-limit", "60", "--out", other)
+    before = (folder / "report.json").read_bytes()
+    assert "another federation" in refused(12, "report", other, "--out", folder)
+    assert (folder / "report.json").read_bytes() == before
     refused(2, "report", ledger, "--task", "mytask.py:tusk")
 
 

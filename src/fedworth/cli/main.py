@@ -6,6 +6,7 @@ where it works. So help and a mistyped option take no longer than Python itself 
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -95,6 +96,8 @@ def _act(given: list[str]) -> None:
         parsed = vars(_parser(name, kind, options).parse_args(rest))
         as_json = parsed.pop("json")
         command = command_from(kind, options, parsed)
+        if hasattr(command, "line"):
+            command = dataclasses.replace(command, line=tuple(given))
         command.run(as_json=as_json)
     except UsageError as error:
         error.add_note(_usage(name, options))

@@ -41,7 +41,7 @@ NAMES = {
 }
 """Fields whose option has a name of its own."""
 
-NEVER_OPTIONS = {"command", "max_sweeps"}
+NEVER_OPTIONS = {"command", "max_sweeps", "line"}
 """Fields that only programs set."""
 
 SWITCHED_OFF = {

@@ -293,31 +293,32 @@ class Report:
     page: PageSettings = field(default_factory=PageSettings)
     settings: ValuationSettings = field(default_factory=ValuationSettings)
     work: WorkSettings = field(default_factory=WorkSettings)
+    line: tuple[str, ...] = ()  # the command line, which the page shows
 
     def run(self, *, as_json: bool) -> None:
         """Make or read the report, write its files, show it."""
         from fedworth.ledger.manifest import is_ledger
-        from fedworth.pipeline.report_on import refuse_other_report
         from fedworth.report.rewards import Rewards
 
         page = self.page
         if is_ledger(self.ledger):
             folder = self.out or self.ledger.with_name(self.ledger.name + ".report")
-            report = self._of_ledger()
-            refuse_other_report(folder, report)
-            page = replace(page, command=shlex.join(["fedworth", *sys.argv[1:]]))
+            report = self._of_ledger(folder)
+            page = replace(page, command=shlex.join(["fedworth", *self.line]))
         else:
             folder, report = self.out or self.ledger, self._of_run()
         paid = Rewards.read(folder if is_ledger(self.ledger) else self.ledger) if self.rewards else None
         _show_report(report, report.write(folder, page, rewards=paid), as_json=as_json)
 
-    def _of_ledger(self) -> "ReportObject":
+    def _of_ledger(self, folder: Path) -> "ReportObject":
         from fedworth.ledger.ledger import open_ledger
-        from fedworth.pipeline.report_on import report_on
+        from fedworth.pipeline.report_on import refuse_other_report, report_on
 
         ledger = open_ledger(self.ledger)
+        task = self.task.of(ledger)
+        refuse_other_report(folder, ledger, task, self.settings)
         with progress_bars() as progress:
-            return report_on(ledger, self.task.of(ledger), self.settings, work=self.work, progress=progress)
+            return report_on(ledger, task, self.settings, work=self.work, progress=progress)
 
     def _of_run(self) -> "ReportObject":
         from fedworth.report.report import Report as ReportObject

@@ -34,7 +34,9 @@ MOST_ROUNDING = 1e-4
 FEWEST_DIRECTIONS = 4.0
 
 COPIES = "The same data counted twice take value from everyone else, and both are paid for one set of data."
-ASK_COPIES = "Ask each of them where its data come from. If one is a copy, make the report again --without it."
+ASK_COPIES = (
+    "Ask each of them where its data come from. If one is a copy, make the report again without it (option --without)."
+)
 CLIENT_COPY = (
     "Check whether your data, and the model that you send, are yours alone. The coordinator will ask you about it."
 )

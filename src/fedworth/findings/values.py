@@ -51,7 +51,8 @@ HARM = Kind(
     title="made the model worse",
     why="On balance the model does worse with it than without it. Wrong labels and other units of measurement are "
     "common causes; data unlike the test data is another.",
-    action="Have its labels and units checked. To see the others without it, make the report again --without it.",
+    action="Have its labels and units checked. To value the others alone, make the report again without it (option "
+    "--without).",
     client_title="Your data made the model worse",
     client_action="Check how your labels are coded and in which units you measure. Data unlike the coordinator’s test "
     "data can also look like this.",

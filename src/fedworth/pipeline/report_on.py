@@ -9,6 +9,7 @@ from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageE
 from fedworth.findings import OF_ANSWERS, findings
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.manifest import heads
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
 from fedworth.storage import Place, Progress, json_bytes, silent
@@ -121,15 +122,15 @@ def _on_utilities(
     )
 
 
-def refuse_other_report(folder: Place, report: Report) -> None:
+def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: ValuationSettings) -> None:
     """Refuse a folder that holds a report of another federation, task or settings: it would be overwritten."""
     path = Path(folder) / "report.json"
     if not path.is_file():
         return
-    found, made = Report.read(path).provenance, report.provenance
-    if found is None or made is None:
-        raise ArtefactError(f"{path}: exists already; name another folder (--out), or remove it first")
-    if found.task != made.task or json_bytes(found.settings) != json_bytes(made.settings):
+    found = Report.read(path).provenance
+    if found is None or found.head not in {head.chain for head in heads(ledger.folder)}:
+        raise ArtefactError(f"{path}: a report on another federation; name another folder (--out), or remove it first")
+    if found.task != task.fingerprint or json_bytes(found.settings) != json_bytes(asdict(settings)):
         raise ArtefactError(f"{path}: of another task or other settings; name another folder (--out)")
 
 

@@ -105,8 +105,8 @@ def update(
 ) -> Report:
     """Value the rounds recorded so far, and write the report."""
     title = f"{ledger.folder}, after {ledger.n_rounds} rounds" + (", closed" if ledger.is_closed else "")
+    refuse_other_report(folder, ledger, task, settings)
     report = report_on(ledger, task, settings, work=work, title=title)
-    refuse_other_report(folder, report)
     report.write(folder)
     return report
 
@@ -116,8 +116,8 @@ def live_values(
 ) -> dict[str, float]:
     """What each client is worth by the rounds recorded so far; a client without a value is left out.
 
-    For a server that weighs, chooses or drops clients while it trains. FedSV costs the new round's coalitions only; a
-    method that completes costs all rounds so far.
+    For a server that weighs, chooses or drops clients while it trains. FedSV measures the new round's coalitions, and
+    one of each earlier round again; a method that completes measures all rounds so far.
     """
     valued = Federation(open_ledger(folder), task, settings).value(method)
     pairs = zip(valued.clients, valued.values.tolist(), strict=True)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import stream
+from fedworth.arrays import Floats, stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
@@ -77,6 +77,7 @@ class Federation:
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store)
         self.clients = ledger.clients
         self.seed, self.strict = self.settings.seed, self.settings.strict
+        self.sums: dict[str, tuple[Valuation, Floats | None]] = {}
         self._values: dict[str, Valuation] = {}
 
     @property
@@ -165,6 +166,7 @@ class BroughtUtilities:
     def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:
         self.matrix, self.settings = matrix, settings
         self.clients, self.participants = matrix.clients, matrix.participants
+        self.sums: dict[str, tuple[Valuation, Floats | None]] = {}
         self.seed, self.strict = settings.seed, settings.strict
 
     def game(self, round_index: int) -> Game:

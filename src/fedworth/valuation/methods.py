@@ -47,6 +47,7 @@ class GameSource(Protocol):
     """What methods value: the rounds of a federation as games."""
 
     clients: tuple[str, ...]
+    sums: "dict[str, tuple[Valuation, Floats | None]]"  # made so far, since one method may need another's
     seed: int
     strict: bool  # whether a client that no round has heard is an error
 
@@ -289,11 +290,24 @@ def comfedsv(source: GameSource) -> Valuation:
     if completion.n_unseen:  # only if they are to count as 0: otherwise the game has refused
         made = replace(made, notes=(*made.notes, f"{completion.n_unseen:,} coalitions were never seen and count as 0"))
     if source.recorded is not None:
-        reference, of_reference = _sums(source, shapley, by_models(source))
+        reference, of_reference = _sums_by_models(source)
         if of_reference is not None:
             apart = made.values - reference.values
             covariance, caveats = np.outer(apart, apart) + of_reference, source.by_models().caveats
     return _with_uncertainty(made, covariance, caveats)
+
+
+def comfedsv_models(source: GameSource) -> Valuation:
+    """ComFedSV by models: the Shapley value of everyone's game of each round, on recorded and predicted models."""
+    made, covariance = _sums_by_models(source)
+    return _with_uncertainty(made, covariance, source.by_models().caveats)
+
+
+def _sums_by_models(source: GameSource) -> tuple[Valuation, Floats | None]:
+    """Values by models and the covariance of their errors; made once, since the paper's method needs them too."""
+    if "models" not in source.sums:
+        source.sums["models"] = _sums(source, shapley, by_models(source))
+    return source.sums["models"]
 
 
 def _gtg(source: GameSource) -> Valuation:
@@ -321,7 +335,7 @@ METHODS: dict[str, Method] = {
     "comfedsv-models": Method(
         "ComFedSV by models",
         "potential: what the client would have added, had it always taken part; absent clients' models are predicted",
-        share_out(shapley, by_models),
+        comfedsv_models,
         Basis.POTENTIAL,
         adds_up=True,
     ),
