@@ -15,6 +15,7 @@ from fedworth.names import PartitionName
 from fedworth.simulation.clients import (
     distinct_clients,
     divide,
+    drifted,
     flipped_labels,
     noisy_features,
     partition_iid,
@@ -119,7 +120,91 @@ def test_one_class_cannot_be_divided_by_two_classes():
         partition_two_class(np.zeros(50, np.int64), 3, rng=generator())
 
 
-@pytest.mark.parametrize("name", get_args(PartitionName))
+def images(n_samples=300):
+    """Bright squares in the corner of images of 8 × 8; sample s has class s mod 10."""
+    features = np.zeros((n_samples, 1, 8, 8), np.float32)
+    features[:, :, :3, :3] = 0.5
+    samples = Samples(features, np.arange(n_samples) % 10)
+    return Dataset("squares", samples, samples.take(np.array([0])), 10)
+
+
+def skew_of(clients):
+    """How far the clients' shares of the classes are from those of all samples together."""
+    counts = np.array([np.bincount(client.labels, minlength=10) for client in clients])  # (n_clients, 10)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    return float(np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1).mean())
+
+
+@quickly
+@given(name=st.sampled_from(["dirichlet", "quantity"]), n_clients=st.integers(1, 12), seed=seeds)
+def test_unequal_parts_hold_every_sample_once_and_ten_or_more(name, n_clients, seed):
+    clients = divide(dataset(1000), name, n_clients, {}, rng=generator(seed), alpha=0.5)
+    assert held([client.features[:, 0].astype(int) for client in clients]) == list(range(1000))
+    assert min(map(len, clients)) >= 10
+
+
+def test_dirichlet_parts_are_the_more_unequal_the_smaller_alpha_is():
+    parts = {a: divide(dataset(5000), "dirichlet", 10, {}, rng=generator(), alpha=a) for a in (0.1, 1.0, 1000.0)}
+    skews = [skew_of(clients) for clients in parts.values()]
+    assert skews == sorted(skews, reverse=True)
+    assert skews[0] > 1.2
+    assert skews[-1] < 0.1
+    assert np.ptp([len(client) for client in parts[0.1]]) > 300
+
+
+def test_quantities_differ_and_labels_do_not():
+    clients = divide(dataset(5000), "quantity", 5, {}, rng=generator(), alpha=1.0)
+    assert max(map(len, clients)) > 3 * min(map(len, clients))
+    assert skew_of([client for client in clients if len(client) > 200]) < 0.2
+
+
+def test_features_are_turned_and_brightened_differently_for_each_client():
+    clients = divide(images(), "feature", 5, {4: 0}, rng=generator())
+    means = [client.features.mean(axis=0) for client in clients]
+    assert all(not np.allclose(a, b, atol=1e-3) for a, b in pairwise(means[:4]))
+    assert np.array_equal(means[0], means[4])
+    assert min(client.features.min() for client in clients) >= 0
+    same = divide(images(), "feature", 5, {}, rng=generator(), beta=0.0)
+    np.testing.assert_allclose(np.concatenate([client.features for client in same]), images().train.features, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "skew", "message"),
+    [
+        ("dirichlet", dataset(1000), {"alpha": 0.0}, "alpha is 0.0, expected a finite number above 0"),
+        ("dirichlet", dataset(20), {}, "20 samples for 4 clients, expected 10 each"),
+        ("dirichlet", dataset(44, 2), {"alpha": 1e-3}, "take a larger alpha"),
+        ("quantity", dataset(20), {}, "20 samples for 4 clients, expected 10 each"),
+        ("feature", dataset(100), {}, "turns images, but samples of data set 'toy' have shape"),
+        ("feature", images(), {"beta": -1.0}, "beta is -1.0"),
+    ],
+)
+def test_unequal_parts_that_cannot_be_are_refused(name, found, skew, message):
+    with pytest.raises((DataError, UsageError), match=message):
+        divide(found, name, 4, {}, rng=generator(), **skew)
+
+
+def test_numbers_cannot_be_divided_by_class_nor_flipped():
+    samples = Samples(np.zeros((50, 2), np.float32), np.linspace(0, 1, 50, dtype=np.float32))
+    for name in ("two-class", "dirichlet"):
+        with pytest.raises(DataError, match="divides by class, but the labels of data set 'toy' are numbers"):
+            divide(Dataset("toy", samples, samples, 1), name, 4, {}, rng=generator())
+    with pytest.raises(DataError, match="labels are numbers"):
+        flipped_labels(samples, 0.5, 1, rng=generator())
+
+
+def test_drift_replaces_samples_by_those_of_the_next_client():
+    parts = divide(dataset(200), "two-class", 5, {}, rng=generator())
+    half, all_of_it = drifted(parts, 0.5), drifted(parts, 1.0)
+    assert [len(part) for part in half] == [len(part) for part in parts]
+    for before, after, following in zip(parts, half, (*parts[1:], parts[0]), strict=True):
+        n_new = len(before) // 2
+        assert np.array_equal(after.features[:n_new], following.features[:n_new])
+        assert np.array_equal(after.features[n_new:], before.features[n_new:])
+    assert np.array_equal(all_of_it[4].labels, parts[0].labels)
+
+
+@pytest.mark.parametrize("name", sorted({*get_args(PartitionName)} - {"feature"}))
 def test_a_copy_holds_its_originals_samples_and_the_others_share_the_rest(name):
     nine = tuple(np.array_split(np.arange(200), 9))
     clients = divide(dataset(parts=nine), name, 10, {9: 0}, rng=generator())

@@ -3,6 +3,7 @@
 import json
 from dataclasses import FrozenInstanceError, asdict
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,14 @@ def test_settings_survive_their_document_through_json():
     assert hash(after) == hash(before)
 
 
+def test_settings_of_later_versions_are_written_only_if_used():
+    new: dict[str, Any] = {"drift": 0.5, "noise_from": 3, "availability": (1.0,) * 10, "momentum": 0.9}
+    new |= {"proximal": 0.1, "training_seed": 0}
+    plain, whole = SimulationSettings().document(), SimulationSettings(**new).document()
+    assert whole == {**plain, **new}
+    assert settings_from(json.loads(json.dumps(whole))) == SimulationSettings(**new)
+
+
 def test_settings_are_frozen():
     with pytest.raises(FrozenInstanceError):
         SimulationSettings().seed = 1  # type: ignore[misc]
@@ -37,7 +46,8 @@ def test_settings_hand_on_the_schedule_and_the_local_training():
     given = SimulationSettings(schedule="decay", rate=0.5, decay=1.0, n_steps=None, n_epochs=3, batch_size=4)
     assert asdict(given.learning_rate())["decay"] == 1.0
     assert given.learning_rate().at(1) == 0.25
-    assert asdict(given.local_training()) == {"n_steps": None, "n_epochs": 3, "batch_size": 4}
+    plain = {"optimizer": "sgd", "momentum": 0.0, "proximal": 0.0}
+    assert asdict(given.local_training()) == {"n_steps": None, "n_epochs": 3, "batch_size": 4, **plain}
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name():
@@ -67,6 +77,14 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name():
         ({"rate": -1.0}, "needs a rate > 0"),
         ({"schedule": "cosine"}, "unknown learning-rate schedule 'cosine'"),
         ({"n_epochs": 2}, "expected one of the two"),
+        ({"optimizer": "adm"}, r"unknown optimizer 'adm': did you mean 'adam'\?"),
+        ({"momentum": 1.0}, "momentum 1.0.*expected a momentum from 0 to below 1"),
+        ({"proximal": -1.0}, "a proximal ≥ 0"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum 0.9 with adam, which has its own"),
+        ({"drift": 1.5}, "expected a drift from 0 to 1"),
+        ({"training_seed": -1}, "training seed -1: expected 0 or more"),
+        ({"availability": (1.0, 2.0)}, "availability.*expected 10 numbers"),
+        ({"availability": (1.0, 2.0) + (0.0,) * 8}, "of which 3 or more are positive"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, message):

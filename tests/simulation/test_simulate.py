@@ -54,7 +54,13 @@ def golden_ledger(g2: Golden, tmp_path_factory: pytest.TempPathFactory) -> Ledge
     names = tuple(str(k) for k in range(n_clients))
     rate, n_steps = float(g2["lr"]), int(g2["steps"])
     federation = Federation(
-        names, data, golden_module(), LocalTraining(n_steps), Schedule(rate=rate), aggregation="uniform", seed=0
+        names,
+        lambda _: data,
+        golden_module(),
+        LocalTraining(n_steps),
+        Schedule(rate=rate),
+        aggregation="uniform",
+        seed=0,
     )
     folder = tmp_path_factory.mktemp("golden") / "ledger"
     writer = create_ledger(folder, names, aggregation="uniform")
@@ -234,7 +240,13 @@ def test_participants_in_any_order_give_the_same_ledger(tmp_path, bytes_of):
     )
     module = build_model(ModelSpec("logistic", (5,), 3))
     federation = Federation(
-        ("a", "b", "c", "d"), data, module, LocalTraining(2), Schedule(rate=0.7), aggregation="samples", seed=0
+        ("a", "b", "c", "d"),
+        lambda _: data,
+        module,
+        LocalTraining(2),
+        Schedule(rate=0.7),
+        aggregation="samples",
+        seed=0,
     )
     for name, participants in (("ordered", [[0, 1, 3], [1, 2, 3]]), ("mixed", [[3, 0, 1], [2, 3, 1]])):
         writer = create_ledger(tmp_path / name, federation.clients, aggregation="samples")
@@ -306,6 +318,64 @@ def test_every_client_takes_part_equally_often(tiny_settings):
     shares = np.bincount(np.concatenate(rounds), minlength=5) / n_rounds
     assert 2 * np.exp(-2 * n_rounds * deviation**2) < 1e-6
     assert np.abs(shares - 2 / 5).max() < deviation
+
+
+def test_clients_of_higher_availability_take_part_more_often(tiny_settings):
+    weights = (4.0, 1.0, 1.0, 1.0, 0.0)
+    rounds = participants_of(replace(tiny_settings, n_rounds=1000, everyone_heard=False, availability=weights))
+    counts = np.bincount(np.concatenate(rounds), minlength=5)
+    assert counts[0] > 1.5 * counts[1:4].max()
+    assert counts[1:4].min() > 300
+    assert counts[4] == 0
+
+
+def test_another_training_seed_keeps_data_and_start_but_draws_other_batches_and_participants(tiny_settings, tmp_path):
+    many = replace(tiny_settings, batch_size=8, n_rounds=12)
+    first, again, other = (
+        simulate(replace(many, training_seed=seed), tmp_path / str(k)) for k, seed in enumerate((None, 3, 4))
+    )
+    assert same(first.final_model(), again.final_model())
+    start, other_start = (ledger.open_round(0, with_apart=True) for ledger in (first, other))
+    assert same(start.global_model, other_start.global_model)
+    assert start.entry.sample_counts == other_start.entry.sample_counts
+    assert not same(start.client_models[1], other_start.client_models[1])
+    assert participants_of(many) != participants_of(replace(many, training_seed=4))
+    assert task_of(first).fingerprint == task_of(other).fingerprint
+
+
+def all_models(ledger: Ledger, round_index: int) -> dict[int, Model]:
+    found = ledger.open_round(round_index, with_apart=True)
+    return {**found.client_models, **found.apart_models}
+
+
+def test_noise_may_begin_in_a_later_round(tiny_settings, tmp_path):
+    shares = (0.0, 1.0, 0.0, 0.0, 0.0)
+    clean = simulate(tiny_settings, tmp_path / "clean")
+    turning = simulate(replace(tiny_settings, flip_shares=shares, noise_from=1), tmp_path / "turning")
+    assert same(clean.open_round(1).global_model, turning.open_round(1).global_model)
+    before, after = all_models(clean, 1), all_models(turning, 1)
+    assert [k for k in range(5) if not same(before[k], after[k])] == [1]
+
+
+def test_drifting_clients_change_from_the_second_round_on_and_copies_stay_copies(tiny_settings, tmp_path):
+    still = simulate(tiny_settings, tmp_path / "still")
+    drifting = simulate(replace(tiny_settings, drift=0.8), tmp_path / "drifting")
+    assert same(still.open_round(1).global_model, drifting.open_round(1).global_model)
+    before, after = all_models(still, 1), all_models(drifting, 1)
+    assert not any(same(before[k], after[k]) for k in range(5))
+    assert all(same(all_models(drifting, t)[0], all_models(drifting, t)[4]) for t in range(3))
+
+
+@pytest.mark.parametrize("partition", ["natural", "iid", "quantity"])
+def test_a_federation_learns_a_regression(partition, tmp_path):
+    settings = SimulationSettings(
+        "regression", partition=partition, model="mlp", hidden=(16,), n_clients=4, n_rounds=1, rate=0.1, n_steps=20
+    )
+    ledger = simulate(settings, tmp_path / "ledger")
+    task = task_of(ledger)
+    found = RecordedFederation(ledger, LoopOracle(task), "uniform").true_game(0).utilities(np.ones((1, 4), bool))
+    assert task.loss == "squared-error"
+    assert found.sum() > 0.1  # of a variance of 1
 
 
 def test_the_first_rounds_do_not_depend_on_how_many_follow(tiny_settings, tmp_path, tiny_ledger, bytes_of):

@@ -4,6 +4,12 @@
     two-class  2N class slots, each class equally often, two different ones a client; the samples of a class are split
                evenly over its slots (the paper's non-IID division, after McMahan et al. 2017)
     natural    the data set's own division
+    dirichlet  each class is split over the clients by shares from Dirichlet(α), so labels and sizes are unequal (Hsu et
+               al. 2019; drawn again until every client has ten samples, as Li et al. 2022 do)
+    quantity   random parts whose sizes are shares from Dirichlet(α), with ten samples or more
+    feature    iid, but client k's images are turned by up to 45° · β and brightened by a factor up to exp(±β / 2)
+
+`PARTITIONS` is the registry: a new partition is one function and its name in `fedworth.names`.
 
 A client may be a copy of another: it then has the same samples in the same order, and the samples are divided among the
 distinct clients only (the paper: clients 0 to 8 are distinct, client 9 is client 0 again).
@@ -12,17 +18,40 @@ Noise makes a client's data worse, to see whether its value falls. Noisy feature
 round(share · n) samples, σ = strength × the standard deviation of all the client's features (the paper does not give
 its σ); nothing is clipped. Noisy labels: round(share · n) labels become a uniformly random other class. A copy stays a
 copy only if its noise is drawn from a generator in the same state as its original's.
+
+Drift replaces a growing share of a client's samples by samples of the next distinct client.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from scipy.ndimage import rotate
 
-from fedworth.arrays import Indices
+from fedworth.arrays import Floats, Indices
 from fedworth.errors import DataError, UsageError
 from fedworth.names import PartitionName, checked_name
-from fedworth.simulation.datasets import Dataset, Labels, Samples
+from fedworth.simulation.datasets import Dataset, Labels, Samples, concatenated
+
+LEAST_SAMPLES = 10  # of a client in an unequal division
+MOST_DRAWS = 1000
+MOST_DEGREES, MOST_BRIGHTNESS = 45.0, 0.5  # of the partition `feature`, for β = 1; brightness in logarithms
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What a partition divides, among how many distinct clients, and how unlike they shall be."""
+
+    dataset: Dataset
+    n_clients: int
+    rng: np.random.Generator
+    alpha: float
+    beta: float
+
+    def of(self, parts: Sequence[Indices]) -> list[Samples]:
+        """The samples at these positions, client by client."""
+        return [self.dataset.train.take(part) for part in parts]
 
 
 def divide(
@@ -32,26 +61,131 @@ def divide(
     copies: Mapping[int, int],
     *,
     rng: np.random.Generator,
+    alpha: float = 1.0,
+    beta: float = 1.0,
 ) -> tuple[Samples, ...]:
     """The samples of each client; `copies` says which client is a copy of which."""
     checked_name("partition", partition_name)
     clients = distinct_clients(n_clients, copies)
-    match partition_name:
-        case "iid":
-            found = partition_iid(dataset.train.labels, len(clients), rng=rng)
-        case "two-class":
-            found = partition_two_class(dataset.train.labels, len(clients), rng=rng)
-        case "natural":
-            found = _natural(dataset, len(clients))
+    if dataset.train.has_numbers and partition_name in BY_CLASS:
+        raise DataError(
+            f"partition {partition_name!r} divides by class, but the labels of data set {dataset.name!r} are numbers; "
+            "choose 'iid', 'quantity' or 'natural'"
+        )
+    found = PARTITIONS[partition_name](Division(dataset, len(clients), rng, alpha, beta))
     parts = dict(zip(clients, found, strict=True))
-    whole = [parts[copies.get(client, client)] for client in range(n_clients)]
+    whole = tuple(parts[copies.get(client, client)] for client in range(n_clients))
     for client, part in enumerate(whole):
         if len(part) == 0:
             raise DataError(
                 f"partition {partition_name!r} of {dataset.name!r}: client {client} has no samples, "
                 "expected at least one; take fewer clients or raise the train limit"
             )
-    return tuple(dataset.train.take(part) for part in whole)
+    return whole
+
+
+def _iid(asked: Division) -> list[Samples]:
+    return asked.of(partition_iid(asked.dataset.train.labels, asked.n_clients, rng=asked.rng))
+
+
+def _two_class(asked: Division) -> list[Samples]:
+    return asked.of(partition_two_class(asked.dataset.train.labels, asked.n_clients, rng=asked.rng))
+
+
+def _dirichlet(asked: Division) -> list[Samples]:
+    labels = asked.dataset.train.labels
+    _check_enough("dirichlet", asked)
+    members = [asked.rng.permutation(np.flatnonzero(labels == found)) for found in np.unique(labels)]
+    for _ in range(MOST_DRAWS):
+        shares = asked.rng.dirichlet(np.full(asked.n_clients, asked.alpha), len(members))  # (n_classes, n_clients)
+        pieces = [_cut(found, share) for found, share in zip(members, shares, strict=True)]
+        parts = [np.concatenate(mine) for mine in zip(*pieces, strict=True)]
+        if min(map(len, parts)) >= LEAST_SAMPLES:
+            return asked.of([asked.rng.permutation(part) for part in parts])
+    raise DataError(
+        f"partition 'dirichlet': in {MOST_DRAWS:,} draws with alpha {asked.alpha:g}, some of {asked.n_clients} clients "
+        f"always had fewer than {LEAST_SAMPLES} samples; take a larger alpha, fewer clients or more samples"
+    )
+
+
+def _quantity(asked: Division) -> list[Samples]:
+    n = len(asked.dataset.train)
+    _check_enough("quantity", asked)
+    least, rest = np.split(asked.rng.permutation(n), [LEAST_SAMPLES * asked.n_clients])
+    pieces = _cut(rest, asked.rng.dirichlet(np.full(asked.n_clients, asked.alpha)))
+    own = np.split(least, asked.n_clients)
+    return asked.of([np.concatenate(pair) for pair in zip(own, pieces, strict=True)])
+
+
+def _feature(asked: Division) -> list[Samples]:
+    n, beta = asked.n_clients, asked.beta
+    if not (math.isfinite(beta) and beta >= 0):
+        raise UsageError(f"partition 'feature': beta is {beta}, expected a finite number of 0 or more")
+    if asked.dataset.train.features.ndim != 4:
+        raise DataError(
+            f"partition 'feature' turns images, but samples of data set {asked.dataset.name!r} have shape "
+            f"{asked.dataset.train.features.shape[1:]}; choose a data set of images, or 'natural' for synthetic data"
+        )
+    degrees = asked.rng.permutation(np.linspace(-1, 1, n)) * MOST_DEGREES * beta  # (n_clients,)
+    brightness = np.exp(asked.rng.uniform(-1, 1, n) * MOST_BRIGHTNESS * beta)  # (n_clients,)
+    parts = _iid(asked)
+    turned = [rotate(p.features, a, axes=(2, 3), reshape=False, order=1) for p, a in zip(parts, degrees, strict=True)]
+    changed = [np.clip(f * b, 0, 1).astype(np.float32) for f, b in zip(turned, brightness, strict=True)]
+    return [Samples(features, part.labels) for features, part in zip(changed, parts, strict=True)]
+
+
+def _natural(asked: Division) -> list[Samples]:
+    name, parts = asked.dataset.name, asked.dataset.parts
+    if parts is None:
+        raise DataError(
+            f"partition 'natural': data set {name!r} does not come divided; "
+            "choose 'iid' or 'two-class', or a synthetic data set"
+        )
+    if len(parts) != asked.n_clients:
+        raise DataError(
+            f"partition 'natural': data set {name!r} is divided among {len(parts)} clients, "
+            f"expected {asked.n_clients} (copies not counted); load it with n_clients={asked.n_clients}"
+        )
+    return asked.of(parts)
+
+
+PARTITIONS: dict[PartitionName, Callable[[Division], list[Samples]]] = {
+    "iid": _iid,
+    "two-class": _two_class,
+    "natural": _natural,
+    "dirichlet": _dirichlet,
+    "quantity": _quantity,
+    "feature": _feature,
+}
+BY_CLASS = ("two-class", "dirichlet")
+
+
+def _cut(indices: Indices, shares: Floats) -> list[Indices]:
+    """The indices in pieces of these shares."""
+    return np.split(indices, np.round(np.cumsum(shares)[:-1] * len(indices)).astype(np.int64))
+
+
+def _check_enough(name: str, asked: Division) -> None:
+    if not (math.isfinite(asked.alpha) and asked.alpha > 0):
+        raise UsageError(f"partition {name!r}: alpha is {asked.alpha}, expected a finite number above 0")
+    if len(asked.dataset.train) < LEAST_SAMPLES * asked.n_clients:
+        raise DataError(
+            f"partition {name!r}: {len(asked.dataset.train)} samples for {asked.n_clients} clients, "
+            f"expected {LEAST_SAMPLES} each or more; take fewer clients or raise the train limit"
+        )
+
+
+def drifted(parts: Sequence[Samples], share: float) -> list[Samples]:
+    """The clients' samples after a share of each client's was replaced by the next client's."""
+    if share == 0:
+        return list(parts)
+    found = []
+    for client, mine in enumerate(parts):
+        other = parts[(client + 1) % len(parts)]
+        n_new = round(share * len(mine))
+        new, old = other.take(np.arange(n_new) % len(other)), mine.take(np.arange(n_new, len(mine)))
+        found.append(concatenated([new, old]))
+    return found
 
 
 def distinct_clients(n_clients: int, copies: Mapping[int, int]) -> tuple[int, ...]:
@@ -121,20 +255,6 @@ def _class_slots(n_classes: int, n_clients: int, rng: np.random.Generator) -> In
     return slots
 
 
-def _natural(dataset: Dataset, n_clients: int) -> tuple[Indices, ...]:
-    if dataset.parts is None:
-        raise DataError(
-            f"partition 'natural': data set {dataset.name!r} does not come divided; "
-            "choose 'iid' or 'two-class', or a synthetic data set"
-        )
-    if len(dataset.parts) != n_clients:
-        raise DataError(
-            f"partition 'natural': data set {dataset.name!r} is divided among {len(dataset.parts)} clients, "
-            f"expected {n_clients} (copies not counted); load it with n_clients={n_clients}"
-        )
-    return dataset.parts
-
-
 def noisy_features(samples: Samples, share: float, strength: float, *, rng: np.random.Generator) -> Samples:
     """The samples, with noise on every feature of a share of them."""
     if not (math.isfinite(strength) and strength >= 0):
@@ -150,6 +270,8 @@ def noisy_features(samples: Samples, share: float, strength: float, *, rng: np.r
 
 def flipped_labels(samples: Samples, share: float, n_classes: int, *, rng: np.random.Generator) -> Samples:
     """The samples, with another class on a share of them."""
+    if samples.has_numbers:
+        raise DataError("flipped labels: labels are numbers, expected classes; use noisy features instead")
     if n_classes < 2:
         raise UsageError(f"flipped labels: n_classes is {n_classes}, expected 2 or more to have another")
     if np.any(samples.labels >= n_classes):

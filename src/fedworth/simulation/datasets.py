@@ -2,6 +2,7 @@
 
     synthetic      Synthetic(α, β) of Li et al., divided among clients as it is drawn
     synthetic-iid  the same with one source for all clients
+    regression     Friedman's function of ten features, with noise; divided among clients as it is drawn
     digits         1,797 scans of 8 × 8, shipped with scikit-learn: no download
     mnist, fashion-mnist, cifar10  published files, found or fetched by `download`
 
@@ -20,13 +21,20 @@ that the data are those of Li et al. α = β = 0, which the paper calls IID, sti
 v_k. `synthetic_iid` draws one W and b for all clients and takes v = 0, as Li et al. do for their IID data; with
 v ~ N(0, 1), |v| is about 8, and one class would win nearly everywhere. The test set has equally many fresh samples from
 each client's source, so that a client's size does not decide what the federation is tested on.
+
+`regression` is the first function of Friedman (1991, "Multivariate adaptive regression splines"), scaled to mean 0 and
+variance 1 for uniform features. Its labels are numbers, so its models are judged by their squared error. Client k has
+⌊lognormal(5, 0.7)⌋ + 50 samples, and the features u^exp(β z_kj / 2) with u uniform and z_kj normal: all clients share
+one function, but see different parts of it.
+
+    y = 10 sin(π x_1 x_2) + 20 (x_3 − ½)² + 10 x_4 + 5 x_5 + N(0, 1)        x_6 to x_10 have no effect
 """
 
 import gzip
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,7 +49,7 @@ from fedworth.names import DatasetName
 from fedworth.simulation.download import data_files
 
 Features = NDArray[np.float32]  # (n_samples, ...)
-Labels = NDArray[np.int64]  # (n_samples,): classes from 0
+Labels = NDArray[np.int64] | NDArray[np.float32]  # (n_samples,): classes from 0, or the numbers of a regression
 Pixels = NDArray[np.uint8]
 
 N_CLASSES = 10
@@ -52,6 +60,9 @@ N_DIGITS_TEST = 400
 
 N_FEATURES = 60  # of synthetic data
 N_TEST_PER_CLIENT = 100
+N_FRIEDMAN_FEATURES, N_FRIEDMAN_TEST_PER_CLIENT = 10, 600
+FRIEDMAN_MEAN, FRIEDMAN_DEVIATION = 14.4, 4.9
+
 SPREAD = np.arange(1, N_FEATURES + 1) ** -0.6  # (n_features,): the standard deviation of feature j, the root of j^−1.2
 
 IDX_BYTES = b"\x00\x00\x08"  # the start of every idx file of unsigned bytes; the number of dimensions follows
@@ -61,14 +72,14 @@ CIFAR_RECORD = 1 + 3 * 32 * 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Features and the class of each sample."""
+    """Features and the class, or the number, of each sample."""
 
     features: Features
     labels: Labels
 
     def __post_init__(self) -> None:
         _check_type("features", self.features, np.float32)
-        _check_type("labels", self.labels, np.int64)
+        _check_type("labels", self.labels, np.float32 if self.labels.dtype == np.float32 else np.int64)
         if self.features.ndim < 2 or self.labels.ndim != 1:
             shapes = f"features {self.features.shape} and labels {self.labels.shape}"
             raise DataError(f"samples: found {shapes}, expected (n, ...) and (n,); reshape them")
@@ -79,12 +90,23 @@ class Samples:
         if not finite.all():
             where = int(np.argmin(finite.reshape(len(self.features), -1).all(axis=1)))
             raise DataError(f"sample {where}: features are not all finite; drop the sample or mend it")
-        if np.any(self.labels < 0):
+        if self.has_numbers:
+            if not np.isfinite(self.labels).all():
+                where = int(np.argmin(np.isfinite(self.labels)))
+                raise DataError(
+                    f"sample {where}: label is {self.labels[where]}, expected a finite number; drop the sample"
+                )
+        elif np.any(self.labels < 0):
             where = int(np.argmax(self.labels < 0))
             raise DataError(f"sample {where}: label is {self.labels[where]}, expected 0 or more; recode it")
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether labels are numbers to predict, not classes."""
+        return self.labels.dtype == np.float32
 
     def take(self, indices: Indices) -> "Samples":
         """A copy of the samples at these positions, in this order."""
@@ -101,7 +123,7 @@ class Dataset:
     name: str
     train: Samples
     test: Samples
-    n_classes: int
+    n_classes: int  # 1 if labels are numbers: what a model puts out
     parts: tuple[Indices, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -109,7 +131,7 @@ class Dataset:
             where = f"data set {self.name!r}, {role}"
             if len(samples) == 0:
                 raise DataError(f"{where}: found no samples, expected at least one")
-            largest = int(samples.labels.max())
+            largest = 0 if samples.has_numbers else int(samples.labels.max())
             if largest >= self.n_classes:
                 expected = f"expected 0 to {self.n_classes - 1}"
                 raise DataError(f"{where}: found label {largest}, {expected}; raise n_classes or recode the labels")
@@ -159,7 +181,8 @@ def load_dataset(
 ) -> Dataset:
     """Load the data set of this name.
 
-    `n_clients` counts the distinct clients, for data sets that come divided. Only `synthetic` uses `alpha` and `beta`.
+    `n_clients` counts the distinct clients, for data sets that come divided. Only `synthetic` uses `alpha`, and only
+    `synthetic` and `regression` use `beta`.
     Without `data_folder`, files are looked for in `FEDWORTH_DATA`.
     """
     if name not in DATASETS:
@@ -207,7 +230,7 @@ def _drawn(name: str, sources: list[Source], rng: np.random.Generator) -> Datase
     train = [_samples(source, int(size), rng) for source, size in zip(sources, sizes, strict=True)]
     test = [_samples(source, N_TEST_PER_CLIENT, rng) for source in sources]
     parts = tuple(np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1]))
-    return Dataset(name, _concatenated(train), _concatenated(test), N_CLASSES, parts)
+    return Dataset(name, concatenated(train), concatenated(test), N_CLASSES, parts)
 
 
 def _samples(source: Source, n: int, rng: np.random.Generator) -> Samples:
@@ -217,7 +240,8 @@ def _samples(source: Source, n: int, rng: np.random.Generator) -> Samples:
     return Samples(x.astype(np.float32), labels.astype(np.int64))
 
 
-def _concatenated(samples: list[Samples]) -> Samples:
+def concatenated(samples: Sequence[Samples]) -> Samples:
+    """The samples of several, in order."""
     return Samples(np.concatenate([s.features for s in samples]), np.concatenate([s.labels for s in samples]))
 
 
@@ -227,6 +251,28 @@ def _load_synthetic(request: DatasetRequest) -> Dataset:
 
 def _load_synthetic_iid(request: DatasetRequest) -> Dataset:
     return _limited(synthetic_iid(request.n_clients, rng=request.rng), request)
+
+
+# Regression
+
+
+def _load_regression(request: DatasetRequest) -> Dataset:
+    rng, n_clients = request.rng, request.n_clients
+    if not (math.isfinite(request.beta) and request.beta >= 0):
+        raise UsageError(f"regression: beta is {request.beta}, expected a finite number of 0 or more")
+    powers = np.exp(request.beta * rng.normal(0.0, 0.5, (n_clients, N_FRIEDMAN_FEATURES)))  # (n_clients, n_features)
+    sizes = np.floor(rng.lognormal(5.0, 0.7, n_clients)).astype(np.int64) + 50  # (n_clients,)
+    train = [_friedman(power, int(size), rng) for power, size in zip(powers, sizes, strict=True)]
+    test = [_friedman(power, N_FRIEDMAN_TEST_PER_CLIENT, rng) for power in powers]
+    parts = tuple(np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1]))
+    return _limited(Dataset("regression", concatenated(train), concatenated(test), 1, parts), request)
+
+
+def _friedman(powers: NDArray[np.float64], n: int, rng: np.random.Generator) -> Samples:
+    x = rng.uniform(size=(n, N_FRIEDMAN_FEATURES)) ** powers  # (n, n_features)
+    y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]  # (n,)
+    scaled = (y + rng.normal(size=n) - FRIEDMAN_MEAN) / FRIEDMAN_DEVIATION
+    return Samples(x.astype(np.float32), scaled.astype(np.float32))
 
 
 # Digits, from the file that scikit-learn ships
@@ -328,6 +374,7 @@ def _from_pixels(
 DATASETS: dict[DatasetName, Callable[[DatasetRequest], Dataset]] = {
     "synthetic": _load_synthetic,
     "synthetic-iid": _load_synthetic_iid,
+    "regression": _load_regression,
     "digits": _load_digits,
     "mnist": _load_mnist,
     "fashion-mnist": _load_fashion_mnist,

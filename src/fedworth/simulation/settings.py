@@ -5,7 +5,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedworth.errors import UsageError, unknown_name
-from fedworth.names import Aggregation, DatasetName, Dtype, ModelName, PartitionName, ScheduleName, checked_name
+from fedworth.names import (
+    Aggregation,
+    DatasetName,
+    Dtype,
+    ModelName,
+    OptimizerName,
+    PartitionName,
+    ScheduleName,
+    checked_name,
+)
 
 # Larger numbers are typing errors, or were put into a ledger's header to make its reader hang.
 MOST_CLIENTS = 100_000
@@ -13,7 +22,10 @@ MOST_ROUNDS = 1_000_000
 MOST_STEPS = 1_000_000  # local steps or epochs of one client in one round
 MOST_LAYERS, MOST_WIDTH = 100, 100_000
 
-LATER = {"copies_shuffled"}  # settings added later: they are written only if used, so that older ledgers' bytes stay
+LATER = {
+    "copies_shuffled", "noise_from", "drift", "availability", "optimizer", "momentum", "proximal", "training_seed"
+}  # fmt: skip
+"""Settings added later: they are written only if they are not the default, so that older ledgers' bytes stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +73,26 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class LocalTraining:
-    """How much a client trains in a round: a number of steps or of epochs, in batches or on all samples."""
+    """How a client trains in a round: a number of steps or of epochs, in batches or on all samples, and by which steps.
+
+    Momentum and Adam start anew in every round, as they do where clients keep nothing between rounds. `proximal` is μ
+    of FedProx (Li et al. 2018): μ/2 · ‖w − w^t‖² is added to the client's loss, which keeps it near the global model.
+    """
 
     n_steps: int | None = 1
     n_epochs: int | None = None
     batch_size: int | None = None
+    optimizer: OptimizerName = "sgd"
+    momentum: float = 0.0
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
+        checked_name("optimizer", self.optimizer)
+        if not (0 <= self.momentum < 1 and self.proximal >= 0 and math.isfinite(self.proximal)):
+            found = f"momentum {self.momentum}, proximal {self.proximal}"
+            raise UsageError(f"local training: {found}; expected a momentum from 0 to below 1 and a proximal ≥ 0")
+        if self.optimizer == "adam" and self.momentum:
+            raise UsageError(f"local training: momentum {self.momentum} with adam, which has its own; leave it out")
         amounts = [amount for amount in (self.n_steps, self.n_epochs) if amount is not None]
         if len(amounts) != 1 or not 1 <= amounts[0] <= MOST_STEPS:
             found = f"{self.n_steps} steps, {self.n_epochs} epochs"
@@ -82,27 +107,36 @@ class SimulationSettings:
 
     Args:
         dataset: Data set to train on.
-        alpha: α of synthetic data: how much the clients' models differ.
-        beta: β of synthetic data: how much the clients' inputs differ.
+        alpha: Concentration of the partitions dirichlet and quantity: the smaller, the more unequal. Also α of
+            synthetic data.
+        beta: How much the clients' inputs differ, in the partition feature and in synthetic and regression data.
         train_limit: Use at most this many training samples in all.
         test_limit: Use at most this many test samples.
-        partition: How clients get their data: two classes each, at random, or `natural` (of synthetic data).
+        partition: How clients get their data: alike and at random (iid), two classes each, as the data set comes
+            (natural), in unequal shares of each class (dirichlet), in unequal amounts (quantity), or as images that are
+            rotated and brightened differently (feature).
         n_clients: Number of clients.
         copies: Give client i the data of client j.
         copies_shuffled: Shuffle the samples of each copy, so that it draws other batches than its source.
         noise_shares: Share of noisy samples of each client, or `step:S` for S·i of client i.
         noise_strength: Standard deviation of the noise, in standard deviations of the features.
         flip_shares: Share of wrong labels of each client, or `step:S` for S·i of client i.
-        model: Model to train.
+        noise_from: First round with noisy samples and wrong labels; clients are clean before.
+        drift: Share of each client's samples that the next client's samples have replaced by the last round.
+        model: Model to train; on regression data, logistic is linear regression.
         hidden: Widths of the hidden layers of an mlp.
         width_divisor: Divide the widths of vgg16 by this.
         dtype: Type of the model's parameters.
         n_rounds: Number of rounds.
         n_participants: Number of clients that take part in a round.
         everyone_heard: Ask all clients in the first round.
+        availability: How often each client is picked, relative to the others (default: all alike).
         n_steps: Local gradient steps in a round.
         n_epochs: Local epochs in a round, instead of steps.
         batch_size: Samples in a gradient step (default: all).
+        optimizer: What makes the local steps; its state starts anew in every round.
+        momentum: Momentum of local steps.
+        proximal: μ of FedProx, which keeps local models near the global model.
         schedule: How the learning rate changes over the rounds.
         rate: Learning rate.
         decay: Decay of the schedule `decay`: rate / (1 + decay · round).
@@ -111,6 +145,7 @@ class SimulationSettings:
         aggregation: Average models all alike, or by their samples.
         with_truth: Train the absent clients too, apart, so that the truth is known.
         seed: Random seed of the data, the partition, the model and the participants.
+        training_seed: Another seed for batches and participants only (default: the same).
 
     Example:
         settings = fedworth.SimulationSettings(dataset="digits", n_clients=6, copies=((5, 0),), n_rounds=5)
@@ -128,6 +163,8 @@ class SimulationSettings:
     noise_shares: tuple[float, ...] = ()
     noise_strength: float = 1.0
     flip_shares: tuple[float, ...] = ()
+    noise_from: int = 0
+    drift: float = 0.0
     model: ModelName = "logistic"
     hidden: tuple[int, ...] = ()
     width_divisor: int = 1
@@ -135,9 +172,13 @@ class SimulationSettings:
     n_rounds: int = 10
     n_participants: int = 3
     everyone_heard: bool = True
+    availability: tuple[float, ...] = ()
     n_steps: int | None = 5
     n_epochs: int | None = None
     batch_size: int | None = None
+    optimizer: OptimizerName = "sgd"
+    momentum: float = 0.0
+    proximal: float = 0.0
     schedule: ScheduleName = "constant"
     rate: float = 0.5
     decay: float = 0.0
@@ -146,6 +187,7 @@ class SimulationSettings:
     aggregation: Aggregation = "uniform"
     with_truth: bool = True
     seed: int = 0
+    training_seed: int | None = None
 
     def __post_init__(self) -> None:
         checked_name("partition", self.partition)
@@ -159,8 +201,12 @@ class SimulationSettings:
             raise UsageError(f"{self.n_clients} clients: expected {MOST_CLIENTS:,} at most")
         if not 1 <= self.n_rounds <= MOST_ROUNDS:
             raise UsageError(f"{self.n_rounds} rounds: expected 1 or more, and {MOST_ROUNDS:,} at most")
-        if self.seed < 0:
-            raise UsageError(f"seed {self.seed}: expected 0 or more")
+        if self.seed < 0 or (self.training_seed or 0) < 0:
+            raise UsageError(f"seed {self.seed}, training seed {self.training_seed}: expected 0 or more")
+        if not 0 <= self.drift <= 1 or self.noise_from < 0:
+            found = f"drift {self.drift}, noise from round {self.noise_from}"
+            raise UsageError(f"{found}: expected a drift from 0 to 1 and a round from 0 on")
+        self._check_availability()
         self._check_copies()
         for name, shares in (("noise", self.noise_shares), ("flip", self.flip_shares)):
             if len(shares) not in (0, self.n_clients) or not all(0 <= share <= 1 for share in shares):
@@ -171,6 +217,21 @@ class SimulationSettings:
                     raise UsageError(f"client {copy} is a copy of {source}, but they have {found}; expected equal ones")
         self.learning_rate()
         self.local_training()
+
+    def _check_availability(self) -> None:
+        weights = self.availability
+        is_whole = len(weights) in (0, self.n_clients) and all(
+            math.isfinite(weight) and weight >= 0 for weight in weights
+        )
+        if (
+            not is_whole
+            or 0 < sum(weight > 0 for weight in weights) < self.n_participants
+            or (weights and not any(weights))
+        ):
+            raise UsageError(
+                f"availability {weights}: expected {self.n_clients} numbers of 0 or more, "
+                f"of which {self.n_participants} or more are positive, or none"
+            )
 
     def _check_copies(self) -> None:
         if len(dict(self.copies)) != len(self.copies):
@@ -189,12 +250,19 @@ class SimulationSettings:
 
     def local_training(self) -> LocalTraining:
         """How much each client trains in a round."""
-        return LocalTraining(self.n_steps, self.n_epochs, self.batch_size)
+        amount = (self.n_steps, self.n_epochs, self.batch_size)
+        return LocalTraining(*amount, self.optimizer, self.momentum, self.proximal)
+
+    @property
+    def seed_of_training(self) -> int:
+        """The seed of batches and participants."""
+        return self.seed if self.training_seed is None else self.training_seed
 
     def document(self) -> dict[str, Any]:
         """The settings as JSON."""
         document = asdict(self)
-        return {name: document[name] for name in document if name not in LATER or document[name]}
+        usual = {field.name: field.default for field in fields(self)}
+        return {name: document[name] for name in document if name not in LATER or document[name] != usual[name]}
 
 
 def settings_from(document: dict[str, Any]) -> SimulationSettings:

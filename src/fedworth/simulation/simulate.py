@@ -8,6 +8,7 @@ the seed, so a resumed federation gives the same bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.manifest import is_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
 from fedworth.names import Aggregation
-from fedworth.simulation.clients import distinct_clients, divide, flipped_labels, noisy_features
+from fedworth.simulation.clients import distinct_clients, divide, drifted, flipped_labels, noisy_features
 from fedworth.simulation.datasets import Dataset, Samples, load_dataset
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
 from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings, settings_from
@@ -40,12 +41,12 @@ class Federation:
     """Clients with their data, the module that they train, and how they train it."""
 
     clients: tuple[str, ...]
-    data: tuple[ClientData, ...]
+    data_in: Callable[[int], Sequence[ClientData]]  # every client's samples in a round
     module: nn.Module
     local: LocalTraining
     schedule: Schedule
     aggregation: Aggregation
-    seed: int
+    seed: int  # of the batches
 
 
 def simulate(
@@ -134,11 +135,13 @@ def federation_of(settings: SimulationSettings, *, data_folder: Place | None = N
 
 
 def participants_of(settings: SimulationSettings) -> list[list[int]]:
-    """Who takes part in each round: K of N, uniformly; everyone in the first unless asked otherwise."""
+    """Who takes part in each round: K of N, by availability; everyone in the first unless asked otherwise."""
     rounds: list[list[int]] = []
+    weights = np.array(settings.availability)
+    chances = weights / weights.sum() if settings.availability else None  # (n_clients,)
     for round_index in range(settings.n_rounds):
-        rng = stream(settings.seed, "participants", round_index)
-        chosen = rng.choice(settings.n_clients, settings.n_participants, replace=False)
+        rng = stream(settings.seed_of_training, "participants", round_index)
+        chosen = rng.choice(settings.n_clients, settings.n_participants, replace=False, p=chances)
         everyone = settings.everyone_heard and round_index == 0
         rounds.append(list(range(settings.n_clients)) if everyone else sorted(chosen.tolist()))
     return rounds
@@ -193,7 +196,8 @@ def answers_of_round(
     federation: Federation, model: Model, chosen: Sequence[int], round_index: int, trained: dict[str, Model]
 ) -> dict[str, Answer]:
     """The answer of each of these clients to a global model; `trained` holds models trained on equal data."""
-    data = [federation.data[k] for k in chosen]
+    everyones = federation.data_in(round_index)
+    data = [everyones[k] for k in chosen]
     with fitting_threads(federation.module):
         models = train_clients(
             federation.module,
@@ -247,24 +251,40 @@ def _dataset(settings: SimulationSettings, data_folder: Place | None) -> Dataset
 
 
 def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
-    rng = stream(settings.seed, "partition")
-    parts = divide(dataset, settings.partition, settings.n_clients, dict(settings.copies), rng=rng)
-    noisy = [_with_noise(part, k, settings, dataset.n_classes) for k, part in enumerate(parts)]
-    if settings.copies_shuffled:
-        for copy, _ in settings.copies:
-            noisy[copy] = noisy[copy].take(
-                stream(settings.seed, "copy order", copy).permutation(len(noisy[copy].labels))
-            )
-    dtype = DTYPES[settings.dtype]
+    rng, copies = stream(settings.seed, "partition"), dict(settings.copies)
+    skew = {"alpha": settings.alpha, "beta": settings.beta}
+    parts = divide(dataset, settings.partition, settings.n_clients, copies, rng=rng, **skew)
+
+    @lru_cache(maxsize=1)
+    def prepared(drift: float, is_noisy: bool) -> list[ClientData]:
+        samples = _drifted(parts, drift, copies)
+        if is_noisy:
+            samples = [_with_noise(part, k, settings, dataset.n_classes) for k, part in enumerate(samples)]
+        for copy in copies if settings.copies_shuffled else ():
+            order = stream(settings.seed, "copy order", copy).permutation(len(samples[copy]))
+            samples[copy] = samples[copy].take(order)
+        return [client_data(part, DTYPES[settings.dtype]) for part in samples]
+
+    def data_in(round_index: int) -> list[ClientData]:
+        elapsed = round_index / max(settings.n_rounds - 1, 1)
+        return prepared(settings.drift * elapsed, round_index >= settings.noise_from)
+
     return Federation(
         clients=tuple(str(k) for k in range(settings.n_clients)),
-        data=tuple(client_data(samples, dtype) for samples in noisy),
+        data_in=data_in,
         module=build_model(_spec(settings, dataset), seed=settings.seed),
         local=settings.local_training(),
         schedule=settings.learning_rate(),
         aggregation=settings.aggregation,
-        seed=settings.seed,
+        seed=settings.seed_of_training,
     )
+
+
+def _drifted(parts: Sequence[Samples], share: float, copies: dict[int, int]) -> list[Samples]:
+    """The clients' samples after some drift; copies stay copies."""
+    clients = distinct_clients(len(parts), copies)
+    moved = dict(zip(clients, drifted([parts[k] for k in clients], share), strict=True))
+    return [moved[copies.get(k, k)] for k in range(len(parts))]
 
 
 def _with_noise(samples: Samples, client: int, settings: SimulationSettings, n_classes: int) -> Samples:
@@ -282,7 +302,10 @@ def _with_noise(samples: Samples, client: int, settings: SimulationSettings, n_c
 def _task(settings: SimulationSettings, dataset: Dataset) -> Task:
     inputs = torch.from_numpy(dataset.test.features).to(DTYPES[settings.dtype])
     module = build_model(_spec(settings, dataset), seed=settings.seed)
-    return Task(module, inputs, torch.from_numpy(dataset.test.labels))
+    labels = torch.from_numpy(dataset.test.labels)
+    if dataset.test.has_numbers:
+        return Task(module, inputs, labels.to(inputs.dtype), loss="squared-error")
+    return Task(module, inputs, labels)
 
 
 def _spec(settings: SimulationSettings, dataset: Dataset) -> ModelSpec:

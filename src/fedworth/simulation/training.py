@@ -1,8 +1,9 @@
 """Local training: every client of a round starts at the global model and takes its steps.
 
-w_i ← w_i − η^t ∇F_i(w_i) (eq. local_step), F_i the mean cross-entropy of the client's samples or of a batch. Clients
-whose model is a plain perceptron train side by side in one computation; others one after the other, which is faster for
-convolutions on a CPU.
+w_i ← w_i − η^t ∇F_i(w_i) (eq. local_step), F_i the mean cross-entropy (or squared error, if labels are numbers) of the
+client's samples or of a batch. Momentum, Adam and FedProx change the step, see `LocalSteps`. Clients whose model is a
+plain perceptron train side by side in one computation; others one after the other, which is faster for convolutions on
+a CPU.
 
 Identical data must give identical models, to the bit. So the order of batches depends on the seed, the round and the
 number of samples, never on the client, and equal data sets are trained once.
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from fedworth.arrays import Indices, stream
@@ -26,6 +26,8 @@ from fedworth.simulation.datasets import Samples
 from fedworth.simulation.models import state_of
 from fedworth.simulation.settings import LocalTraining
 from fedworth.task.modules import copied
+
+ADAM_MEAN, ADAM_SQUARE, ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class ClientData:
 def client_data(samples: Samples, dtype: torch.dtype) -> ClientData:
     """A client's samples as tensors."""
     digest = hashlib.sha256(samples.features.tobytes() + samples.labels.tobytes())
-    inputs = torch.from_numpy(samples.features).to(dtype)
-    return ClientData(inputs, torch.from_numpy(samples.labels), digest.hexdigest())
+    inputs, labels = torch.from_numpy(samples.features).to(dtype), torch.from_numpy(samples.labels)
+    return ClientData(inputs, labels.to(dtype) if samples.has_numbers else labels, digest.hexdigest())
 
 
 def batches_of(local: LocalTraining, n_samples: int, *, seed: int, round_index: int) -> list[Indices]:
@@ -81,11 +83,13 @@ def train_clients(
     orders = {n: batches_of(local, n, seed=seed, round_index=round_index) for n in {len(c) for c in clients}}
     if is_perceptron(module):
         for group in _of_similar_size(list(distinct.values())):
-            models = _train_side_by_side(module, start, group, [orders[len(c)] for c in group], learning_rate)
+            steps = LocalSteps(local, learning_rate, start)
+            models = _train_side_by_side(module, start, group, [orders[len(c)] for c in group], steps)
             trained.update(zip((client.fingerprint for client in group), models, strict=True))
     else:
         for fingerprint, client in distinct.items():
-            trained[fingerprint] = _train_alone(module, start, client, orders[len(client)], learning_rate)
+            steps = LocalSteps(local, learning_rate, start)
+            trained[fingerprint] = _train_alone(module, start, client, orders[len(client)], steps)
     for model in trained.values():
         try:
             check_finite(model, f"local training, round {round_index}")
@@ -94,34 +98,73 @@ def train_clients(
     return [trained[client.fingerprint] for client in clients]
 
 
-def _train_alone(module: nn.Module, start: Model, client: ClientData, steps: list[Indices], rate: float) -> Model:
+class LocalSteps:
+    """The step from a tensor and its gradient to the next: gradient descent, with momentum, or Adam.
+
+        gradient descent   w ← w − η g                            g = ∇F_i + μ (w − w^t), μ of FedProx
+        momentum           m ← β m + g,  w ← w − η m
+        Adam               m, v ← means of g and g² with memory .9 and .999, w ← w − η m̂ / (√v̂ + 1e-8)
+
+    m̂ and v̂ are m and v over 1 − .9^k and 1 − .999^k in step k (Kingma and Ba 2015).
+    """
+
+    def __init__(self, local: LocalTraining, rate: float, start: Model) -> None:
+        self.local, self.rate, self.start = local, rate, start
+        self.means: Model = {}
+        self.squares: Model = {}
+        self.n_steps = 0  # the number of the present step; the caller counts
+
+    def updated(self, name: str, tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """The tensor of this name after the step."""
+        if self.local.proximal:
+            gradient = gradient + self.local.proximal * (tensor - self.start[name])
+        if self.local.optimizer == "adam":
+            mean = self.means[name] = ADAM_MEAN * self.means.get(name, 0) + (1 - ADAM_MEAN) * gradient
+            square = self.squares[name] = ADAM_SQUARE * self.squares.get(name, 0) + (1 - ADAM_SQUARE) * gradient**2
+            root = (square / (1 - ADAM_SQUARE**self.n_steps)).sqrt()
+            gradient = mean / (1 - ADAM_MEAN**self.n_steps) / (root + ADAM_EPSILON)
+        elif self.local.momentum:
+            gradient = self.means[name] = self.local.momentum * self.means.get(name, 0) + gradient
+        return tensor - self.rate * gradient
+
+
+def _train_alone(
+    module: nn.Module, start: Model, client: ClientData, batches: list[Indices], steps: LocalSteps
+) -> Model:
     """Gradient descent of one client, for any module."""
     local = copied(module)
     local.load_state_dict(start)
     local.train()
-    for step in steps:
+    for batch in batches:
         local.zero_grad()
-        F.cross_entropy(local(client.inputs[step]), client.labels[step]).backward()
+        steps.n_steps += 1
+        _losses(local(client.inputs[batch]), client.labels[batch]).mean().backward()
         with torch.no_grad():
-            for parameter in local.parameters():
+            for name, parameter in local.named_parameters():
                 if parameter.grad is not None:
-                    parameter.sub_(rate * parameter.grad)
+                    parameter.copy_(steps.updated(name, parameter, parameter.grad))
     return state_of(local)
 
 
 def _train_side_by_side(
-    module: nn.Module, start: Model, group: Sequence[ClientData], orders: list[list[Indices]], rate: float
+    module: nn.Module, start: Model, group: Sequence[ClientData], orders: list[list[Indices]], steps: LocalSteps
 ) -> list[Model]:
-    """Gradient descent of all clients of a group at once; shorter batches are padded with weight 0."""
+    """Gradient descent of all clients of a group at once; shorter batches are padded with weight 0.
+
+    A client that has taken all its steps stays where it is: momentum would move it on without a gradient.
+    """
     inputs = nn.utils.rnn.pad_sequence([c.inputs for c in group], batch_first=True)  # (n_clients, n_most, ...)
     labels = nn.utils.rnn.pad_sequence([c.labels for c in group], batch_first=True)  # (n_clients, n_most)
     states = {name: torch.stack([tensor] * len(group)) for name, tensor in start.items()}
     rows = torch.arange(len(group))[:, None]
-    whole = all(len(step) == len(client) for client, steps in zip(group, orders, strict=True) for step in steps)
+    whole = all(len(batch) == len(client) for client, order in zip(group, orders, strict=True) for batch in order)
     for indices, weights in _padded_steps(orders, inputs.dtype):
+        steps.n_steps += 1
+        is_training = weights.any(dim=1)  # (n_clients,)
         batch = (inputs, labels) if whole else (inputs[rows, indices], labels[rows, indices])
         for name, gradient in gradients(module, states, *batch, weights):
-            states[name] = states[name] - rate * gradient
+            before, after = states[name], steps.updated(name, states[name], gradient)
+            states[name] = torch.where(is_training.view(-1, *[1] * (before.ndim - 1)), after, before)
     return [{name: tensor[row].clone() for name, tensor in states.items()} for row in range(len(group))]
 
 
@@ -164,7 +207,7 @@ def is_perceptron(module: nn.Module) -> bool:
 def gradients(
     module: nn.Module, states: Model, inputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor's gradient of Σ weight · cross-entropy for several clients at once, one row a client.
+    """Each tensor's gradient of Σ weight · loss for several clients at once, one row a client.
 
     The result is that of `torch.func.vmap(grad(…))` to the bit. The first call of `vmap` loads torch's compiler, which
     takes two seconds.
@@ -178,9 +221,15 @@ def gradients(
             elif isinstance(layer, nn.Linear):
                 values = _products(values, leaves[f"{name}.weight"])
                 values = values if layer.bias is None else values + leaves[f"{name}.bias"][:, None]
-        chosen = torch.log_softmax(values, -1).gather(2, labels[..., None])[..., 0]  # (n_clients, n_samples)
-        loss = (-chosen * weights).sum()
+        loss = (_losses(values, labels) * weights).sum()
     return zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)
+
+
+def _losses(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of each sample: cross-entropy of its class, or the squared error if labels are numbers."""
+    if labels.is_floating_point():
+        return (outputs[..., 0] - labels) ** 2
+    return -torch.log_softmax(outputs, -1).gather(-1, labels[..., None])[..., 0]
 
 
 class _Products(torch.autograd.Function):
