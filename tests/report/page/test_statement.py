@@ -7,9 +7,11 @@ import pytest
 
 from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, Finding
+from fedworth.records import document_of
+from fedworth.report.page.statement import read_statement
 from fedworth.report.rewards import rewards
 from fedworth.report.settings import PageSettings
-from tests.support.reports import HOSPITALS, HOSTILE, hospitals
+from tests.support.reports import EVIDENCE, HOSPITALS, HOSTILE, hospitals
 
 SETTINGS = PageSettings("Sepsis model", "hospital", "hospitals")
 
@@ -20,8 +22,20 @@ def texts_of(number: float) -> set[str]:
 
 
 def told(html: str) -> str:
-    """All of a statement but its style, whose lengths are numbers too, and its hash."""
-    return re.sub(r"<style>.*?</style>|sha256 [0-9a-f]{64}|content=\"default.*?\"", "", html, flags=re.DOTALL)
+    """All of a statement but its style, whose lengths are numbers too, its hash, and the block for programs."""
+    left_out = r"<style>.*?</style>|<script.*?</script>|sha256 [0-9a-f]{64}|content=\"default.*?\""
+    return re.sub(left_out, "", html, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("client", HOSPITALS)
+def test_the_block_for_programs_has_the_clients_own_numbers_only(client, tmp_path):
+    report = hospitals()
+    said = document_of(read_statement(report.write_statement(client, tmp_path, SETTINGS)))
+    own = report[client]
+    assert report.rounds is not None
+    assert [n for n in said.values() if isinstance(n, float)] == [own.value, own.low, own.high]
+    assert [n for n in said.values() if isinstance(n, int)] == [len(report.rounds.numbers), -1]
+    assert not any(other in str(said) for other in HOSPITALS if other != client)
 
 
 @pytest.mark.parametrize("client", HOSPITALS)
@@ -76,7 +90,7 @@ def test_few_others_are_not_shown_as_a_band():
 
 @pytest.mark.parametrize("kind", OF_ANSWERS, ids=lambda kind: kind.name)
 def test_a_finding_is_told_without_the_others_name(kind):
-    found = Finding(kind, (HOSPITALS[0], HOSPITALS[5]), (1,), 2, {"ratio": 12.0, "n_samples": 9.0, "similarity": 0.9})
+    found = Finding(kind, (HOSPITALS[0], HOSPITALS[5]), (1,), 2, EVIDENCE)
     html = hospitals(findings=(found,)).statement_html(HOSPITALS[0], SETTINGS)
     assert "Mercy" not in html
     assert "Seen in 1 of 2 rounds." in html

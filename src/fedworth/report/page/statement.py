@@ -2,13 +2,24 @@
 
 The template gets this client's numbers alone. Of the others it gets the middle half of their values, rounded to one
 digit, and only if there are enough of them that this reveals nobody's value. The axis spans that band and the client.
+
+The page holds a block of JSON, `Statement`, with what `fedworth verify STATEMENT --receipts FILE` needs.
 """
 
+import json
 import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedworth.errors import ArtefactError, LedgerError
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.manifest import find_head
+from fedworth.ledger.receipts import Receipt, receipts_of, unused_rounds
+from fedworth.records import document_of, read_as
 from fedworth.report.page.clients import cards_of, share_text
 from fedworth.report.page.figures import axis_over, path, picks_of
 from fedworth.report.page.page import check_rewards, frame_of, render
@@ -16,6 +27,7 @@ from fedworth.report.page.story import ticks_of
 from fedworth.report.page.trust import verdict_of, wording_of
 from fedworth.report.report import Report
 from fedworth.report.settings import PageSettings
+from fedworth.storage import Place, read_bytes
 from fedworth.valuation.notebook import digits_of, ranks_text, signed
 
 if TYPE_CHECKING:
@@ -24,14 +36,87 @@ if TYPE_CHECKING:
 FEWEST_OTHERS = 7
 """With fewer other clients no band is shown, because it would reveal single values."""
 
+MOST_BYTES = 1 << 28
+BLOCK = re.compile(r'<script type="application/json" id="statement">(.*?)</script>', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a statement says, for programs: a value, what it rests on, and which models of the client were valued."""
+
+    client: str
+    value: float | None
+    low: float | None
+    high: float | None
+    method: str
+    measure: str | None  # what a value counts: `loss`, `accuracy`, …
+    judged_by: str | None  # the loss or measure by its name
+    n_test_samples: int | None
+    report: str  # fingerprint of report.json
+    task: str | None  # fingerprint
+    ledger_head: str | None
+    n_rounds: int | None  # of the ledger, when it was valued
+    models: tuple[Receipt, ...] | None = None  # None if the statement was made without the ledger
+    unused: tuple[tuple[int, str], ...] = ()  # rounds in which a model of the client was not averaged, and why
+    last_round: int = -1  # the federation's own number of the last round that was valued
+
+
+def statement_of(report: Report, client: str, ledger: Ledger | None = None) -> Statement:
+    """One client's statement; the hashes of its models are computed from the ledger that the report is of."""
+    line, known = report[client], report.provenance  # refuses an unknown client
+    measure = None if known is None else known.settings.get("measure")
+    facts = Statement(
+        client,
+        line.value,
+        line.low,
+        line.high,
+        report.chosen.method,
+        measure,
+        None if known is None else known.judged_by,
+        None if known is None else known.n_test_samples,
+        report.fingerprint,
+        None if known is None else known.task,
+        None if known is None else known.head,
+        None if known is None else known.n_rounds,
+    )
+    return facts if ledger is None else with_models(facts, ledger)
+
+
+def with_models(facts: Statement, ledger: Ledger) -> Statement:
+    """The statement with the hashes of the client's models in a ledger, as far as its report valued it."""
+    try:
+        head = find_head(ledger.folder, str(facts.ledger_head))
+    except LedgerError as error:
+        raise ArtefactError(f"statement: not of this ledger ({error})") from None
+    some = slice(head.n_rounds)
+    models, unused = receipts_of(ledger, facts.client, some), unused_rounds(ledger, facts.client, some)
+    last = max((entry.number for entry in ledger.entries[some]), default=-1)
+    return replace(facts, models=models, unused=unused, last_round=last)
+
+
+def read_statement(path: Place) -> Statement:
+    """The statement that is in a page."""
+    try:
+        found = BLOCK.search(read_bytes(Path(path), MOST_BYTES).decode())
+        if found is None:
+            raise ArtefactError(f"{path}: no statement; expected a page that fedworth statement wrote")
+        return read_as(Statement, json.loads(found[1]), "a statement")
+    except (OSError, ValueError) as error:
+        raise ArtefactError(f"{path}: cannot be read as a statement ({error})") from error
+
 
 def statement_html(
-    report: Report, client: str, settings: PageSettings | None = None, *, rewards: "Rewards | None" = None
+    report: Report,
+    client: str,
+    settings: PageSettings | None = None,
+    *,
+    rewards: "Rewards | None" = None,
+    ledger: Ledger | None = None,
 ) -> str:
     """One client's statement."""
     settings = settings or PageSettings()
     check_rewards(rewards, report)
-    line = report[client]  # refuses an unknown client
+    line, facts = report[client], statement_of(report, client, ledger)
     digits = digits_of([line])
     band = _band(report, client)
     ends = [x for x in (line.value, line.low, line.high, *(band or ())) if x is not None]
@@ -55,6 +140,8 @@ def statement_html(
         "verdict": verdict_of(report, settings),
         "fingerprint": report.fingerprint,
         "rewards": rewards,
+        "facts": facts,
+        "block": json.dumps(document_of(facts)).replace("<", "\\u003c"),
     }
     return render("statement.html", view)
 

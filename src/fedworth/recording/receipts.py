@@ -1,0 +1,68 @@
+"""The client's side of a receipt: hash what is sent, and keep a line of it."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedworth.errors import ModelError
+from fedworth.ledger.receipts import Receipt, receipt_of
+from fedworth.recording.recorder import Arrays, attempt, model_of, with_difference
+from fedworth.storage import Place, make_folder
+
+
+def receipt(
+    model: Arrays,
+    *,
+    round_number: int,
+    n_samples: float,
+    file: Place,
+    names: Iterable[str] | None = None,
+    difference_from: Arrays | None = None,
+) -> Receipt | None:
+    """Write a client's receipt for a model that it is about to send; an error is logged and never raised.
+
+    Args:
+        model: What is sent: tensors or arrays by name, Flower's `ArrayRecord`, or a list of arrays.
+        round_number: The round's number, as the server says it.
+        n_samples: The number of samples that is reported with the model.
+        file: A file of the client's own, to which a line is added.
+        names: The names of a list of arrays, if the server records them under names: `net.state_dict()`.
+        difference_from: The global model, if `model` is the difference from it.
+
+    Returns:
+        The receipt, None if it could not be made.
+
+    Example:
+        fedworth.receipt({"weight": weights}, round_number=3, n_samples=120, file="receipts.jsonl")
+    """
+
+    def written() -> Receipt:
+        sent, is_named = _named(model, names), names is not None or not isinstance(model, list | tuple)
+        if difference_from is not None:
+            sent = with_difference(_named(difference_from, names), sent)
+        made = receipt_of(model_of(sent), int(round_number), n_samples, is_named=is_named)
+        path = Path(file)
+        make_folder(path.parent)
+        line = (json.dumps(asdict(made)) + "\n").encode()
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return made
+
+    return attempt(written)
+
+
+def _named(model: Arrays, names: Iterable[str] | None) -> dict[str, Any]:
+    """A model by names; a list of arrays is named 0, 1, … if nobody says otherwise."""
+    if not isinstance(model, list | tuple):
+        return dict(model)
+    known = [str(name) for name in (range(len(model)) if names is None else names)]
+    if len(known) != len(model):
+        raise ModelError(f"{len(model)} arrays, and {len(known)} names for them; expected as many")
+    return dict(zip(known, model, strict=True))
