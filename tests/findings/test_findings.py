@@ -14,6 +14,7 @@ from fedworth.findings import (
     LATE_COPY,
     MANY_SAMPLES,
     NO_UPDATE,
+    OF_ANSWERS,
     REPLAY,
     SAME_MODEL,
     SCALED_COPY,
@@ -21,11 +22,13 @@ from fedworth.findings import (
     STALE_MODEL,
     Finding,
     findings,
+    look,
 )  # fmt: skip
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
+from tests.support.reports import EVIDENCE
 
 CLIENTS = ("a", "b", "c", "d")
 SIZE = (40, 30)
@@ -59,11 +62,10 @@ class Planted:
         for start, answers in zip(self.globals, self.answers, strict=True):
             writer.record_round(start, answers)
         writer.close(drawn(9999))
-        ledger = open_ledger(folder)
-        once = findings(ledger, is_kept=False)
-        assert findings(ledger) == once  # makes the traces
-        assert findings(ledger) == once  # uses them
-        return once
+        files = sorted(folder.rglob("*"))
+        found = findings(open_ledger(folder))
+        assert sorted(folder.rglob("*")) == files  # nothing is kept beside the ledger, where anybody could edit it
+        return found
 
 
 def only(found):
@@ -238,8 +240,7 @@ def test_one_update_can_be_two_findings(planted, tmp_path):
 
 
 def test_every_kind_has_a_sentence_with_its_confidence_and_basis():
-    evidence = {"ratio": 12345.6, "n_samples": 3.0, "similarity": 0.9, "value": -0.5, "low": -0.7, "high": -0.3}
-    evidence["middle"] = 0.2
+    evidence = {**EVIDENCE, "ratio": 12345.6, "value": -0.5, "low": -0.7, "high": -0.3, "middle": 0.2}
     for kind in KINDS.values():
         sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence, 0.953).sentence
         assert "'h' and 3 more" in sentence
@@ -256,28 +257,6 @@ def test_every_kind_has_a_sentence_with_its_confidence_and_basis():
     assert measured.sentence.startswith("Client 'a' made the model worse: its value is -0.5; certain")
 
 
-def test_a_damaged_trace_is_made_again(planted, tmp_path):
-    planted.plant(0, "d", planted.globals[0])
-    expected = planted.found(tmp_path / "l")
-    for path in (tmp_path / "l" / "traces").iterdir():
-        path.write_bytes(path.read_bytes()[:-30])
-    assert findings(open_ledger(tmp_path / "l")) == expected
-
-
-def test_a_ledger_that_cannot_be_written_to_is_read_all_the_same(planted, tmp_path, monkeypatch):
-    planted.plant(0, "d", planted.globals[0])
-    expected = planted.found(tmp_path / "l")
-    monkeypatch.setattr("fedworth.findings.traces.FOLDER", "federation.json")  # a file: no folder can be made there
-    assert findings(open_ledger(tmp_path / "l")) == expected
-
-
-def test_a_round_is_read_once(planted, tmp_path, monkeypatch):
-    planted.found(tmp_path / "l")
-    ledger = open_ledger(tmp_path / "l")
-    monkeypatch.setattr("fedworth.ledger.model_file.file_sha256", lambda _path: 1 / 0)
-    assert findings(ledger) == ()
-
-
 @pytest.mark.parametrize("partition", ["iid", "two-class"])
 def test_a_clean_simulated_federation_has_no_findings(tmp_path, partition):
     settings = SimulationSettings(n_clients=10, n_rounds=6, partition=partition, copies=(), with_truth=False)
@@ -288,3 +267,18 @@ def test_a_copied_client_of_a_simulated_federation_is_found(tmp_path):
     settings = SimulationSettings(n_clients=6, n_rounds=4, copies=((5, 0),), with_truth=False)
     finding = only(findings(simulate(settings, tmp_path / "l")))
     assert (finding.kind, finding.clients) == (SAME_MODEL, ("0", "5"))
+
+
+def test_what_a_ledger_is_too_small_for_is_not_looked_for(tmp_path):
+    writer = create_ledger(tmp_path / "l", ("a", "b"), aggregation="samples")
+    writer.record_round(drawn(1), {"a": Answer(drawn(2), 5), "b": Answer(drawn(3), 5)})
+    writer.close(drawn(4))
+    found, looked_for = look(open_ledger(tmp_path / "l"))
+    assert found == ()
+    assert {kind.name for kind in looked_for} == {"no update", "same model", "scaled copy"}
+
+
+def test_everything_is_looked_for_in_a_federation_that_is_large_enough(tmp_path):
+    settings = SimulationSettings(n_clients=8, n_participants=8, n_rounds=3, with_truth=False)
+    _, looked_for = look(simulate(settings, tmp_path / "l"))
+    assert set(OF_ANSWERS) - set(looked_for) == {CONTESTED_NAME, SHARED_NODE}

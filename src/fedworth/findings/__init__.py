@@ -1,30 +1,37 @@
 """Findings: what the clients' answers and values show that a reader should know.
 
-A new kind of finding is a module with its `Kind` and a `detect` function, and a row in `DETECTORS`. Detectors run in
-this order, and each gets the evidence of those before it; findings are reported in the order of their kinds.
+A new kind of finding is a module with its `Kind`, a `detect` function and a `looked_for` function, which says whether
+the ledger has what the kind needs, and a row in `DETECTORS`. Detectors run in this order, and each gets the evidence of
+those before it; findings are reported in the order of their kinds.
 """
 
 from collections.abc import Callable, Iterable
 
-from fedworth.findings import copies, nodes, norms, similarity
+import numpy as np
+
+from fedworth.findings import copies, followers, nodes, norms, similarity
 from fedworth.findings.copies import ECHO, LATE_COPY, REPLAY, SAME_MODEL, SCALED_COPY, STALE_MODEL
 from fedworth.findings.finding import Evidence, Finding, Kind, Level, gathered
+from fedworth.findings.followers import FOLLOWER
 from fedworth.findings.nodes import CONTESTED_NAME, SHARED_NODE
 from fedworth.findings.norms import LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE
 from fedworth.findings.similarity import SIMILAR
 from fedworth.findings.traces import RoundTrace, trace_of
-from fedworth.findings.values import HARM, LOW_VALUE, value_findings
+from fedworth.findings.values import FEWEST, HARM, LOW_VALUE, value_findings
 from fedworth.ledger.ledger import Ledger
+from fedworth.valuation.valuation import Covered, Valuation
 
-Detector = Callable[[Ledger, list[RoundTrace], list[Evidence]], Iterable[Evidence]]
+Detect = Callable[[Ledger, list[RoundTrace], list[Evidence]], Iterable[Evidence]]
+LookedFor = Callable[[Ledger, list[RoundTrace]], Iterable[Kind]]
 
-DETECTORS: tuple[tuple[Detector, tuple[Kind, ...]], ...] = (
-    (norms.detect, (LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE)),
-    (copies.detect, copies.REPEATS),
-    (similarity.detect, (SIMILAR,)),
-    (nodes.detect, (CONTESTED_NAME, SHARED_NODE)),
+DETECTORS: tuple[tuple[Detect, LookedFor, tuple[Kind, ...]], ...] = (
+    (norms.detect, norms.looked_for, (LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE)),
+    (copies.detect, copies.looked_for, copies.REPEATS),
+    (similarity.detect, similarity.looked_for, (SIMILAR,)),
+    (followers.detect, followers.looked_for, (FOLLOWER,)),
+    (nodes.detect, nodes.looked_for, (CONTESTED_NAME, SHARED_NODE)),
 )
-OF_ANSWERS = tuple(kind for _, kinds in DETECTORS for kind in kinds)
+OF_ANSWERS = tuple(kind for _, _, kinds in DETECTORS for kind in kinds)
 """Kinds that are found in the clients' answers."""
 
 OF_VALUES = (LOW_VALUE, HARM)
@@ -33,16 +40,29 @@ OF_VALUES = (LOW_VALUE, HARM)
 KINDS = {kind.name: kind for kind in (*OF_ANSWERS, *OF_VALUES)}
 
 __all__ = [
-    "CONTESTED_NAME", "DETECTORS", "ECHO", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LOW_VALUE", "MANY_SAMPLES",
-    "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL", "SCALED_COPY", "SHARED_NODE", "SIMILAR",
-    "STALE_MODEL", "Finding", "Kind", "Level", "findings", "value_findings",
+    "CONTESTED_NAME", "DETECTORS", "ECHO", "FOLLOWER", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LOW_VALUE",
+    "MANY_SAMPLES", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL", "SCALED_COPY", "SHARED_NODE",
+    "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings", "look", "looked_for_in_values", "value_findings",
 ]  # fmt: skip
 
 
-def findings(ledger: Ledger, *, is_kept: bool = True) -> tuple[Finding, ...]:
-    """What the answers in a ledger show; `is_kept` uses the traces beside the ledger, and adds missing ones."""
-    traces = [trace_of(ledger, round_index, is_kept=is_kept) for round_index in range(ledger.n_rounds)]
+def look(ledger: Ledger) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
+    """What the answers in a ledger show, and the kinds that were looked for: others need what the ledger lacks."""
+    traces = [trace_of(ledger.open_round(round_index)) for round_index in range(ledger.n_rounds)]
     evidence: list[Evidence] = []
-    for detect, _ in DETECTORS:
+    for detect, _, _ in DETECTORS:
         evidence += detect(ledger, traces, evidence)
-    return tuple(gathered(ledger, OF_ANSWERS, evidence))
+    kinds = {kind.name for _, looked_for, _ in DETECTORS for kind in looked_for(ledger, traces)}
+    return tuple(gathered(ledger, OF_ANSWERS, evidence)), tuple(kind for kind in OF_ANSWERS if kind.name in kinds)
+
+
+def findings(ledger: Ledger) -> tuple[Finding, ...]:
+    """What the answers in a ledger show."""
+    return look(ledger)[0]
+
+
+def looked_for_in_values(valuation: Valuation) -> tuple[Kind, ...]:
+    """The kinds that values can show: those whose errors are known, and low ones only among enough clients."""
+    if valuation.covered is Covered.UNKNOWN:
+        return ()
+    return OF_VALUES if np.isfinite(valuation.values).sum() >= FEWEST else (HARM,)

@@ -56,6 +56,7 @@ SAME_MODEL = Kind(
     client_title="Your model was the same as another {noun}’s",
     client_action=CLIENT_COPY,
     passed="No two {nouns} sent the same model.",
+    needs="a round of two answers",
 )
 SCALED_COPY = Kind(
     "scaled copy",
@@ -69,6 +70,7 @@ SCALED_COPY = Kind(
     client_title="Your update was another {noun}’s, scaled",
     client_action=CLIENT_COPY,
     passed="No update was another {noun}’s, scaled.",
+    needs="a round with two updates that are not mostly rounding",
 )
 LATE_COPY = Kind(
     "late copy",
@@ -82,6 +84,7 @@ LATE_COPY = Kind(
     client_title="An answer of yours was the same as another {noun}’s",
     client_action=CLIENT_COPY,
     passed="No answer repeated another {noun}’s of an earlier round.",
+    needs="two rounds",
     across_rounds=True,
 )
 REPLAY = Kind(
@@ -96,6 +99,7 @@ REPLAY = Kind(
     client_title="You sent an old answer again",
     client_action=CLIENT_TRAINING,
     passed="No {noun} sent an old answer again.",
+    needs="two rounds",
 )
 STALE_MODEL = Kind(
     "stale model",
@@ -109,6 +113,7 @@ STALE_MODEL = Kind(
     client_title="You sent back an old shared model",
     client_action=CLIENT_TRAINING,
     passed="No {noun} sent back an old shared model.",
+    needs="two rounds",
 )
 ECHO = Kind(
     "echo",
@@ -122,6 +127,7 @@ ECHO = Kind(
     client_title="Your update was the server’s own last step",
     client_action=CLIENT_TRAINING,
     passed="No update was the server’s own last step.",
+    needs="two rounds with updates that are not mostly rounding",
 )
 
 REPEATS = (SAME_MODEL, SCALED_COPY, LATE_COPY, REPLAY, STALE_MODEL, ECHO)
@@ -151,7 +157,7 @@ class _Direction:
     """An update scaled to length one, and how much rounding may have changed it."""
 
     sent: _Sent
-    unit: Floats  # (64,)
+    unit: Floats  # (WIDTH,)
     rounding: float
 
     @property
@@ -180,6 +186,20 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
     for piece in (found for group in _same_directions(traces) for found in _of_group(group, n_compared)):
         if any((piece.kind.name, client, piece.round_index) not in said for client in piece.clients):
             yield piece
+
+
+def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
+    """The kinds that these rounds can show."""
+    compared = [(one.sent.client, one.sent.round_index) for one in _directions(traces)]
+    of_clients = [round_index for client, round_index in compared if client != SERVER]
+    if any(len(trace.clients) > 1 for trace in traces):
+        yield SAME_MODEL
+    if len(of_clients) > len(set(of_clients)):
+        yield SCALED_COPY
+    if sum(bool(trace.clients) for trace in traces) > 1:
+        yield from (LATE_COPY, REPLAY, STALE_MODEL)
+    if any((SERVER, round_index) in compared for round_index in of_clients):
+        yield ECHO
 
 
 def _of_group(group: list[_Sent], n_compared: float = 0.0) -> Iterator[Evidence]:
@@ -262,6 +282,6 @@ def _directions(traces: list[RoundTrace]) -> Iterator[_Direction]:
 
 
 def _n_directions(sketch: Floats) -> float:
-    """(Σ s²)² / Σ s⁴: how many of the 64 numbers carry the sketch."""
+    """(Σ s²)² / Σ s⁴: how many of its numbers carry the sketch."""
     scaled = sketch / np.abs(sketch).max()
     return float((scaled**2).sum() ** 2 / (scaled**4).sum())

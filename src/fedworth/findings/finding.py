@@ -54,6 +54,12 @@ class Kind:
     across_rounds: bool = False  # needs no round in which the clients took part together
     when_asked: bool = False  # can be seen in any round that asked the client, whether or not it answered
     several: str = ""  # the sentence for several clients, if it differs
+    needs: str = "one answer"  # without it the kind is not looked for
+
+    @property
+    def needs_text(self) -> str:
+        """What the kind needs, with the words of the command line."""
+        return self.needs.format(noun="client", nouns="clients")
 
 
 @dataclass(frozen=True)

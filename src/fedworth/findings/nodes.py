@@ -19,6 +19,7 @@ CONTESTED_NAME = Kind(
     client_title="Another node answered in your name",
     client_action="Tell the coordinator which node is yours.",
     passed="No name was claimed by two nodes.",
+    needs="a recorder that tells nodes apart",
     when_asked=True,
 )
 SHARED_NODE = Kind(
@@ -33,6 +34,7 @@ SHARED_NODE = Kind(
     client_title="You share a node with another name",
     client_action="Tell the coordinator why, if you know it.",
     passed="No two {nouns} answered from one node.",
+    needs="a recorder that tells nodes apart",
     across_rounds=True,
 )
 
@@ -48,3 +50,9 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
         clients = tuple(sorted({client for client, _ in given}))
         if node and len(clients) > 1:
             yield from (Evidence(SHARED_NODE, clients, round_index) for _, round_index in given)
+
+
+def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
+    """The kinds, if the recorder told nodes apart."""
+    if any(entry.nodes or entry.contested for entry in ledger.entries):
+        yield from (CONTESTED_NAME, SHARED_NODE)

@@ -58,6 +58,7 @@ LARGE_UPDATE = Kind(
     client_title="Your update was far larger than most",
     client_action="Check your learning rate, your number of steps and the scale of your inputs.",
     passed="No update was much larger than the others.",
+    needs="a round of three answers",
 )
 MANY_SAMPLES = Kind(
     "many samples",
@@ -71,6 +72,7 @@ MANY_SAMPLES = Kind(
     client_title="You reported far more samples than most",
     client_action="Check the number of samples that you report.",
     passed="No {noun} reported far more samples than the others.",
+    needs="a round of three answers",
 )
 
 
@@ -91,6 +93,14 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
         if ratio >= math.log(LARGE):
             numbers = {"ratio": math.exp(ratio)}
             yield Evidence(LARGE_UPDATE, (client,), round_index, numbers, _confidence(client, ratios))
+
+
+def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
+    """The kinds that these rounds can show."""
+    if any(trace.clients for trace in traces):
+        yield NO_UPDATE
+    if any(len(trace.clients) >= FEWEST for trace in traces):
+        yield from (LARGE_UPDATE, MANY_SAMPLES)
 
 
 def _log_ratios(traces: list[RoundTrace]) -> dict[tuple[int, int], float]:

@@ -40,6 +40,7 @@ SIMILAR = Kind(
     client_title="Your updates were very similar to another {noun}’s",
     client_action=CLIENT_COPY,
     passed="No two {nouns} sent updates more similar than chance explains.",
+    needs="a round of eight answers, with models that are not too large to compare all pairs",
 )
 
 
@@ -50,6 +51,12 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
         for clients, similarity, confidence in similar_pairs(trace):
             if not any((client, round_index) in copied for client in clients):
                 yield Evidence(SIMILAR, clients, round_index, {"similarity": similarity}, confidence)
+
+
+def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
+    """The kind, if a round can show it."""
+    if any(len(trace.clients) >= FEWEST and trace.products is not None for trace in traces):
+        yield SIMILAR
 
 
 def similar_pairs(trace: RoundTrace) -> list[tuple[tuple[int, int], float, float]]:

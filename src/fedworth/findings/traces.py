@@ -3,34 +3,26 @@
 For the global model and each answer a trace has the sha256 of the model, its norm, the norm of its update w_k − w^t, a
 *sketch* of that update, and the inner products of the updates (unless they take too long).
 
-The sketch is a linear map to 64 numbers, s_j = Σ_b ±_b u[64 b + j], with fixed signs. A scaled copy of an update has a
-scaled copy of its sketch, and dissimilar updates have dissimilar sketches, so all rounds can be compared without two of
-them in memory.
+The sketch is a linear map to 2,048 numbers, s_j = Σ_b ±_b u[2048 b + j], with fixed signs. A scaled copy of an update
+has a scaled copy of its sketch, and inner products are those of the updates up to about 1/√2048 of their lengths. So
+all rounds can be compared without two of them in memory.
 
-Traces are stored beside the ledger (`traces/000000.npz`), so that a watched federation is read once. A trace is used
-only if it names the sha256 of the round's file. `verify` ignores stored traces and reads the models.
+Traces are made from the models whenever findings are asked for; none is stored.
 """
 
-import contextlib
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedworth.arrays import Floats
-from fedworth.errors import ArtefactError
-from fedworth.ledger.ledger import Ledger, Round
+from fedworth.ledger.ledger import Round
 from fedworth.ledger.model import Model
-from fedworth.storage import make_folder, read_npz, write_npz
 from fedworth.threads import one_torch_thread
 
-FOLDER = "traces"
-FORMAT = 2
-WIDTH = 64
-PIECE = 4096  # rows of 64 numbers that are processed together
+WIDTH = 2048
+PIECE = 128  # rows of WIDTH numbers that are processed together
 MOST_PRODUCTS = 2e10
 """Multiplications that the inner products of a round may take, which is some seconds."""
 
@@ -45,29 +37,14 @@ class RoundTrace:
     sha256s: tuple[str, ...]  # (1 + n_answered,) of the models
     model_norms: Floats  # (1 + n_answered,)
     update_norms: Floats  # (1 + n_answered,), 0 for the global model
-    sketches: Floats  # (1 + n_answered, 64): of the global model, then of the updates
+    sketches: Floats  # (1 + n_answered, WIDTH): of the global model, then of the updates
     rounding: float  # the largest relative error of a number in the models' dtypes
     n_numbers: int  # that a model has
     products: Floats | None = None  # (n_answered, n_answered): inner products of the updates
 
 
-def trace_of(ledger: Ledger, round_index: int, *, is_kept: bool = True) -> RoundTrace:
-    """The trace of one round; with `is_kept` it is read from beside the ledger, or computed and stored there."""
-    if not is_kept:
-        return traced(ledger.open_round(round_index))
-    entry = ledger.entries[round_index]
-    path = ledger.folder / FOLDER / f"{round_index:06d}.npz"
-    found = _read(path, entry.sha256, tuple(sorted(entry.answered)))
-    if found is None:
-        found = traced(ledger.open_round(round_index))
-        with contextlib.suppress(OSError):  # a read-only ledger is traced again next time
-            make_folder(path.parent)
-            write_npz(path, _arrays(found, entry.sha256))
-    return found
-
-
 @one_torch_thread()
-def traced(round_: Round) -> RoundTrace:
+def trace_of(round_: Round) -> RoundTrace:
     """Compute the trace of a round, one model at a time."""
     models = [round_.global_model, *round_.client_models.values()]
     sums = [_sums(model, round_.global_model if k else None) for k, model in enumerate(models)]
@@ -130,36 +107,8 @@ def _sums(model: Model, start: Model | None) -> tuple[float, float, Floats]:
 
 
 def _sketched(update: Floats, n_before: int) -> Floats:
-    """(64,): the sum of the rows of 64 numbers with their signs, which depend on the index of the piece alone."""
-    rows = np.pad(update, (0, -len(update) % WIDTH)).reshape(-1, WIDTH)  # (n_rows, 64)
+    """(WIDTH,): the sum of the rows of numbers with their signs, which depend on the index of the piece alone."""
+    rows = np.pad(update, (0, -len(update) % WIDTH)).reshape(-1, WIDTH)  # (n_rows, WIDTH)
     raw = np.random.PCG64(n_before).random_raw(PIECE // 64)  # numpy guarantees these bits
     signs = 1.0 - 2.0 * np.unpackbits(np.asarray(raw, dtype="<u8").view(np.uint8))[: len(rows)]  # (n_rows,)
     return np.asarray(signs @ rows)
-
-
-def _arrays(trace: RoundTrace, sha256: str) -> dict[str, NDArray[np.generic]]:
-    return {
-        "of": np.array([str(FORMAT), sha256, *trace.sha256s]),
-        "numbers": np.column_stack([trace.model_norms, trace.update_norms, trace.sketches]),
-        "models": np.array([trace.rounding, trace.n_numbers]),
-        "products": np.zeros((0, 0)) if trace.products is None else trace.products,
-    }
-
-
-def _read(path: Path, sha256: str, clients: tuple[int, ...]) -> RoundTrace | None:
-    """The trace at `path`, or None if it does not belong to this round as it is now."""
-    try:
-        arrays = read_npz(path)
-        of, numbers, models, products = (arrays[name] for name in ("of", "numbers", "models", "products"))
-    except (ArtefactError, KeyError):
-        return None
-    n_models = 1 + len(clients)
-    if of.shape != (2 + n_models,) or list(of[:2]) != [str(FORMAT), sha256] or models.shape != (2,):
-        return None
-    if numbers.dtype != np.float64 or numbers.shape != (n_models, 2 + WIDTH):
-        return None
-    if products.shape not in ((0, 0), (len(clients), len(clients))):
-        return None
-    names, known = tuple(str(name) for name in of[2:]), products if len(products) or not clients else None
-    sizes = float(models[0]), int(models[1])
-    return RoundTrace(clients, names, numbers[:, 0], numbers[:, 1], numbers[:, 2:], *sizes, known)

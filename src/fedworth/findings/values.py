@@ -39,6 +39,7 @@ LOW_VALUE = Kind(
     client_title="Your data are worth far less than most",
     client_action="Check how your labels are coded, in which units you measure and how your inputs are made.",
     passed="No {noun}’s value lies far below the others’.",
+    needs="five {nouns} with values whose errors are known",
     is_of_values=True,
 )
 HARM = Kind(
@@ -57,6 +58,7 @@ HARM = Kind(
     client_action="Check how your labels are coded and in which units you measure. Data unlike the coordinator’s test "
     "data can also look like this.",
     passed="No {noun}’s value lies clearly below zero.",
+    needs="values whose errors are known",
     is_of_values=True,
 )
 
