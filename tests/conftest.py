@@ -1,7 +1,8 @@
 """What all tests share: reproducible property tests, one torch thread, and one small federation."""
 
 import shutil
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,23 @@ GOLDEN = Path(__file__).parent / "golden"
 settings.register_profile("fedworth", derandomize=True, deadline=None, database=None)
 settings.load_profile("fedworth")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test reads or writes the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("FEDWORTH_CACHE", str(folder / "shared"))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def cache(no_cache_of_the_user: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test keeps utilities, which is empty at first."""
+    folder = no_cache_of_the_user / uuid.uuid4().hex
+    monkeypatch.setenv("FEDWORTH_CACHE", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +65,7 @@ def simulated_once(tiny_settings: SimulationSettings, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def tiny_ledger(simulated_once: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    """The small federation in a folder of the test's own: observing leaves a cache there."""
+    """The small federation in a folder of the test's own."""
     return open_ledger(shutil.copytree(simulated_once.folder, tmp_path_factory.mktemp("tiny") / "ledger"))
 
 

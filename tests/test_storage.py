@@ -1,8 +1,13 @@
 """Artefacts are written whole or not at all, owner-only, without pickle, equal bytes for equal content."""
 
+import errno
+import fcntl
 import json
 import os
+import secrets
 import stat
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -68,11 +73,35 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_partial_file(tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_partial_file_of_a_killed_run_is_overwritten(tmp_path):
+def test_a_partial_file_of_a_killed_run_does_no_harm(tmp_path):
     (tmp_path / f"a{storage.PARTIAL}").write_bytes(b"half of something much longer")
     write_whole(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from fedworth.storage import write_together
+for k in range(40):
+    write_together(Path(sys.argv[1]), {name: (sys.argv[2] * 20_000).encode() for name in "abc"})
+"""
+
+
+def test_of_two_writers_at_once_the_last_one_wins_whole(tmp_path):
+    children = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "r"), word]) for word in "xy"]
+    assert [child.wait(timeout=120) for child in children] == [0, 0]
+    assert {path.name for path in (tmp_path / "r").iterdir()} == {"a", "b", "c"}
+    assert len({path.read_bytes() for path in (tmp_path / "r").iterdir()}) == 1
+
+
+def test_a_file_system_without_locks_takes_files_too(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert storage.write_together(tmp_path / "r", {"a": b"1"}) == [tmp_path / "r" / "a"]
+    assert (tmp_path / "r" / "a").read_bytes() == b"1"
 
 
 def test_a_kill_before_the_rename_leaves_no_artefact(tmp_path, monkeypatch):
@@ -240,8 +269,10 @@ def test_a_compressed_archive_of_honest_size_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "readable by all"])
-def test_whatever_lies_at_the_partial_name_is_replaced_and_never_written_through(tmp_path, kind):
-    other, partial = tmp_path / "other", tmp_path / f"a{storage.PARTIAL}"
+def test_whatever_lies_at_the_partial_name_is_replaced_and_never_written_through(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    other, partial = tmp_path / "other", tmp_path / f"a.guessed{storage.PARTIAL}"
+    (tmp_path / "a").symlink_to(other)
     other.write_bytes(b"not yours")
     if kind == "link":
         partial.symlink_to(other)

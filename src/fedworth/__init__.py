@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger as Ledger
     from fedworth.ledger.ledger import open_ledger as open_ledger
     from fedworth.ledger.ledger import verify_ledger as verify_ledger
+    from fedworth.ledger.receipts import Receipt as Receipt
     from fedworth.ledger.writer import Answer as Answer
     from fedworth.ledger.writer import LedgerWriter as LedgerWriter
     from fedworth.ledger.writer import create_ledger as create_ledger
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
     from fedworth.pipeline.verify import verify_report as verify_report
+    from fedworth.pipeline.verify_statement import verify_statement as verify_statement
     from fedworth.recording.importing import import_folder as import_folder
+    from fedworth.recording.receipts import receipt as receipt
     from fedworth.recording.recorder import record_into as record_into
     from fedworth.report.comparison import Comparison as Comparison
     from fedworth.report.report import Report as Report
@@ -78,6 +81,7 @@ _MODULES = {
     "LoopOracle": "oracle.oracle",
     "Method": "valuation.methods",
     "PageSettings": "report.settings",
+    "Receipt": "ledger.receipts",
     "Report": "report.report",
     "RewardSettings": "report.settings",
     "Rewards": "report.rewards",
@@ -97,6 +101,7 @@ _MODULES = {
     "interactions": "pipeline.compare",
     "load_task": "task.task",
     "open_ledger": "ledger.ledger",
+    "receipt": "recording.receipts",
     "record_into": "recording.recorder",
     "report_on": "pipeline.report_on",
     "resume_ledger": "ledger.writer",
@@ -110,6 +115,7 @@ _MODULES = {
     "value": "valuation.federation",
     "verify_ledger": "ledger.ledger",
     "verify_report": "pipeline.verify",
+    "verify_statement": "pipeline.verify_statement",
 }
 _DOORS = ("flower", "nvflare")
 

@@ -32,10 +32,11 @@ Unseen = Literal["refuse", "zero"]
 RewardRule = Literal["positive", "floor", "lower", "softmax"]
 """By what a pool of money is split."""
 
-DatasetName = Literal["synthetic", "synthetic-iid", "digits", "mnist", "fashion-mnist", "cifar10"]
-PartitionName = Literal["iid", "two-class", "natural"]
+DatasetName = Literal["synthetic", "synthetic-iid", "regression", "digits", "mnist", "fashion-mnist", "cifar10"]
+PartitionName = Literal["iid", "two-class", "natural", "dirichlet", "quantity", "feature"]
 ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
 Dtype = Literal["float32", "float64"]
+OptimizerName = Literal["sgd", "adam"]
 ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -51,6 +52,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "partition": get_args(PartitionName),
     "model": get_args(ModelName),
     "dtype": get_args(Dtype),
+    "optimizer": get_args(OptimizerName),
     "learning-rate schedule": get_args(ScheduleName),
 }
 

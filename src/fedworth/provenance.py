@@ -18,3 +18,5 @@ class Provenance:
     settings: dict[str, Any] = field(default_factory=dict)  # of the valuation
     n_missing_rounds: int = 0
     n_rejected_answers: int = 0
+    judged_by: str | None = None  # the loss or measure by its name
+    n_test_samples: int | None = None

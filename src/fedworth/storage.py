@@ -1,16 +1,19 @@
 """Atomic files: how every stage writes and reads JSON, arrays and bytes.
 
-A file is written under a partial name, flushed to the device and then renamed, so a killed run leaves a `.partial`
-file but never half a file. An existing partial file (from a killed run, or a link that somebody put there) is removed
-and never written through. Only the owner can read the files, because client models reveal private data. No pickle is
-written or read. Equal content gives equal bytes. Only regular files are read: a pipe or a device is an error.
+A file is written under a partial name of its own, flushed to the device and then renamed, so a killed run leaves a
+`.partial` file but never half a file, and of two writers the last one wins. Links are never written through. Only the
+owner can read the files, because client models reveal private data. No pickle is written or read. Equal content gives
+equal bytes. Only regular files are read: a pipe or a device is an error.
 """
 
+import contextlib
 import errno
+import fcntl
 import io
 import json
 import math
 import os
+import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Mapping
@@ -65,9 +68,13 @@ def write_at(descriptor: int, data: memoryview, offset: int) -> None:
         data, offset = data[n_written:], offset + n_written
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically: all of `data`, or the file stays as it was."""
-    partial = path.with_name(path.name + PARTIAL)
+def write_whole(path: Path, data: bytes, *, is_locked: bool = False) -> None:
+    """Write a file atomically: all of `data`, or the file stays as it was.
+
+    Where a lock keeps others from writing it, what a killed run left of it is replaced.
+    """
+    token = "" if is_locked else f".{secrets.token_hex(4)}"
+    partial = path.with_name(f"{path.name}{token}{PARTIAL}")
     descriptor = create_file(partial)
     try:
         try:
@@ -80,6 +87,22 @@ def write_whole(path: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
         raise
     flush_folder(path.parent)
+
+
+def write_together(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """Write files that belong together; of two processes that write them at once, the last one's are all there."""
+    make_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        is_locked = False
+        with contextlib.suppress(OSError):  # a file system without locks: each file is still whole
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            is_locked = True
+        for name, data in files.items():
+            write_whole(folder / name, data, is_locked=is_locked)
+    finally:
+        os.close(descriptor)
+    return [folder / name for name in files]
 
 
 def flush_folder(folder: Path) -> None:

@@ -14,8 +14,6 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.simulation.simulate import task_of
-from fedworth.valuation.federation import Federation
 from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
 
@@ -173,46 +171,48 @@ def test_what_rounding_decides_may_differ(run, told):
     (summary,) = [v["completion"] for v in report["valuations"] if v["method"] == "comfedsv"]
     summary.update(stationarity=3 * summary["stationarity"], n_sweeps=summary["n_sweeps"] + 1)
     (run / "report.json").write_text(json.dumps(report))
+    told("report", run)  # its page names the fingerprint of report.json
     told("verify", run)
 
 
-def test_kept_utilities_are_not_believed(run, refused):
-    """A report made from forged utilities beside the ledger is refused, since verify measures again."""
-    ledger = open_ledger(run / "ledger")
-    recorded = Federation(ledger, task_of(ledger)).recorded
-    assert recorded.store is not None
-    kept = [recorded.store.load(recorded.round(t)) for t in range(ledger.n_rounds)]
-    shutil.rmtree(ledger.folder / "utilities")
-    for t, (coalitions, utilities) in enumerate(kept):
-        is_forged = coalitions[:, 0] & (coalitions.sum(axis=1) == 1)  # client 0 alone
-        recorded.store.save(t, coalitions, utilities + 0.5 * is_forged[:, None])
-    for path in run.glob("report.*"):
-        path.unlink()
-    settings = json.loads((run / "settings.json").read_text())["simulation"]
-    assert settings["n_clients"] == 4
+def test_kept_utilities_are_not_believed(run, cache, refused):
+    """A report made from forged utilities in the cache is refused, since verify measures again."""
     assert main(["report", str(run / "ledger"), "--out", str(run)]) == 0
-    refused(12, "verify", run)
-
-
-def test_kept_traces_of_findings_are_not_believed(run, refused):
-    """A report made from a forged trace beside the ledger is refused, since verify reads the models again."""
-    path = run / "ledger" / "traces" / "000000.npz"
-    arrays = dict(np.load(path))
-    arrays["of"][4] = arrays["of"][3]  # the first two clients seem to have sent the same model
-    np.savez(path, **arrays)
-    for written in run.glob("report.*"):
-        written.unlink()
+    for path in cache.rglob("*.npz"):
+        with np.load(path) as file:
+            np.savez(path, **{**file, "utilities": file["utilities"] + 0.5 * (file["coalitions"] == 128)})  # one client
     assert main(["report", str(run / "ledger"), "--out", str(run)]) == 0
-    assert "findings" in refused(12, "verify", run)
+    assert "report.json" in refused(12, "verify", run)
 
 
-def test_an_edited_table_is_found_and_a_page_of_other_words_is_said(run, told, refused):
-    told("report", run, "--noun", "hospital")
+def test_what_is_printed_beside_a_report_is_compared_too(run, told, refused):
+    """Pages in the words that they name, statements, rewards, tables; any edited number in them is found."""
+    told("rewards", run, "--pool", "1500", "--rule", "floor", "--floor", "0.3", "--unit", "EUR")
+    told("report", run, "--noun", "hospital", "--rewards", "--title", 'a "new" <title>')
+    told("statement", run, "--all", "--noun", "clinic", "--rewards")
     checks = {check["check"]: check["is_checked"] for check in told("verify", run)["checks"]}
-    assert (checks["report.csv"], checks["report.html"]) == (True, False)
-    path = run / "report.csv"
-    path.write_text(path.read_text().replace("0", "1", 1))
-    assert "report.csv" in refused(12, "verify", run)
+    assert all(checks.values())
+    statements = sorted(path.name for path in (run / "statements").iterdir())
+    files = ["report.csv", "report.md", "report.html", "rewards.csv", "rewards.json"]
+    files += [f"statements/{name}" for name in statements]
+    assert len(statements) == 4
+    assert set(files) <= set(checks)
+    for name in files:
+        path, text = run / name, (run / name).read_text()
+        places = [k for k in range(len(text) - 1) if text[k].isdigit() and not text[k + 1].isdigit()]
+        place = places[-1] if not name.endswith("html") else text.index("</b>", text.index("<main")) - 1
+        path.write_text(text[:place] + ("1" if text[place] != "1" else "2") + text[place + 1 :])
+        assert name in refused(12, "verify", run)
+        path.write_text(text)
+
+
+def test_edited_rewards_are_found(run, told, refused):
+    told("rewards", run, "--pool", "1500")
+    document = json.loads((run / "rewards.json").read_text())
+    document["cents"][0] += 1
+    document["cents"][1] -= 1
+    (run / "rewards.json").write_text(json.dumps(document))
+    assert "cents" in refused(12, "verify", run)
 
 
 def test_a_report_on_the_first_rounds_holds_after_more_were_recorded(small_run, tmp_path, told):

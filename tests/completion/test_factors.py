@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedworth.coalitions import coalitions_of
 from fedworth.completion import factors as module
@@ -128,14 +130,23 @@ def test_with_permutations_only_their_prefixes_are_completed():
     assert np.linalg.eigvalsh(covariance).min() > -1e-9 * np.trace(covariance)
 
 
-def test_blocks_keep_the_round_factors_and_sum_to_the_total():
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), n_blocks=st.integers(2, 320))
+def test_blocks_keep_the_round_factors_and_sum_to_the_total(seed, n_blocks):
     matrix = federation(6)[1]
-    shares = np.random.default_rng(0).dirichlet([1, 1, 1], len(matrix.utilities))
+    shares = np.random.default_rng(seed).normal(size=(len(matrix.utilities), n_blocks))
+    shares += (1 - shares.sum(axis=1, keepdims=True)) / n_blocks
     whole, split = complete(matrix), complete(replace(matrix, utilities=matrix.utilities * shares))
     assert split.round_factors == pytest.approx(whole.round_factors, rel=1e-9, abs=1e-12)
-    found = split.game(1).utilities(EVERYONE)
-    assert found.shape == (32, 3)
-    assert found.sum(axis=1) == pytest.approx(whole.game(1).utilities(EVERYONE)[:, 0], rel=1e-9, abs=1e-12)
+    found, scale = split.game(1).utilities(EVERYONE), np.abs(cells(whole)).max()
+    assert found.shape == (32, n_blocks)
+    assert found.sum(axis=1) == pytest.approx(whole.game(1).utilities(EVERYONE)[:, 0], rel=0, abs=1e-9 * scale)
+
+
+def test_a_blocks_factors_are_not_those_of_its_own_completion():
+    matrix = federation(6)[1]
+    shares = np.random.default_rng(0).dirichlet([1, 1, 1], len(matrix.utilities))
+    found = complete(replace(matrix, utilities=matrix.utilities * shares)).game(1).utilities(EVERYONE)
     first = complete(replace(matrix, utilities=matrix.utilities * shares[:, :1]))  # other factors than the total's
     assert not np.allclose(first.game(1).utilities(EVERYONE)[:, 0], found[:, 0])
 

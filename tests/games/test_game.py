@@ -7,7 +7,7 @@ import pytest
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UtilityError, ValuationError
-from fedworth.games.game import CountedGame, MatrixGame, ModelGame, SummedGame, everyone_of
+from fedworth.games.game import CountedGame, MatrixGame, Measured, ModelGame, SummedGame, everyone_of
 from fedworth.ledger.ledger import open_ledger
 from tests.support.games import matrix_of
 from tests.support.ledgers import write_ledger
@@ -59,6 +59,27 @@ def test_a_game_of_models_measures_each_coalition_once_and_the_empty_one_never(r
     again.memory.add(coalitions, utilities)
     assert again.utilities(ALL).tolist() == game.utilities(ALL).tolist()
     assert oracle.asked == [1, 2]
+
+
+@dataclass
+class AlsoCounted(Blocks):
+    """Two blocks, and by another measure the number of members squared."""
+
+    also: tuple[str, ...] = ("squares",)
+
+    def utilities(self, _round, mixtures):
+        found = super().utilities(_round, mixtures)
+        return np.concatenate([found, found[:, :1] ** 2], axis=1)
+
+
+def test_another_measure_is_a_game_that_needs_no_other_evaluations(round_):
+    oracle = AlsoCounted()
+    game = game_of(ModelGame, round_, oracle)
+    assert game.utilities(ALL).tolist() == game_of(ModelGame, round_, Blocks()).utilities(ALL).tolist()
+    measured = Measured(game, game.n_blocks)
+    assert measured.utilities(ALL).tolist() == [[0], [1], [1], [4]]
+    assert everyone_of(SummedGame([measured, measured])).tolist() == [8]
+    assert (measured.clients.tolist(), measured.n_blocks, oracle.asked) == ([0, 2], 1, [3])
 
 
 def test_a_utility_that_is_not_finite_names_round_and_coalition(round_):

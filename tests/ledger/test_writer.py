@@ -378,3 +378,25 @@ def test_a_parent_like_tmp_is_no_exposure(tmp_path):
     (tmp_path / "open").chmod(0o1777)
     write_ledger(tmp_path / "open/l")
     assert exposures(tmp_path / "open/l") == ()
+
+
+def test_a_model_of_integers_alone_cannot_be_averaged(tmp_path):
+    writer = create_ledger(tmp_path / "l", CLIENTS, aggregation="samples")
+    quantised = {"weight": torch.arange(6), "scale": torch.ones(2, dtype=torch.int8)}
+    with pytest.raises(ModelError, match="only tensors of integers, which have no weighted mean"):
+        writer.record_round(quantised, {"a": Answer(quantised, 5)})
+
+
+@pytest.mark.parametrize("name", ["rounds", "apart", "manifest.jsonl"])
+def test_a_ledger_is_not_written_through_links(tmp_path, name):
+    """Resuming removes files that no line commits: those of a linked folder are somebody else's."""
+    write_ledger(tmp_path / "l")
+    outside = tmp_path / "outside"
+    (tmp_path / "l" / name).rename(outside)
+    (tmp_path / "l" / name).symlink_to(outside)
+    if outside.is_dir():
+        (outside / "precious").write_text("mine")
+    before = content(tmp_path / "outside") if outside.is_dir() else outside.read_bytes()
+    with pytest.raises(LedgerError, match=f"{name}: a link"):
+        resume_ledger(tmp_path / "l")
+    assert before == (content(tmp_path / "outside") if outside.is_dir() else outside.read_bytes())

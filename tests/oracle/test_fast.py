@@ -58,8 +58,24 @@ def test_blocks_are_the_plain_loops_and_sum_to_the_whole(name, measure):
     found = FastOracle(in_blocks, measure).utilities(round_, wanted)
     assert found.shape == (len(wanted), 3)
     np.testing.assert_allclose(found, LoopOracle(in_blocks, measure).utilities(round_, wanted), rtol=0, atol=1e-6)
+    other = {"loss": "accuracy", "accuracy": "loss"}[measure]
+    both = FastOracle(in_blocks, measure, also=(other,)).utilities(round_, wanted)
+    np.testing.assert_allclose(both[:, :-1], found, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(both[:, -1], FastOracle(task, other).utilities(round_, wanted)[:, 0], rtol=0, atol=1e-6)
     whole = FastOracle(task, measure).utilities(round_, wanted)
     np.testing.assert_allclose(found.sum(axis=1), whole[:, 0], rtol=0, atol=1e-12 if measure == "accuracy" else 1e-7)
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp"])
+def test_of_equal_logits_the_first_is_predicted(name):
+    task = zoo_task(name)
+    round_ = round_of(task.module)
+    zeros = {key: torch.zeros_like(tensor) for key, tensor in round_.global_model.items()}
+    silent = {key: tensor.clone().fill_(-0.25) for key, tensor in zeros.items()}  # equal logits too
+    hostile = Round(round_.entry, zeros, {**round_.client_models, 0: silent}, {})
+    wanted = all_mixtures("uniform")
+    found = [oracle(task, "accuracy").utilities(hostile, wanted) for oracle in (FastOracle, LoopOracle)]
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["logistic", "mlp", "vgg", "attentive", "leaky relu"])

@@ -1,16 +1,21 @@
 """Dtypes that drift: what a server averages or a client sends in other dtypes is evaluated in the module's own."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedworth.errors import ModelError
+from fedworth.errors import ModelError, UtilityError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, fitted
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.models import state_of
 from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import ValuationSettings
 from tests.support.federations import matrix_of_ledger
 
 
@@ -111,3 +116,54 @@ def test_a_global_model_of_another_module_is_refused(tmp_path):
     ledger = recorded(tmp_path / "l", change=dict)
     with pytest.raises(ModelError, match="against the task's module"):
         fitted(ledger.open_round(0), Task(nn.Linear(3, 4), torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64)))
+
+
+class Tied(nn.Module):
+    """Two names for one tensor, as an embedding and the head of a language model."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, rows):
+        return self.head(self.second(torch.relu(self.first(rows))))
+
+
+def tied_ledger(folder, *, untied: str | None):
+    """Two rounds of three clients; one may send its tied tensors unequal, and the server averages them."""
+    start = state_of(Tied())
+    recorder = record_into(folder, aggregation="uniform")
+    for _ in range(2):
+        models = {name: moved(start, seed) for seed, name in enumerate("abc")}
+        for name, model in models.items():
+            model["second.weight"] = model["first.weight"] - (10.0 if name == untied else 0.0)
+        recorder.start_round(start, asked=list(models))
+        for name, model in models.items():
+            recorder.client_model(name, model, n_samples=1)
+        recorder.end_round()
+        start = {name: torch.stack([model[name] for model in models.values()]).mean(0) for name in start}
+    recorder.close(start)
+    return open_ledger(folder)
+
+
+@pytest.mark.parametrize("kind", ["loop", "fast"])
+def test_tied_tensors_that_a_client_sends_unequal_are_refused(tmp_path, kind):
+    """Torch would load the second, and a module called with both uses the first."""
+    task = Task(Tied(), torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3)
+    ledger, honest = (tied_ledger(tmp_path / str(untied), untied=untied) for untied in ("b", None))
+    settings = ValuationSettings(oracle=kind)
+    with pytest.raises(UtilityError, match=r"client 'b' sent different numbers for 'first.weight' and 'second.weight'"):
+        Federation(ledger, task, settings).value("fedsv")
+    assert np.isfinite(Federation(honest, task, settings).value("fedsv").values).all()
+    left = Federation(ledger, task, replace(settings, without=("b",), as_average=True)).value("fedsv").values
+    assert np.isnan(left).tolist() == [False, True, False]
+
+
+def test_a_global_model_is_judged_as_torch_loads_it(tmp_path):
+    """The server has averaged the unequal tensors; whoever trains next loads the second."""
+    ledger, inputs = tied_ledger(tmp_path / "l", untied="b"), torch.randn(20, 4)
+    round_, module = ledger.open_round(1), Tied()
+    module.load_state_dict(round_.global_model)
+    task = Task(Tied(), inputs, torch.arange(20) % 3)
+    assert torch.equal(task.outputs(fitted(round_, task).global_model), module(inputs))

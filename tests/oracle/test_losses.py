@@ -1,5 +1,7 @@
 """Utilities by every loss and measure: the plain loop and the fast oracle against an obvious loop in float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,37 @@ def test_both_oracles_agree_with_float64(name, measure):
     assert LoopOracle(task, measure).utilities(round_, WANTED).sum(axis=1) == pytest.approx(expected, abs=2e-6)
     assert fast.utilities(round_, WANTED).sum(axis=1) == pytest.approx(expected, abs=2e-6)
     assert np.ptp(expected) > 0
+    assert "plain loop" not in fast.describe()
+
+
+@pytest.mark.parametrize(("name", "measure"), CRITERIA)
+def test_both_oracles_agree_by_block_and_the_blocks_add_up(name, measure):
+    task = task_with(name)
+    in_blocks, round_ = replace(task, blocks=np.arange(len(task.labels)) % 4), round_of(task.module)
+    plain, fast = LoopOracle(in_blocks, measure), FastOracle(in_blocks, measure, n_threads=1)
+    by_block = plain.utilities(round_, WANTED)
+    np.testing.assert_allclose(fast.utilities(round_, WANTED), by_block, rtol=0, atol=2e-6)
+    whole = LoopOracle(task, measure).utilities(round_, WANTED)
+    np.testing.assert_allclose(by_block.sum(axis=1), whole[:, 0], rtol=0, atol=1e-12)
+    assert "plain loop" not in fast.describe()
+
+
+def both(name, measure):
+    """The other measures of a loss, and the loss itself."""
+    return tuple(found for found in ("loss", *(m for n, m in PAIRS if n == name)) if found != measure)
+
+
+@pytest.mark.parametrize(("name", "measure"), CRITERIA)
+@pytest.mark.parametrize("blocks", [None, 4])
+def test_other_measures_in_the_same_pass_are_those_measured_alone(name, measure, blocks):
+    task, also = task_with(name), both(name, measure)
+    task = replace(task, blocks=None if blocks is None else np.arange(len(task.labels)) % blocks)
+    round_ = round_of(task.module)
+    alone = [LoopOracle(task, one).utilities(round_, WANTED) for one in (measure, *also)]
+    expected = np.concatenate([alone[0], *(found.sum(axis=1, keepdims=True) for found in alone[1:])], axis=1)
+    fast = FastOracle(task, measure, n_threads=1, also=also)
+    np.testing.assert_allclose(LoopOracle(task, measure, also).utilities(round_, WANTED), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fast.utilities(round_, WANTED), expected, rtol=0, atol=2e-6)
     assert "plain loop" not in fast.describe()
 
 

@@ -240,3 +240,64 @@ def test_a_model_that_is_only_bad_is_measured(oracle_type):
     round_ = replace(round_, client_models={**round_.client_models, 1: diverged})
     found = oracle_type(task).utilities(round_, mixtures(np.eye(4, dtype=bool), np.ones(4), "uniform"))
     assert found[1, 0] < -1e6
+
+
+def right(outputs, labels):
+    return (outputs.argmax(dim=1) == labels).double()
+
+
+def test_a_mean_over_samples_has_the_same_blocks_by_the_jackknife(round_):
+    task = replace(a_task(), measure=right, blocks=np.minimum(np.arange(30) * 7 % 11, 5))  # unequal blocks
+    found = [LoopOracle(task, measure).utilities(round_, uniform()) for measure in ("right", "accuracy")]
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-12)
+
+
+def test_blocks_of_a_ranking_give_its_jackknife_variance(round_):
+    spec = ModelSpec("logistic", (5,), 1, dtype="float64")
+    module, inputs = build_model(spec, seed=99), a_task(40).inputs
+    task = Task(module, inputs, (torch.arange(40) % 3 == 0).double(), loss="binary", blocks=np.arange(40) % 8)
+    auc, models = task.criterion("auc"), a_round(round_.entry, spec)
+
+    def scores(model):
+        outputs = task.outputs(model)
+        kept = [torch.from_numpy(task.blocks != b) for b in range(8)]
+        return auc.total(outputs, task.labels), np.array([auc.total(outputs[k], task.labels[k]) for k in kept])
+
+    (whole, without), (before, before_without) = scores(models.client_models[0]), scores(models.global_model)
+    by_block = LoopOracle(task, "auc").utilities(models, uniform(ALL[1:2]))[0]
+    assert by_block.sum() == pytest.approx(whole - before, abs=1e-12)
+    drops = without - before_without
+    assert 8 * by_block.var(ddof=1) == pytest.approx(7 / 8 * ((drops - drops.mean()) ** 2).sum(), rel=1e-9)
+
+
+def test_a_score_that_is_not_defined_without_a_block_is_an_error(round_):
+    spec = ModelSpec("logistic", (5,), 1, dtype="float64")
+    labels = (torch.arange(30) == 4).double()
+    task = Task(build_model(spec, seed=99), a_task().inputs, labels, loss="binary", blocks=np.arange(30) % 3)
+    with pytest.raises(UtilityError, match="auc is not defined without block 1 of 3"):
+        LoopOracle(task, "auc").utilities(a_round(round_.entry, spec), uniform())
+
+
+def noisy(outputs, labels):
+    return nn.functional.cross_entropy(outputs + 0.1 * torch.randn(outputs.shape), labels)
+
+
+def some_samples(outputs, labels):
+    """A measure on half of the test samples, drawn anew in each call."""
+    drawn = torch.randperm(len(labels))[: len(labels) // 2]
+    return (outputs.argmax(dim=1) == labels)[drawn].double().mean()
+
+
+def seeded(outputs, labels):
+    drawn = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))[: len(labels) // 2]
+    return nn.functional.cross_entropy(outputs[drawn], labels[drawn])
+
+
+@pytest.mark.parametrize("kind", [LoopOracle, FastOracle])
+def test_a_random_loss_or_measure_is_refused_and_a_seeded_one_is_not(round_, kind):
+    with pytest.raises(UtilityError, match=r"noisy: gave .* for the same outputs"):
+        kind(replace(a_task(), loss=noisy)).utilities(round_, uniform())
+    with pytest.raises(UtilityError, match=r"some_samples: gave .* for the same outputs"):
+        kind(replace(a_task(), measure=some_samples), "some_samples").utilities(round_, uniform())
+    task = replace(a_task(), loss=seeded, measure=some_samples)
+    assert np.array_equal(kind(task).utilities(round_, uniform()), kind(task).utilities(round_, uniform()))

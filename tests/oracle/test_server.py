@@ -102,14 +102,23 @@ def test_an_open_ledger_is_valued_and_says_what_could_not_be_checked(tmp_path):
     assert "could not be checked: the ledger is not closed" in observed(ledger).notes[0]
 
 
+@pytest.mark.parametrize("rule", [ServerMomentum(0.7, 0.9), Median()], ids=str)
+def test_other_measures_follow_the_rule_too(tmp_path, rule):
+    ledger = federation(tmp_path / "l", rule, recorded=rule)
+    both = observed(ledger, LoopOracle(task(), also=("accuracy",)), weighting="samples").game(1)
+    alone = observed(ledger, LoopOracle(task(), "accuracy"), weighting="samples").game(1)
+    pair = np.arange(len(both.clients))[None] < 2
+    np.testing.assert_allclose(both.columns(pair)[:, 1], alone.utilities(pair)[:, 0], atol=1e-12)
+
+
 @pytest.mark.parametrize("rule", [Median(), Private(WeightedMean(), None, 0.05)], ids=str)
-def test_what_is_kept_beside_the_ledger_belongs_to_the_rule(tmp_path, rule):
+def test_kept_utilities_belong_to_the_rule(tmp_path, rule):
     ledger = federation(tmp_path / "l", WeightedMean(), n_rounds=1, is_closed=False)
     keys = []
     for oracle in (LoopOracle(task()), LoopOracle(task(rule=rule)), LoopOracle(task())):
         made = federation_of(ledger, oracle, "samples", is_kept=True)
         assert made.store is not None
-        keys.append(len(made.store.load(made.round(0))[0]))
+        keys.append(len(made.store.load(0)[0]))
         game = made.game(0)
         game.utilities(np.ones((1, len(game.clients)), dtype=bool))
         made.keep(0)

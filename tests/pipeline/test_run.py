@@ -90,6 +90,7 @@ def test_killed_at_any_flush_and_resumed_gives_equal_bytes(whole, tmp_path, monk
                 raise Killed
             plain(descriptor)
 
+        monkeypatch.setenv("FEDWORTH_CACHE", str(tmp_path / f"cache-{instant}"))
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", killing)
             with pytest.raises(Killed):

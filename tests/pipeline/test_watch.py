@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedworth
 from fedworth.cli.main import main
 from fedworth.errors import ArtefactError
+from fedworth.ledger import model_file
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.report_on import report_on
@@ -26,8 +28,8 @@ from tests.support.servers import federation
 
 
 def first_rounds(ledger, folder: Path, n_rounds: int) -> Path:
-    """The ledger as it was after some of its rounds; utilities that are kept there stay."""
-    shutil.copytree(ledger.folder, folder, ignore=shutil.ignore_patterns("utilities"), dirs_exist_ok=True)
+    """The ledger as it was after some of its rounds."""
+    shutil.copytree(ledger.folder, folder, dirs_exist_ok=True)
     lines = (folder / "manifest.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "manifest.jsonl").write_bytes(b"".join(lines[:n_rounds]))
     (folder / "final.safetensors").unlink()
@@ -37,22 +39,42 @@ def first_rounds(ledger, folder: Path, n_rounds: int) -> Path:
     return folder
 
 
-def test_a_new_round_costs_its_own_coalitions_only(tiny_ledger, tiny_task, tmp_path, monkeypatch):
-    counts: list[int] = []
-    plain = LoopOracle.utilities
+def own_loss(outputs, labels):
+    """A loss of one's own, for which nothing is kept between processes."""
+    return torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_new_round_is_read_and_measured_alone(tiny_ledger, tiny_task, tmp_path, monkeypatch, is_own):
+    """The price of watching is in proportion to the rounds, not to their square."""
+    counts, hashed = list[int](), list[str]()
+    plain, hashing = LoopOracle.utilities, model_file.file_sha256
 
     def counted(self, round_, mixtures):
         counts.append(len(mixtures))
         return plain(self, round_, mixtures)
 
+    def noted(path):
+        hashed.append(path.name.partition(".")[0])
+        return hashing(path)
+
     monkeypatch.setattr(LoopOracle, "utilities", counted)
+    monkeypatch.setattr(model_file, "file_sha256", noted)
+    task = replace(tiny_task, loss=own_loss) if is_own else tiny_task
     costs = []
     for n_rounds in (1, 2, 3):
         counts.clear()
         first_rounds(tiny_ledger, tmp_path / "l", n_rounds)
-        live_values(tmp_path / "l", tiny_task, settings=ValuationSettings(oracle="loop"))
+        live_values(tmp_path / "l", task, settings=ValuationSettings(oracle="loop"))
         costs.append(sum(counts))
-    assert costs == [2**5 - 1, 1 + 3, 2 + 3]  # of each round before, one coalition is measured again as a check
+    assert costs == [2**5 - 1, 3, 3]
+    assert hashed == ["000000", "000001", "000002"]
+
+
+def test_another_task_is_never_answered_from_what_was_remembered(tiny_ledger, tiny_task):
+    first = live_values(tiny_ledger.folder, replace(tiny_task, loss=own_loss))
+    other = live_values(tiny_ledger.folder, replace(tiny_task, loss=lambda *both: 3 * own_loss(*both)))
+    assert other == pytest.approx({client: 3 * value for client, value in first.items()}, rel=1e-4)
 
 
 def test_watching_writes_what_a_report_says(tiny_ledger, tiny_task, tmp_path):
@@ -79,8 +101,6 @@ def test_a_folder_of_another_task_or_other_settings_is_refused(tiny_ledger, tiny
 @pytest.mark.parametrize("is_closed", [False, True])
 @pytest.mark.parametrize("method", ["fedsv", "comfedsv-models", "comfedsv"])
 def test_values_for_a_server_are_those_of_a_report(tmp_path, is_closed, method):
-    import torch
-
     rng = torch.Generator().manual_seed(1)
     inputs, labels = torch.randn(20, 3, generator=rng), torch.randint(0, 4, (20,), generator=rng)
     task = fedworth.Task(torch.nn.Linear(3, 4), inputs, labels)

@@ -1,5 +1,6 @@
 """Rewards: exact to the cent, whatever the values are; and rules that do what they promise."""
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -93,10 +94,19 @@ def test_the_one_who_pays_is_told_when_fine_shares_are_not_justified(errors, sai
     assert rewards(valuation(1.0, 2.0, errors=[0.01, 0.01]), "10").notes == ()
 
 
-@pytest.mark.parametrize("pool", ["0", "-1", "1.005", "ten", "nan", "inf", ""])
+ODD = ["1500,50", "1,500.50", "1_500", "1.500.50", "1e3", " 15", "+15", "15.", ".5", "١٥", "0x10", "15\n"]
+
+
+@pytest.mark.parametrize("pool", ["0", "-1", "1.005", "ten", "nan", "inf", "", *ODD])
 def test_a_pool_is_an_amount_of_money(pool):
     with pytest.raises(UsageError, match="expected an amount"):
         cents_of(pool)
+
+
+@pytest.mark.parametrize("pool", ["1500.5", "1500.50", "1500.500", Decimal("1500.5"), Decimal("15005E-1")])
+def test_plain_digits_are_an_amount(pool):
+    assert cents_of(pool) == 150_050
+    assert cents_of(Decimal("1E3")) == cents_of(1000) == 100_000
 
 
 def test_settings_out_of_range_are_refused():

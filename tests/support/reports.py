@@ -22,6 +22,11 @@ HOSPITALS = (
     "Westbrook Day Surgery",
     "Lakeside Clinic",
 )
+EVIDENCE = {
+    "ratio": 12.0, "n_samples": 9.0, "similarity": 0.9, "explained": 97.0, "own": 0.1, "usual": 20.0,
+}  # fmt: skip
+"""Numbers for the sentence of any kind that is found in answers."""
+
 WORTHS = (0.84, 0.463, 0.71, 0.62, 0.58, 0.44, 0.49, 0.31, 0.22, 0.06, 0.03, -0.21)
 HOSTILE = (
     "</script><script>window.hacked=1</script>",

@@ -174,3 +174,22 @@ def test_every_loss_has_another_fingerprint():
 
 def labels():
     return torch.tensor([0, 1, 0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "gave a NoneType"),
+        ("0.5", "gave a str"),
+        ({"loss": 1.0}, "gave a dict"),
+        (KeyError("x"), "with KeyError"),
+    ],
+)
+def test_a_loss_that_gives_no_number_is_named_with_what_it_gave(given, said):
+    def own(_outputs, _labels):
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    with pytest.raises(DataError, match=f"own: .*{said}"):
+        loss_of(own).criterion.total(torch.zeros(2, 3), torch.zeros(2))

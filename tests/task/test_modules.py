@@ -107,7 +107,7 @@ def test_a_model_loses_what_scikit_learn_says_and_both_oracles_agree(name):
     estimator, x, y, loss, expected = ESTIMATORS[name]
     task = Task.from_estimator(estimator.fit(x, y), x, y)
     assert task.judged_by.criterion.name == loss
-    assert -quality(task, task.criterion("loss"), task.state) == pytest.approx(expected(estimator), rel=1e-6)
+    assert -quality(task, [task.criterion("loss")], task.state).sum() == pytest.approx(expected(estimator), rel=1e-6)
     round_ = round_of(task.module)
     exact = Wide(task).utilities(round_, WANTED, "loss")
     assert np.ptp(exact) > 0

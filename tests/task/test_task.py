@@ -139,3 +139,11 @@ def test_a_file_that_does_not_run_is_an_error_with_its_reason(tmp_path, code):
 
 def test_a_simulated_federation_needs_no_file(tiny_ledger, tiny_task):
     assert task_for(tiny_ledger, None).fingerprint == tiny_task.fingerprint
+
+
+@pytest.mark.parametrize("module", [nn.LazyLinear(2), nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d())])
+def test_a_lazy_module_that_was_never_called_is_refused(module):
+    with pytest.raises(UsageError, match=r"of a lazy layer has no shape yet.*call the module once"):
+        Task(module, INPUTS, LABELS)
+    module(INPUTS)
+    assert Task(module, INPUTS, LABELS).state

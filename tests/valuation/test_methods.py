@@ -145,10 +145,10 @@ def test_models_are_measured_once_for_all_methods(ledger):
     assert oracle.n_measured == n_measured
 
 
-def test_measured_utilities_are_kept(ledger):
+def test_measured_utilities_are_kept(ledger, cache):
     work = WorkSettings(cache=True)
     first = Federation(ledger, task_of(ledger), work=work).value("fedsv").values
-    kept = sorted((ledger.folder / "utilities").rglob("*.npz"))
+    kept = sorted(cache.rglob("*.npz"))
     assert len(kept) == 4
     again = Federation(ledger, task_of(ledger), work=work)
     np.testing.assert_array_equal(again.value("fedsv").values, first)

@@ -7,6 +7,7 @@ docs/reliability.md has the table.
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -115,6 +116,7 @@ def main() -> None:
     for name in args.names or ATTACKS:
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fedworth-torture-") as folder:
+            os.environ["FEDWORTH_CACHE"] = str(Path(folder) / "cache")
             counted, problems = ATTACKS[name](Path(folder) / "place", args.share, args.seed)
             clear(Path(folder))
         outcomes[name] = {**counted, "n_wrong": len(problems), "seconds": round(time.monotonic() - start)}

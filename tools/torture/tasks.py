@@ -1,13 +1,13 @@
 """A task is changed after it was measured: utilities kept for the old one never answer for the new one.
 
 Each kind of change of module, test set, measure or weighting is measured with the utilities that the unchanged task has
-left; the result must be that of a fresh measurement, to the bit. Some modules differ in ways that neither names of
-layers nor tensors show: there, only the coalition that is measured again tells the tasks apart.
+left in the cache; the result must be that of a fresh measurement, to the bit. The modules of some tasks are made of
+torch's own layers, whose utilities are kept; others have code of their own, whose utilities must not be.
 """
 
 import itertools
 import shutil
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
-from fedworth.oracle.store import FOLDER
+from fedworth.oracle.store import cache_folder
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -128,10 +128,34 @@ def _plus(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def seen(ledger: Ledger, oracle: Oracle, *, is_kept: bool, weighting: Weighting = "uniform") -> Floats:
-    """The utilities of all coalitions, with those that are kept beside the ledger or without."""
+    """The utilities of all coalitions, with those that are kept in the cache or without."""
     settings = ValuationSettings(weighting=weighting, as_average=True)
     work = WorkSettings(cache=is_kept)
     return Federation(ledger, oracle.task, settings, work=work, oracle=oracle).utility_matrix().utilities
+
+
+def plain(eps: float = 1e-5, squash: type[nn.Module] = nn.ReLU) -> nn.Module:
+    """The same tensors as those of `Net`, in layers of torch alone."""
+    net = Net()
+    net.norm.eps = eps
+    parts = {"first": net.first, "norm": net.norm, "squash": squash(), "last": net.last}
+    return nn.Sequential(OrderedDict(parts))
+
+
+PLAIN_CHANGES: dict[str, Callable[[Task], Task]] = {
+    "another layer": lambda t: replace(t, module=plain(squash=nn.Tanh)),
+    "a constant of a batch norm": lambda t: replace(t, module=plain(eps=0.5)),
+    "a hook": lambda t: replace(t, module=_hooked(plain())),
+    "one input": lambda t: one_input(t, 1.0),
+    "one label": one_label,
+    "half the samples": lambda t: sized(t, 20),
+    "another loss": lambda t: replace(t, loss=halved),
+}
+
+
+def _hooked(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda *call: call[2] / 2)
+    return module
 
 
 def changed_tasks(place: Path, seed: int, names: Sequence[str] = ()) -> tuple[Counter[str], list[str]]:
@@ -139,15 +163,17 @@ def changed_tasks(place: Path, seed: int, names: Sequence[str] = ()) -> tuple[Co
     ends, wrong = Counter[str](), list[str]()
     ledger = net_ledger(place / "ledger", seed)
     inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(seed + 1))
-    task = Task(Net(), inputs, torch.arange(40) % 3)
-    for make, name in itertools.product(ORACLES, names or [*CHANGES, *SETTINGS]):
-        shutil.rmtree(ledger.folder / FOLDER, ignore_errors=True)
-        seen(ledger, make(task, "loss"), is_kept=True)
-        changed = CHANGES[name](task) if name in CHANGES else task
-        oracle = make(changed, SETTINGS.get(name, {}).get("measure", "loss"))
-        weighting: Weighting = SETTINGS.get(name, {}).get("weighting", "uniform")
-        found = seen(ledger, oracle, is_kept=True, weighting=weighting)
-        ends["changed"] += 1
-        if found.tobytes() != seen(ledger, oracle, is_kept=False, weighting=weighting).tobytes():
-            wrong.append(f"{name}, {type(oracle).__name__}: utilities of another task were used")
+    for module, changes in ((Net(), {**CHANGES}), (plain(), PLAIN_CHANGES)):
+        task = Task(module, inputs, torch.arange(40) % 3)
+        wanted = [name for name in [*changes, *SETTINGS] if not names or name in names]
+        for make, name in itertools.product(ORACLES, wanted):
+            shutil.rmtree(cache_folder(), ignore_errors=True)
+            seen(ledger, make(task, "loss"), is_kept=True)
+            changed = changes[name](task) if name in changes else task
+            oracle = make(changed, SETTINGS.get(name, {}).get("measure", "loss"))
+            weighting: Weighting = SETTINGS.get(name, {}).get("weighting", "uniform")
+            found = seen(ledger, oracle, is_kept=True, weighting=weighting)
+            ends["changed"] += 1
+            if found.tobytes() != seen(ledger, oracle, is_kept=False, weighting=weighting).tobytes():
+                wrong.append(f"{name}, {type(oracle).__name__}: utilities of another task were used")
     return ends, wrong

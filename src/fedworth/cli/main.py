@@ -212,7 +212,7 @@ def _ending(error: BaseException) -> tuple[str, int, str]:
         return "Interrupted", INTERRUPTED, "interrupted; what was written is whole, and can be resumed"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        remedy = "what was written before is whole: make room, or name another place"
+        remedy = "what was written before is whole: make room, or name another place (--out)"
         said = f"{where}{error.strerror or error}; {remedy}"
     else:
         said = f"this needs more memory than the machine has ({error}); ask for less, or use a larger machine"

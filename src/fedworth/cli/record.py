@@ -1,6 +1,6 @@
 """Commands that make and check ledgers: simulate, import, verify."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,16 +96,17 @@ def _show_ledger(ledger: "Ledger", following: str, *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Verify:
-    """Check every byte of a ledger and whether its server followed its rule; or compute a report again and compare.
+    """Check every byte of a ledger and its server's rule; a report, by making it again; a statement, by its receipts.
 
     Args:
-        path: A ledger, a report.json, or the folder of a run or a report.
+        path: A ledger, a report.json, the folder of a run or a report, or a statement (.html).
         as_average: Accept a server that did something other than averaging.
         head: A head of the ledger that was kept elsewhere; an error unless the ledger still contains it.
         sign: Sign the head with this Ed25519 key (PEM), and write --signature.
         signature: The signature to check, or with --sign the file to write.
         public_key: Public key (PEM) of the owner of the signature.
-        ledger: Ledger of the report (default: the folder ledger beside it).
+        ledger: Ledger of the report or statement (default of a report: the folder ledger beside it).
+        receipts: The client's receipts, to compare with a statement.
         task: Model and test set of the report, such as mytask.py:task; a simulated ledger knows its own.
         data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
 
@@ -120,6 +121,7 @@ class Verify:
     signature: Path | None = None
     public_key: Path | None = None
     ledger: Path | None = None
+    receipts: Path | None = None
     task: str | None = None
     data_folder: Path | None = None
 
@@ -132,7 +134,10 @@ class Verify:
             raise UsageError("--signature and --public-key: expected both, to check whose signature it is")
 
     def run(self, *, as_json: bool) -> None:
-        """Verify a report, or a ledger."""
+        """Verify a statement, a report, or a ledger."""
+        if self.path.suffix == ".html" or self.receipts is not None:
+            self._statement(as_json=as_json)
+            return
         report = self.path / "report.json" if self.path.is_dir() else self.path
         if report.is_file():
             self._report(report, as_json=as_json)
@@ -161,8 +166,24 @@ class Verify:
         show_lines(f"{check.name}: {'' if check.is_checked else 'not checked: '}{check.found}" for check in checks)
         show_lines([f"{path}: is what its ledger and task give"])
 
+    def _statement(self, *, as_json: bool) -> None:
+        from fedworth.pipeline.verify_statement import verify_statement
+
+        if self.receipts is None and self.ledger is None:
+            raise UsageError(
+                f"{self.path}: a statement; expected --receipts FILE beside it, the receipts of its client"
+            )
+        checks = verify_statement(self.path, self.receipts, ledger=self.ledger)
+        if as_json:
+            show_json({"statement": str(self.path), "checks": [asdict(check) for check in checks]})
+            return
+        show_lines(f"{check.name}: {'' if check.is_checked else 'not checked: '}{check.found}" for check in checks)
+        n_checked = sum(check.is_checked for check in checks)
+        outcome = "all agree" if n_checked else "this shows nothing"
+        show_lines([f"{self.path}: {n_checked} of {len(checks)} compared; {outcome}"])
+
     def _ledger(self, *, as_json: bool) -> None:
-        from fedworth.findings import findings as find
+        from fedworth.findings import OF_ANSWERS, look
         from fedworth.ledger.ledger import verify_ledger
         from fedworth.ledger.writer import exposures
         from fedworth.task.replay import check_ledger
@@ -171,7 +192,8 @@ class Verify:
         ledger = verify_ledger(self.path)
         said = self._check_head(ledger)
         checked = check_ledger(ledger, rule_of(ledger))
-        findings = find(ledger, is_kept=False)
+        findings, looked_for = look(ledger)
+        unseen = [kind for kind in OF_ANSWERS if kind not in looked_for]
         unsettled = [f"{file} is whole, but still has its partial name" for file in ledger.unsettled()]
         warnings = (*exposures(ledger.folder), *unsettled, *ledger.warnings(), *checked.notes())
         if as_json:
@@ -189,6 +211,7 @@ class Verify:
                     "largest_gap": checked.largest_gap,
                     "warnings": list(warnings),
                     "findings": [finding.document() for finding in findings],
+                    "not_looked_for": [{"kind": kind.name, "needs": kind.needs_text} for kind in unseen],
                 }
             )
         else:
@@ -202,7 +225,7 @@ class Verify:
                     f"server: {rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds",
                 ]
             )
-            show_findings(findings)
+            show_findings(findings, unseen)
             warn(warnings)
         if not self.as_average:
             checked.refuse_others()

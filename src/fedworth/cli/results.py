@@ -7,6 +7,10 @@ from fedworth.cli.show import show_json, show_lines, show_table, warn
 from fedworth.errors import UsageError
 from fedworth.report.settings import PageSettings, RewardSettings
 
+NO_LEDGER = (
+    "no ledger is beside the report, so statements do not say which models were valued; name it: --ledger LEDGER"
+)
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -18,6 +22,7 @@ class Statement:
         all_clients: Write a statement for every client.
         out: Folder to write to (default: statements in the folder of the run).
         rewards: Show the client's amount of `fedworth rewards`.
+        ledger: Ledger of the report, for the hashes of the client's models (default: the one beside the report).
 
     Example:
         fedworth statement runs/demo 3
@@ -28,6 +33,7 @@ class Statement:
     all_clients: bool = False
     out: Path | None = None
     rewards: bool = False
+    ledger: Path | None = None
     page: PageSettings = field(default_factory=PageSettings)
 
     def __post_init__(self) -> None:
@@ -36,18 +42,32 @@ class Statement:
 
     def run(self, *, as_json: bool) -> None:
         """Write the statements, and say where they are."""
+        from fedworth.ledger.ledger import open_ledger
         from fedworth.report.report import Report
         from fedworth.report.rewards import Rewards
 
         report = Report.read(self.folder / "report.json")
+        found = self.ledger or _ledger_beside(self.folder)
+        ledger = None if found is None or report.provenance is None else open_ledger(found)
+        warn([NO_LEDGER] if ledger is None and report.provenance is not None else [])
         paid = Rewards.read(self.folder) if self.rewards else None
         place = self.out or self.folder / "statements"
         wanted = report.clients if self.client is None else (self.client,)
-        paths = {client: report.write_statement(client, place, self.page, rewards=paid) for client in wanted}
+        paths = {
+            client: report.write_statement(client, place, self.page, rewards=paid, ledger=ledger) for client in wanted
+        }
         if as_json:
             show_json({client: str(path) for client, path in paths.items()})
             return
         show_lines(f"{client}: {path}" for client, path in paths.items())
+
+
+def _ledger_beside(folder: Path) -> Path | None:
+    """The ledger of a run's folder, or of LEDGER.report or LEDGER.watch."""
+    from fedworth.ledger.manifest import is_ledger
+
+    near = (folder / "ledger", folder.resolve().with_suffix(""))
+    return next((place for place in near if is_ledger(place)), None)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from fedworth.findings import Finding
+    from fedworth.findings import Finding, Kind
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
 
@@ -72,11 +72,11 @@ def show_lines(lines: Iterable[str]) -> None:
         print(whole_words(line, sys.stdout))
 
 
-def show_findings(findings: "Sequence[Finding]") -> None:
-    """Findings on standard output, under their heading."""
+def show_findings(findings: "Sequence[Finding]", not_looked_for: "Sequence[Kind]") -> None:
+    """Findings on standard output, under their heading, and what was not looked for."""
     from fedworth.report.tables import findings_lines
 
-    show_lines(_on_one_line(line) for line in findings_lines(findings))
+    show_lines(_on_one_line(line) for line in findings_lines(findings, not_looked_for))
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -344,7 +344,7 @@ def _show_report(report: "ReportObject", paths: list[Path], *, as_json: bool) ->
     for table in tables(report):
         show_table(table)
     show_lines([*headlines(report), ""] if report.copies else [])
-    show_findings(report.all_findings)
+    show_findings(report.all_findings, report.not_looked_for if report.looked_for else ())
     show_lines(["written: " + ", ".join(str(path) for path in paths)] if paths else [])
     warn(report.all_notes)
 
@@ -409,15 +409,17 @@ class Watch:
 
     def run(self, *, as_json: bool) -> None:
         """Watch until the ledger is closed."""
+        from fedworth.oracle.store import Session
         from fedworth.pipeline.run import update
 
         place = self.ledger if self.ledger.name else self.ledger.resolve()
         if not place.name:
             raise UsageError(f"{self.ledger}: expected the folder of a ledger")
-        folder, task = self.out or place.with_name(place.name + ".watch"), None
+        folder, session = self.out or place.with_name(place.name + ".watch"), None
         for ledger in self._growing():
-            task = task or self.task.of(ledger)
-            report = update(ledger, task, self.settings, folder, work=self.work)
+            session = session or Session(self.task.of(ledger))
+            ledger = session.remember(ledger)
+            report = update(ledger, session.task, self.settings, folder, work=self.work, session=session)
             self._show(report, as_json=as_json)
 
     def _growing(self) -> "Iterator[Ledger]":
@@ -452,7 +454,7 @@ class Watch:
         show_lines([report.title])
         if report.valuations:
             show_table(values_table(report))
-        show_findings(report.all_findings)
+        show_findings(report.all_findings, report.not_looked_for if report.looked_for else ())
         warn(report.all_notes)
 
 

@@ -57,6 +57,9 @@ N_FOLDS = 5
 MOST_CELLS = 200_000
 """With more seen cells there are no alternatives: each costs as much as the completion itself."""
 
+AT_ONCE = 256
+"""Coalitions whose factors by block are solved for at once."""
+
 RANKS = (1, 2, 3, 5, 8)
 RELATIVE_PENALTIES = (0.1, 0.03, 0.01, 0.003, 0.001)
 TRIAL_SWEEPS = 500
@@ -98,7 +101,7 @@ class FactorCompletion:
     spectral_ratio: float
     n_sweeps: int
     heard: Indices  # (n_heard,): clients that took part in some round
-    block_factors: Floats | None = None  # (n_blocks, n_coalitions, rank), which sum to coalition_factors; None: 1 block
+    block_factors: Floats | None = None  # (n_coalitions, rank, n_blocks), which sum to coalition_factors; None: 1 block
     permutations: Permutations | None = None  # of the heard clients, if only their prefixes were completed
     alternatives: Alternatives | None = None
     unseen: Unseen = "refuse"  # what a coalition that no round has shown counts as
@@ -123,8 +126,8 @@ class FactorCompletion:
 
     def game(self, round_index: int) -> "FactorGame":
         """The game of one round among the heard clients."""
-        blocks = self.coalition_factors[None] if self.block_factors is None else self.block_factors
-        return FactorGame(self, (blocks @ self.round_factors[round_index]).T)
+        blocks = self.coalition_factors[:, :, None] if self.block_factors is None else self.block_factors
+        return FactorGame(self, self.round_factors[round_index] @ blocks)
 
     def covariance(self) -> Floats | None:
         """(n_heard, n_heard): of the errors of the Shapley values summed over rounds, from the alternatives."""
@@ -140,6 +143,9 @@ class FactorCompletion:
         else:
             values = permutation_shapley(game, self.permutations).values
         return np.asarray(values @ values.T)
+
+    def error_ratios(self, cell_groups: Indices, n_groups: int) -> None:
+        """Unknown: no cell is held out by block."""
 
     @property
     def caveats(self) -> Sequence[Caveat]:
@@ -200,7 +206,9 @@ class FactorGame:
         rows = np.zeros((len(coalitions), len(self.completion.clients)), dtype=bool)
         rows[:, self.clients] = coalitions
         places = self.completion.places(rows)
-        return np.asarray(np.where(places[:, None] < 0, 0.0, self.known[places]))
+        found = np.asarray(self.known[places])
+        found[places < 0] = 0.0
+        return found
 
 
 @one_blas_thread()
@@ -253,16 +261,21 @@ def complete(
 
 
 def _block_factors(matrix: UtilityMatrix, problem: Problem, solution: Solution) -> Floats | None:
-    """(n_blocks, n_coalitions, rank): each block's column factors, with the round factors of the total held fixed.
+    """(n_coalitions, rank, n_blocks): each block's column factors, with the round factors of the total held fixed.
 
     The ridge problems of the columns are linear in the utilities, so the blocks sum to the factors of the total.
     """
     if matrix.n_blocks == 1:
         return None
-    cells = (matrix.coalition_indices, matrix.round_indices)
+    places = matrix.coalition_indices, np.arange(len(matrix.utilities))
     grams = best_columns(problem, solution.W, solution.penalty)[1]  # (n_coalitions, rank, rank)
-    pulls = [csr_array((u, cells), shape=problem.shape[::-1]) @ solution.W for u in matrix.utilities.T]
-    return np.linalg.solve(grams, np.stack(pulls, axis=2)).transpose(2, 0, 1)
+    pulls = np.empty((len(grams), solution.W.shape[1], matrix.n_blocks))
+    for k, factor in enumerate(solution.W.T):
+        pulls[:, k] = csr_array((factor[matrix.round_indices], places)) @ matrix.utilities
+    for start in range(0, len(grams), AT_ONCE):  # in place, since there may be hundreds of blocks
+        some = slice(start, start + AT_ONCE)
+        pulls[some] = np.linalg.solve(grams[some], pulls[some])
+    return pulls
 
 
 # Errors

@@ -23,11 +23,11 @@ from fedworth.oracle.weighting import participation, round_weights
 class UtilityStore(Protocol):
     """Keeps measured utilities of a federation's rounds between runs."""
 
-    def load(self, round_: Round) -> tuple[Memberships, Floats]:
-        """The kept coalitions of a round, (n, n_clients), and their utilities, (n, n_blocks)."""
+    def load(self, round_index: int) -> tuple[Memberships, Floats]:
+        """The kept coalitions of a round's participants, (n, n_participants), and their utilities, (n, n_columns)."""
 
     def save(self, round_index: int, coalitions: Memberships, utilities: Floats) -> None:
-        """Keep utilities that were measured."""
+        """Keep all that is known of a round, in place of what was kept before."""
 
 
 @dataclass
@@ -98,21 +98,17 @@ class RecordedFederation:
             members = np.flatnonzero(self.participants[round_index])
             game = self._game(round_index, self.round(round_index), members)
             if self.store is not None:
-                coalitions, utilities = self.store.load(self.round(round_index))
-                game.memory.add(coalitions[:, members], utilities)
+                game.memory.add(*self.store.load(round_index))
                 self._n_kept[round_index] = len(game.memory)
             self._games[round_index] = game
         return self._games[round_index]
 
     def keep(self, round_index: int) -> None:
-        """Store what was measured of a round since it was last stored."""
-        game, n_kept = self._games.get(round_index), self._n_kept.get(round_index, 0)
-        if self.store is None or game is None or len(game.memory) == n_kept:
+        """Store what is known of a round, if something was measured since it was last stored."""
+        game = self._games.get(round_index)
+        if self.store is None or game is None or len(game.memory) == self._n_kept.get(round_index, 0):
             return
-        coalitions, utilities = game.memory.measured()
-        rows = np.zeros((len(coalitions) - n_kept, len(self.clients)), dtype=bool)
-        rows[:, game.clients] = coalitions[n_kept:]
-        self.store.save(round_index, rows, utilities[n_kept:])
+        self.store.save(round_index, *game.memory.measured())
         self._n_kept[round_index] = len(game.memory)
 
     def true_game(self, round_index: int) -> ModelGame:

@@ -5,6 +5,7 @@ A game's utilities have one column a block; their sum over the blocks is the pap
     ModelGame      a coalition's model is a mixture of one round's models, and the oracle measures it, once
     MatrixGame     utilities that a utility matrix holds
     SummedGame     the sum of several games of the same clients, such as the games of all rounds
+    Measured       a game of models by another measure that its oracle takes in the same forward pass
     CountedGame    any game, and how many of its coalitions were asked for
 
 A sharing rule (`SharingRule`) divides what everyone achieves together among the clients of a game.
@@ -23,7 +24,7 @@ from fedworth.errors import UtilityError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import Oracle, RoundingError
+from fedworth.oracle.oracle import ClientModelError, Oracle, n_columns_of
 from fedworth.oracle.weighting import mixtures
 
 
@@ -94,21 +95,30 @@ class ModelGame:
     memory: "Memory" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", Memory(len(self.clients), self.n_blocks))  # the class is frozen
+        object.__setattr__(self, "memory", Memory(len(self.clients), self.n_columns))  # the class is frozen
 
     @property
     def n_blocks(self) -> int:
         return self.oracle.n_blocks
 
+    @property
+    def n_columns(self) -> int:
+        """How many columns the oracle measures: the blocks, and one for each other measure."""
+        return n_columns_of(self.oracle)
+
     def utilities(self, coalitions: Memberships) -> Floats:
-        return self.model_utilities(coalitions)
+        return self.columns(coalitions)[:, : self.n_blocks]
+
+    def columns(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
+        return self.memory.utilities(coalitions, self._measure)
 
     def model_utilities(self, coalitions: Memberships) -> Floats:
         """(n_coalitions, n_blocks): what the oracle measures of mixtures of the round's models.
 
         A derived game may know better utilities of some coalitions; these are always the models'.
         """
-        return self.memory.utilities(coalitions, self._measure)
+        return self.memory.utilities(coalitions, self._measure)[:, : self.n_blocks]
 
     def _measure(self, coalitions: Memberships) -> Floats:
         rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)  # coalitions of all clients
@@ -116,7 +126,7 @@ class ModelGame:
         known = self.client_names or tuple(map(str, range(len(self.weights))))
         try:
             found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
-        except RoundingError as error:  # an oracle knows clients by number only
+        except ClientModelError as error:  # an oracle knows clients by number only
             raise UtilityError(
                 str(error).replace(f"client {error.client}", f"client {known[error.client]!r}")
             ) from None
@@ -132,15 +142,20 @@ class ModelGame:
 class Memory:
     """Utilities of a game's coalitions in the order in which they were measured, after the empty one, which has 0."""
 
-    def __init__(self, n_clients: int, n_blocks: int) -> None:
-        self._coalitions, self._utilities = np.zeros((1, n_clients), dtype=bool), np.zeros((1, n_blocks))
+    def __init__(self, n_clients: int, n_columns: int) -> None:
+        self._coalitions, self._utilities = np.zeros((1, n_clients), dtype=bool), np.zeros((1, n_columns))
         self._places = {_keys(self._coalitions)[0]: 0}
 
     def __len__(self) -> int:
         return len(self._places) - 1
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the utilities take."""
+        return self._utilities.nbytes
+
     def utilities(self, coalitions: Memberships, measure: Callable[[Memberships], Floats]) -> Floats:
-        """(n_coalitions, n_blocks): known utilities; coalitions that are not known yet are measured together."""
+        """(n_coalitions, n_columns): known utilities; coalitions that are not known yet are measured together."""
         is_new = ~self.knows(coalitions)
         if is_new.any():
             wanted = distinct(coalitions[is_new])[0]
@@ -152,7 +167,7 @@ class Memory:
         return np.array([key in self._places for key in _keys(coalitions)], dtype=bool)
 
     def add(self, coalitions: Memberships, utilities: Floats) -> None:
-        """Remember utilities, (n_coalitions, n_blocks), of different coalitions."""
+        """Remember utilities, (n_coalitions, n_columns), of different coalitions."""
         is_new = ~self.knows(coalitions)
         for key in _keys(coalitions[is_new]):
             self._places[key] = len(self._places)
@@ -166,6 +181,29 @@ class Memory:
 
 def _keys(coalitions: Memberships) -> list[bytes]:
     return [row.tobytes() for row in np.packbits(coalitions, axis=1)]
+
+
+class GameOfColumns(Game, Protocol):
+    """A game that is measured by several measures at once."""
+
+    def columns(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A game by another measure: one of the columns that follow the blocks, as a game with one block."""
+
+    game: GameOfColumns
+    column: int  # among all columns: n_blocks is the first of the other measures
+    n_blocks = 1
+
+    @property
+    def clients(self) -> Indices:
+        return self.game.clients
+
+    def utilities(self, coalitions: Memberships) -> Floats:
+        return self.game.columns(coalitions)[:, [self.column]]
 
 
 @dataclass(frozen=True, eq=False)

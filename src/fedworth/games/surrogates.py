@@ -187,7 +187,7 @@ def _points(game: ModelGame, round_: Round, models: dict[int, Model], mean: Mode
     means = {n_clients + place: mean for place in range(N_POINTS)}
     with_means = replace(round_, client_models={**models, **means}, apart_models={})
     found = game.oracle.utilities(with_means, Mixtures(rows.reshape(N_POINTS * n, -1), weights, from_global=False))
-    return np.asarray(found).reshape(N_POINTS, n, game.n_blocks)
+    return np.asarray(found[:, : game.n_blocks]).reshape(N_POINTS, n, game.n_blocks)
 
 
 def _pairs(task: Task, measure: str, models: dict[int, Model], mean: Model, x: float) -> Floats:

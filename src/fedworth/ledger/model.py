@@ -61,7 +61,13 @@ def check_finite(model: Model, where: str) -> float:
     if not model:
         raise ModelError(f"{where}: has no tensors")
     _refuse_bytes(model, where)
-    return max(_check_tensor(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())
+    largest = max(_check_tensor(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())
+    if not any(tensor.is_floating_point() for tensor in model.values()):
+        raise ModelError(
+            f"{where}: has only tensors of integers, which have no weighted mean; expected some floating point numbers "
+            "(send the model before it is quantised)"
+        )
+    return largest
 
 
 def out_of_proportion(largest: Mapping[str, float], largest_global: float) -> dict[str, str]:
@@ -91,6 +97,13 @@ def checked_count(found: Any, kind: WeightKind, where: str) -> float:
             shown = f"a number of {math.log10(abs(int(n_samples))):.0f} digits"
         raise ModelError(f"{where}: its number of samples is {shown}, expected {expected}")
     return int(n_samples) if is_whole else float(n_samples)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The numbers of a tensor as they are stored."""
+    # The bytes are those in memory, so views must be resolved first; numpy has no bfloat16.
+    dense = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    return dense.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _refuse_bytes(model: Model, where: str) -> None:

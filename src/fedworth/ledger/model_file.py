@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from fedworth.errors import LedgerError
-from fedworth.ledger.model import Model
+from fedworth.ledger.model import Model, tensor_bytes
 from fedworth.storage import PARTIAL, create_file, flush_folder, is_at, make_folder, open_regular, write_at
 
 DTYPE_NAMES = {
@@ -107,10 +107,8 @@ class ModelFileWriter:
             partial_path(self.path).unlink(missing_ok=True)
 
     def _add(self, key: str, tensor: torch.Tensor) -> None:
-        # The bytes are stored as they are in memory, so views must be resolved first.
-        dense = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-        data = dense.reshape(-1).view(torch.uint8).numpy()
-        write_at(self.file.fileno(), data.data, 8 + self.header_size + self.n_bytes)
+        data = tensor_bytes(tensor)
+        write_at(self.file.fileno(), data, 8 + self.header_size + self.n_bytes)
         self.header[key] = {
             "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),

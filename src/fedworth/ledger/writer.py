@@ -475,8 +475,8 @@ def create_ledger(
             refuse_existing(folder / HEADER, "a ledger")  # made by another process meanwhile
             if (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_size:
                 raise LedgerError(f"{folder}: has rounds but no {HEADER}; restore it, or choose another folder")
-            write_whole(folder / MANIFEST, b"")
-            write_whole(folder / HEADER, json_bytes(header))
+            write_whole(folder / MANIFEST, b"", is_locked=True)
+            write_whole(folder / HEADER, json_bytes(header), is_locked=True)
             chain, is_real = file_sha256(folder / HEADER), bool(kept.get(REAL_WEIGHTS))
             return LedgerWriter(
                 folder, aggregation, list(clients), chain, lock, quarantine=quarantine, real_weights=is_real
@@ -549,7 +549,12 @@ def exposures(folder: Path) -> tuple[str, ...]:
 
 
 def _refuse_exposed(folder: Path) -> None:
-    """Refuse to record into a folder that everybody can write, and log what else is open."""
+    """Refuse to record through links or into a folder that everybody can write, and log what else is open."""
+    for place in (folder / "rounds", folder / "apart", folder / MANIFEST):
+        if place.is_symlink():
+            raise LedgerError(
+                f"{place}: a link, and a ledger is not written through links; put what it names in its place"
+            )
     if folder.stat().st_mode & stat.S_IWOTH:
         raise LedgerError(f"{folder}: everybody can write into this folder; close it with chmod go-w, then record")
     for text in exposures(folder):

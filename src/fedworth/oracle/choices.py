@@ -10,11 +10,14 @@ from fedworth.task.task import Task
 
 
 def oracle_named(
-    name: OracleName, task: Task, measure: Measure, *, n_threads: int | None = None
+    name: OracleName, task: Task, measure: Measure, *, n_threads: int | None = None, also: tuple[Measure, ...] = ()
 ) -> FastOracle | LoopOracle:
-    """`fast`, on `n_threads` threads (default: one a processor), or `loop`: plain, and slow."""
+    """`fast`, on `n_threads` threads (default: one a processor), or `loop`: plain, and slow.
+
+    Both take the measures in `also` in the same forward pass.
+    """
     checked_name("oracle", name)
-    return FastOracle(task, measure, n_threads) if name == "fast" else LoopOracle(task, measure)
+    return FastOracle(task, measure, n_threads, also) if name == "fast" else LoopOracle(task, measure, also)
 
 
 def device_named(name: str) -> torch.device:

@@ -62,7 +62,8 @@ def _values(oracle: Oracle, ledger: Ledger, t: int, noise: float, weighting: Wei
     wanted = mixtures(coalitions, round_weights(ledger, t, weighting), weighting)
     games = [round_, *(_noisier(round_, members, noise, 2 * t + again) for again in (0, 1))]
     shapley = _shapley(len(members)) * _share(len(everyone)) / _share(len(members))
-    return np.stack([shapley @ oracle.utilities(game, wanted).sum(axis=1) for game in games])
+    utilities = [oracle.utilities(game, wanted)[:, : oracle.n_blocks].sum(axis=1) for game in games]
+    return np.stack([shapley @ of_game for of_game in utilities])
 
 
 def _shapley(n: int) -> Floats:

@@ -3,12 +3,15 @@
 U_t(S) = ℓ(w^t; D_c) − ℓ(w_S; D_c): the task's loss on the server's test set before minus after (eq. 6), or a measure
 such as accuracy after minus before. `LoopOracle` averages, loads and predicts, one coalition after the other.
 
+An oracle may take more than one measure in the same forward pass (`also`): the utilities by other measures follow those
+by block, one column each.
+
 Models are first converted to the names and dtypes of the task's module. Servers change dtypes as they average (a
 counter of batches, int64 in the module, comes back as float64), and frameworks that exchange lists of arrays name them
 0, 1, …, in the order of the module's state.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,12 +21,13 @@ import torch
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Utilities
-from fedworth.errors import ModelError, UsageError, UtilityError
+from fedworth.errors import ModelError, UtilityError
 from fedworth.ledger.ledger import Model, Round, check_alike
 from fedworth.names import Measure
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.adapters import renamed
 from fedworth.task.losses import Criterion
+from fedworth.task.modules import UtilityModule, tied_names
 from fedworth.task.task import N_PROBED, Task, refuse_probabilities
 from fedworth.threads import fitting_threads
 
@@ -55,7 +59,17 @@ class Oracle(Protocol):
         """The number of blocks of test samples."""
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
+        """(n_mixtures, n_columns): the utility of each mixture on each block of samples, then by other measures."""
+
+
+def also_of(oracle: Oracle) -> tuple[Measure, ...]:
+    """The other measures that an oracle takes in the same forward pass; none if it does not say."""
+    return tuple(getattr(oracle, "also", ()))
+
+
+def n_columns_of(oracle: Oracle) -> int:
+    """The number of columns of an oracle's utilities: one a block, and one for each other measure."""
+    return oracle.n_blocks + len(also_of(oracle))
 
 
 def threads_of(oracle: Oracle) -> AbstractContextManager[None]:
@@ -77,6 +91,7 @@ class LoopOracle:
     Args:
         task: What models are judged by.
         measure: `loss`, or a measure of the task such as `accuracy`.
+        also: Other measures, which are taken in the same forward pass: a column of the utilities each.
 
     Example:
         federation = fedworth.Federation(ledger, task, oracle=fedworth.LoopOracle(task, measure="accuracy"))
@@ -84,9 +99,10 @@ class LoopOracle:
 
     task: Task
     measure: Measure = "loss"
+    also: tuple[Measure, ...] = ()
 
     def __post_init__(self) -> None:
-        self.task.criterion(self.measure)  # an unknown measure is an error here already
+        criteria_of(self.task, self.measure, self.also)  # an unknown measure is an error here already
 
     @property
     def n_blocks(self) -> int:
@@ -94,20 +110,19 @@ class LoopOracle:
         return self.task.n_blocks
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
-        criterion = self.task.criterion(self.measure)
-        refuse_whole_by_blocks(self.task, criterion)
+        """(n_mixtures, n_columns): the utility of each mixture on each block of samples, then by other measures."""
+        criteria = criteria_of(self.task, self.measure, self.also)
         round_ = fitted(round_, self.task)
         models = {**round_.client_models, **round_.apart_models}
         with fitting_threads(self.task.module):
-            refuse_unfit(self.task, round_.global_model)
-            refuse_rounding(self.task, round_, mixtures)
-            before = quality(self.task, criterion, round_.global_model)
+            refuse_unfit(self.task, criteria, round_.global_model)
+            refuse_unusable(self.task, round_, mixtures)
+            before = quality(self.task, criteria, round_.global_model)
             after = [
-                quality(self.task, criterion, mix(round_.global_model, models, of_clients, of_global))
+                quality(self.task, criteria, mix(round_.global_model, models, of_clients, of_global))
                 for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
             ]
-        return np.array(after).reshape(-1, self.n_blocks) - before
+        return in_columns(np.array(after).reshape(-1, *before.shape) - before)
 
 
 def fitted(round_: Round, task: Task) -> Round:
@@ -117,7 +132,7 @@ def fitted(round_: Round, task: Task) -> Round:
     def all_of(models: Mapping[int, Model]) -> dict[int, Model]:
         return {client: fitted_model(model, task, like) for client, model in models.items()}
 
-    start = fitted_model(round_.global_model, task, like)
+    start = as_loaded(fitted_model(round_.global_model, task, like), task)
     try:
         check_alike(start, like, "global model, against the task's module")
     except ModelError as error:
@@ -133,8 +148,17 @@ def fitted(round_: Round, task: Task) -> Round:
 def fitted_model(model: Model, task: Task, like: Model | None = None) -> Model:
     """A model with the names and dtypes of the task's module; tensors that have them already are not copied."""
     like = task.state if like is None else like
-    own = _by_place(model, like) if task.exchanged is None else renamed(_by_place(model, like), like)
+    own = _by_place(model, like) if task.exchanged is None else renamed(_by_place(model, like), like, task.exchanged)
     return {name: _as(tensor, like[name].dtype) if name in like else tensor for name, tensor in own.items()}
+
+
+def as_loaded(model: Model, task: Task) -> Model:
+    """A global model in which tensors that are one in the module have the numbers of the last, as torch loads them.
+
+    A client that sends them unequal is refused, but the server's average may already contain it.
+    """
+    last = {name: names[-1] for names in tied_names(task.module) for name in names}
+    return {name: model.get(last.get(name, name), tensor) for name, tensor in model.items()}
 
 
 def _by_place(model: Model, like: Model) -> Model:
@@ -150,37 +174,98 @@ def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (tensor.round() if is_rounded else tensor).to(dtype)
 
 
-def quality(task: Task, criterion: Criterion, model: Model) -> Floats:
-    """(n_blocks,): the score of a model on each block of test samples; higher is better."""
-    pairs = predictions(task, model)
-    if criterion.is_whole:
-        return np.array([criterion.total(*together(pairs))])
-    found, start = np.zeros(task.n_blocks), 0
+def criteria_of(task: Task, measure: Measure, also: Sequence[Measure]) -> tuple[Criterion, ...]:
+    """The criterion of a measure, and those of the other measures."""
+    return tuple(task.criterion(name) for name in (measure, *also))
+
+
+def in_columns(by_block: Floats) -> Utilities:
+    """(n, n_blocks + n_also): all blocks of the first criterion, and sums of the others; from (n, n_criteria, …)."""
+    return np.concatenate([by_block[:, 0], by_block[:, 1:].sum(axis=2)], axis=1)
+
+
+def quality(task: Task, criteria: Sequence[Criterion], model: Model) -> Floats:
+    """(n_criteria, n_blocks): the scores of a model on each block of test samples; higher is better."""
+    pairs: Iterable[tuple[torch.Tensor, torch.Tensor]] = predictions(task, model)
+    if any(criterion.is_whole for criterion in criteria):
+        pairs = [together(pairs)]
+    found, start = np.zeros((len(criteria), task.n_blocks)), 0
     for outputs, labels in pairs:
         blocks = None if task.blocks is None else task.blocks[start : start + len(labels)]
-        found += block_totals(criterion, outputs, labels, blocks, task.n_blocks)
+        found += block_totals(criteria, outputs, labels, blocks, task.n_blocks)
         start += len(labels)
-    return found / criterion.n_counted(task.labels)
+    return found / n_counted(criteria, task.labels)
 
 
-def refuse_whole_by_blocks(task: Task, criterion: Criterion) -> None:
-    """Refuse several blocks of test samples for a criterion that is not a mean over samples."""
-    if criterion.is_whole and task.n_blocks > 1:
-        raise UsageError(
-            f"{criterion.name} is computed on the whole test set at once, so it has no utilities by block of test "
-            "samples; leave out the task's blocks, or choose a measure that is a mean over samples"
-        )
+def n_counted(criteria: Sequence[Criterion], labels: torch.Tensor) -> Floats:
+    """(n_criteria, 1): what sums over these samples are divided by."""
+    return np.array([[criterion.n_counted(labels)] for criterion in criteria])
 
 
 def block_totals(
-    criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, blocks: Indices | None, n_blocks: int
+    criteria: Sequence[Criterion], outputs: torch.Tensor, labels: torch.Tensor, blocks: Indices | None, n_blocks: int
 ) -> Floats:
-    """(n_blocks,): the sum over the samples of each block, summed in float64; higher is better."""
+    """(n_criteria, n_blocks): the sums over the samples of each block, summed in float64; higher is better.
+
+    Of a measure that is not a mean over samples every block has its part; only that of the first criterion is its own.
+    """
     if blocks is None:
-        return np.array([criterion.total(outputs, labels)])
+        return np.array([[criterion.total(outputs, labels)] for criterion in criteria])
+    found = [_block_totals(criteria[0], outputs, labels, blocks, n_blocks)]
+    for criterion in criteria[1:]:
+        if criterion.is_whole:
+            shares = np.bincount(blocks, minlength=n_blocks) / len(labels)
+            found.append(shares * criterion.total(outputs, labels))
+        else:
+            found.append(_block_totals(criterion, outputs, labels, blocks, n_blocks))
+    return np.array(found)
+
+
+def _block_totals(
+    criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, blocks: Indices, n_blocks: int
+) -> Floats:
+    if criterion.is_whole:
+        return jackknife(criterion, outputs, labels, blocks, n_blocks)
     scores = criterion.of(outputs, labels).double().cpu().numpy()  # (n_samples,)
     totals = np.bincount(blocks, scores, minlength=n_blocks).astype(np.float64)
     return totals if criterion.is_better_higher else -totals
+
+
+def jackknife(
+    criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, blocks: Indices, n_blocks: int
+) -> Floats:
+    """(n_blocks,): the part of each block in a score that is not a mean over samples; the parts add up to the score.
+
+    With θ the score on all samples, θ_b without block b, and p_b the block's share of the samples,
+
+        u_b = p_b (θ − β) + (1 − p_b) (θ − θ_b),        β = Σ_b (1 − p_b) (θ − θ_b)
+
+    For a mean over samples, these are the sums over each block's samples, and β = 0. For any smooth function of the
+    test set, their spread over equal blocks gives the delete-a-block jackknife variance.
+    """
+    shares = np.bincount(blocks, minlength=n_blocks) / len(labels)
+    score = criterion.total(outputs, labels)
+    drops = np.zeros(n_blocks)  # θ − θ_b
+    for block in np.flatnonzero(shares) if shares.max() < 1 else ():
+        kept = torch.from_numpy(blocks != block).to(labels.device)
+        without = _score_without(criterion, outputs[kept], labels[kept])
+        if np.isfinite(score) and not np.isfinite(without):
+            raise UtilityError(
+                f"{criterion.name} is not defined without block {block} of {n_blocks} blocks of test samples, as where "
+                "all samples of one class are in one block, so its uncertainty cannot be estimated; use fewer blocks, "
+                "or a test set with more samples of each class"
+            )
+        drops[block] = score - without
+    drops *= 1 - shares
+    return np.asarray(shares * (score - drops.sum()) + drops)
+
+
+def _score_without(criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor) -> float:
+    """The score on the samples of all other blocks; NaN if it is not defined there."""
+    try:
+        return criterion.total(outputs, labels)
+    except Exception:  # a function of the user's own, which worked on all samples
+        return np.nan
 
 
 def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -208,8 +293,11 @@ def batch_size(task: Task, model: Model) -> int:
         return max(1, min(BATCH, MOST_OUTPUTS // max(1, task.outputs(model, slice(0, 1)).numel())))
 
 
-def refuse_unfit(task: Task, model: Model) -> None:
-    """Refuse a module whose outputs the loss cannot take, or that is random; the first samples are tried."""
+def refuse_unfit(task: Task, criteria: Sequence[Criterion], model: Model) -> None:
+    """Refuse a module whose outputs the loss cannot take, and a module or a function of the user's that is random.
+
+    The module is tried on the first samples, a user's function on all of them.
+    """
     some = slice(0, N_PROBED)
     labels = task.labels[some].clone()
     labels.view(-1)[0] = task.labels.max()  # so that a label without a logit is found
@@ -222,6 +310,19 @@ def refuse_unfit(task: Task, model: Model) -> None:
             "remove dropout and other random numbers from its evaluation mode"
         )
     refuse_probabilities(task, model)
+    for criterion in criteria:
+        if criterion.is_own and not isinstance(task.module, UtilityModule):  # a user's utility is a module, tried above
+            _refuse_random(criterion, *together(predictions(task, model)))
+
+
+def _refuse_random(criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor) -> None:
+    with torch.inference_mode():
+        found, again = criterion.total(outputs, labels), criterion.total(outputs, labels)
+    if not np.allclose(found, again, equal_nan=True):
+        raise UtilityError(
+            f"{criterion.name}: gave {found:.6g} and then {again:.6g} for the same outputs, so it cannot be "
+            "measured; remove random numbers from it, or draw them from a generator with a fixed seed in each call"
+        )
 
 
 def refuse_misfit(task: Task, outputs: torch.Tensor, labels: torch.Tensor) -> None:
@@ -231,8 +332,8 @@ def refuse_misfit(task: Task, outputs: torch.Tensor, labels: torch.Tensor) -> No
         raise ModelError(f"the model gives {misfit}, as loss {task.judged_by.criterion.name!r} needs")
 
 
-class RoundingError(UtilityError):
-    """A loss that rounding alone decides; `client` is the index of the client that causes it."""
+class ClientModelError(UtilityError):
+    """A client's model that cannot be measured; `client` is the client's index."""
 
     exit_code = UtilityError.exit_code
 
@@ -242,6 +343,22 @@ class RoundingError(UtilityError):
 
     def __str__(self) -> str:
         return self.message
+
+
+def refuse_unusable(task: Task, round_: Round, mixtures: Mixtures) -> None:
+    """Refuse a coalition with a model that no module can load, or that leaves the loss to rounding."""
+    models, state = {**round_.client_models, **round_.apart_models}, task.state
+    tied = [[name for name in names if name in state] for names in tied_names(task.module)]
+    present = np.flatnonzero(mixtures.memberships.any(axis=0)).tolist()
+    for first, other in [(names[0], other) for names in tied for other in names[1:]]:
+        for client in present:
+            if client in models and not torch.equal(models[client][first], models[client][other]):
+                raise ClientModelError(
+                    client,
+                    f"round {round_.entry.number}: client {client} sent different numbers for {first!r} and {other!r}, "
+                    f"which are one tensor in the module; leave out client {client}, or see how it saves its model",
+                )
+    refuse_rounding(task, round_, mixtures)
 
 
 def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
@@ -265,7 +382,7 @@ def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
             loss = abs(float(task.judged_by.criterion.quality(outputs, labels)))
         largest = float(outputs.amax(dim=over).abs().max())  # a class that is masked by −1e9 does no harm
         if UNSURE * max(1.0, loss) < largest * torch.finfo(outputs.dtype).eps / 2 < np.inf:
-            raise RoundingError(
+            raise ClientModelError(
                 client,
                 f"round {round_.entry.number}, coalition {members}: the model gives outputs of up to {largest:.1e}, so "
                 f"rounding alone decides its loss ({loss:.3g}); leave out client {client}, whose numbers are "

@@ -22,7 +22,7 @@ import torch
 from fedworth.arrays import Floats
 from fedworth.errors import UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round
-from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.oracle import Oracle, also_of
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.task import Task
 
@@ -88,11 +88,15 @@ class RayOracle:
         return self.oracle.measure
 
     @property
+    def also(self) -> tuple[str, ...]:
+        return also_of(self.oracle)
+
+    @property
     def n_blocks(self) -> int:
         return self.oracle.n_blocks
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Floats:
-        """(n_mixtures, n_blocks): utilities in the order given."""
+        """(n_mixtures, n_columns): utilities in the order given."""
         if self._stored_round is None or self._stored_round[0] is not round_:
             self._stored_round = (round_, self._ray.put(_to_arrays(round_)))
         n_workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))

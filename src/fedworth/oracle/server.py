@@ -18,17 +18,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedworth.arrays import Utilities
 from fedworth.errors import ModelError, UsageError
-from fedworth.ledger.ledger import Ledger, Model, Round
+from fedworth.ledger.ledger import Ledger, Model, Round, check_alike
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.client_noise import noise_notes
-from fedworth.oracle.oracle import LoopOracle, Oracle
+from fedworth.oracle.oracle import LoopOracle, Oracle, also_of, fitted_model, n_columns_of
 from fedworth.oracle.weighting import Mixtures
+from fedworth.task.adapters import N_TRIED, refuse_unused
 from fedworth.task.replay import LedgerCheck, ReplayedRound, check_ledger, replayed
 from fedworth.task.rules import LinearRule, Rule, State, WeightedMean, arrays_of, model_of, noise_of, rule_name, rule_of
 from fedworth.task.task import Task
+from fedworth.threads import fitting_threads
 
 TOGETHER = 8
 """Models of coalitions that are held in memory at a time."""
@@ -55,8 +58,26 @@ class Server:
 
 def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
     """The oracle that aggregates coalitions as this ledger's server did; an error if its rule is not known."""
+    unused = _unused_notes(ledger, oracle.task)
     server = _server_of(ledger, oracle, weighting, as_average=as_average)
-    return replace(server, notes=server.notes + noise_notes(ledger, oracle, weighting))
+    return replace(server, notes=server.notes + unused + noise_notes(ledger, oracle, weighting))
+
+
+def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
+    """Test that the exchanged tensors move the module's outputs; all tensors of a module need no test."""
+    if task.exchanged is None or ledger.n_rounds == 0:
+        return ()
+    recorded, like = ledger.open_round(0).global_model, task.state
+    model = fitted_model(recorded, task, like)
+    check_alike(model, like, "global model, against the task's module")
+    step = max(1, len(task.labels) // N_TRIED)
+
+    def outputs(model: Model) -> torch.Tensor:
+        with torch.inference_mode():
+            return task.outputs(model, slice(None, N_TRIED * step, step))
+
+    with fitting_threads(task.module):
+        return refuse_unused(outputs, model, recorded, task.exchanged)
 
 
 def _server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool) -> Server:
@@ -95,6 +116,11 @@ class RuleOracle:
         return self.inner.measure
 
     @property
+    def also(self) -> tuple[Measure, ...]:
+        """Other measures, which are taken in the same forward pass."""
+        return also_of(self.inner)
+
+    @property
     def n_blocks(self) -> int:
         """The number of blocks of test samples."""
         return self.task.n_blocks
@@ -105,7 +131,7 @@ class RuleOracle:
         )
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
-        """(n_mixtures, n_blocks): the utility of each coalition on each block of test samples."""
+        """(n_mixtures, n_columns): the utility of each coalition on each block of samples, then by other measures."""
         state = self._state(round_.entry.round_index)
         if isinstance(self.rule, LinearRule):
             return self.inner.utilities(self._contributions(round_, self.rule, state), mixtures)
@@ -118,9 +144,9 @@ class RuleOracle:
         return self._model(round_, mixtures, row, self._state(round_.entry.round_index))
 
     def _one_by_one(self, round_: Round, mixtures: Mixtures, state: State) -> Utilities:
-        found = np.zeros((len(mixtures), self.n_blocks))
+        found = np.zeros((len(mixtures), n_columns_of(self)))
         wanted = np.flatnonzero(~mixtures.is_empty)
-        plain = LoopOracle(self.task, self.measure)
+        plain = LoopOracle(self.task, self.measure, self.also)
         for places in np.split(wanted, range(TOGETHER, len(wanted), TOGETHER)):
             models = {n: self._model(round_, mixtures, place, state) for n, place in enumerate(places.tolist())}
             alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), False)

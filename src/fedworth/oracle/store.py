@@ -1,154 +1,245 @@
-"""Measured utilities on disk, beside the ledger, so that nothing is measured twice.
+"""Measured utilities that are kept for the next run, in the user's own cache folder.
 
-    utilities/<round>-<key>/<name>.npz      coalitions (packed bits), utilities
+    $FEDWORTH_CACHE/utilities/<key>.npz      coalitions of a round's participants (packed bits), utilities
 
-The key covers the bytes of the round, the test set, the module's layers, tensors and source code, the measure, the
-weighting with the clients' weights, the server's rule, and the blocks of test samples. A module may also call functions
-that no key covers. So one coalition of every file is measured again before the others are used, and a file that
-disagrees is removed. `fedworth verify REPORT` does not read stored utilities.
+The folder is `fedworth` in the user's caches (`~/.cache/fedworth` on Linux) unless FEDWORTH_CACHE names another.
+Nothing is read from the folder of a ledger, so whoever sends one cannot decide what is measured on it.
+
+The key covers the bytes of the round, the test set, the module's layers and their settings, the measures, the weighting
+with the clients' weights, the server's rule, the blocks of test samples and the versions. Only a task that is known to
+be the same is answered: code of the user's own, as a loss, a measure, a rule or a layer, can read anything, so such a
+task is measured again. A file that is damaged, or that cannot be written, costs time and nothing else.
 """
 
-import fcntl
 import hashlib
-import inspect
 import json
+import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import nn
 
 from fedworth.arrays import Floats, Memberships
 from fedworth.errors import ArtefactError
-from fedworth.ledger.ledger import Ledger, Round
+from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.oracle import Oracle, also_of, n_columns_of
 from fedworth.oracle.server import Server
-from fedworth.oracle.weighting import mixtures, round_weights
+from fedworth.oracle.weighting import round_weights
+from fedworth.provenance import SOFTWARE
 from fedworth.storage import make_folder, read_npz, write_npz
+from fedworth.task.losses import name_of
+from fedworth.task.task import Task
 
-FORMAT = 5
-FOLDER = "utilities"
-KEY_LENGTH = 24
-TOLERANCE = 1e-5
-"""How far a utility may be off when it is measured again, as a part of the file's largest utility."""
+FORMAT = 6
+FOLDER_VARIABLE = "FEDWORTH_CACHE"
+KNOWN_PACKAGES = ("torch", "fedworth")  # their code changes with their versions only
+OF_STATE = {"_parameters", "_buffers", "_modules", "training"}  # described by name, or set before every evaluation
+
+Kept = tuple[Memberships, Floats]
+"""Coalitions of a round's participants, (n, n_participants), and their utilities, (n, n_columns)."""
+
+log = logging.getLogger("fedworth")
+
+
+def cache_folder() -> Path:
+    """Where utilities are kept."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named) / "utilities"
+    import pooch
+
+    return Path(pooch.os_cache("fedworth")) / "utilities"
+
+
+@dataclass
+class Session:
+    """What one process remembers of a ledger that grows: the rounds it has read, and the utilities it has measured.
+
+    The task must stay as it is meanwhile; another one needs another session.
+    """
+
+    task: Task
+    utilities: dict[str, Kept] = field(default_factory=dict)
+    ledger: Ledger | None = None
+
+    def remember(self, ledger: Ledger) -> Ledger:
+        """The ledger as it is now; rounds that were read before are not read again."""
+        self.ledger = ledger if self.ledger is None else ledger.with_rounds_of(self.ledger)
+        return self.ledger
 
 
 @dataclass
 class LedgerStore:
-    """The utilities stored beside a ledger for one task, measure, weighting and server's rule."""
+    """The utilities that are known of a ledger for one task, measure, weighting and server's rule."""
 
     ledger: Ledger
     server: Server
     weighting: Weighting
+    session: Session | None = None
 
     @property
     def oracle(self) -> Oracle:
         return self.server.oracle
 
-    def load(self, round_: Round) -> tuple[Memberships, Floats]:
-        """The stored coalitions of a round, (n, n_clients), and their utilities, (n, n_blocks).
-
-        The largest coalition of every file is measured again. A file that disagrees is removed.
-        """
-        round_index = round_.entry.round_index
-        files = {path: self._read(path) for path in sorted(self._folder(round_index).glob("*.npz"))}
-        rows, utilities = np.zeros((0, len(self.ledger.clients)), dtype=bool), np.zeros((0, self.oracle.n_blocks))
-        if not files:
-            return rows, utilities
-        largest = [int(np.argmax(members.sum(axis=1))) for members, _ in files.values()]
-        checked = np.array([members[k] for (members, _), k in zip(files.values(), largest, strict=True)])
-        weights = round_weights(self.ledger, round_index, self.weighting)
-        again = self.oracle.utilities(round_, mixtures(checked, weights, self.weighting))  # (n_files, n_blocks)
-        for (path, (members, kept)), k, now in zip(files.items(), largest, again, strict=True):
-            if np.abs(now - kept[k]).sum() <= TOLERANCE * np.abs(kept).sum(axis=1).max():
-                rows, utilities = np.concatenate([rows, members]), np.concatenate([utilities, kept])
-            else:
-                path.unlink(missing_ok=True)
-        return rows, utilities
-
-    def _read(self, path: Path) -> tuple[Memberships, Floats]:
-        """The coalitions and utilities of a file; its name is a hash of them."""
-        arrays, n_clients = read_npz(path), len(self.ledger.clients)
-        if not {"coalitions", "n_clients", "utilities"} <= arrays.keys():
-            raise ArtefactError(f"{path}: not a file of utilities; remove it, and they are measured again")
-        packed, utilities = arrays["coalitions"], arrays["utilities"]
-        if path.stem != _name(path.parent, packed, utilities):
-            raise ArtefactError(f"{path}: damaged; remove the file, and its utilities are measured again")
-        members = np.unpackbits(packed, axis=1, count=int(arrays["n_clients"])).astype(bool)
-        return np.pad(members, ((0, 0), (0, n_clients - members.shape[1]))), utilities
+    def load(self, round_index: int) -> Kept:
+        """The known coalitions of a round's participants, and their utilities."""
+        key, n_members, n_columns = self._key(round_index), len(self._members(round_index)), n_columns_of(self.oracle)
+        known = None if self.session is None else self.session.utilities.get(key)
+        if known is None and self._identity is not None:
+            known = _read(cache_folder() / f"{key}.npz", key, n_members, n_columns)
+        return known or (np.zeros((0, n_members), dtype=bool), np.zeros((0, n_columns)))
 
     def save(self, round_index: int, coalitions: Memberships, utilities: Floats) -> None:
-        """Store utilities that were measured."""
-        folder, packed = self._folder(round_index), np.packbits(coalitions, axis=1)
-        utilities = np.ascontiguousarray(utilities)
-        arrays = {"coalitions": packed, "n_clients": np.array(coalitions.shape[1]), "utilities": utilities}
+        """Keep all that is known of a round."""
+        key = self._key(round_index)
+        if self.session is not None:
+            self.session.utilities[key] = coalitions, utilities
+        if self._identity is None:
+            return
+        arrays = {"key": np.array(key), "coalitions": np.packbits(coalitions, axis=1), "utilities": utilities}
         try:
-            make_folder(folder)
-            with _alone(folder):  # somebody else may be watching the same ledger
-                write_npz(folder / f"{_name(folder, packed, utilities)}.npz", arrays)
+            make_folder(cache_folder())
+            write_npz(cache_folder() / f"{key}.npz", arrays)
         except OSError as error:
-            raise ArtefactError(
-                f"{folder}: utilities cannot be kept there ({error.strerror}); make room, or use --no-cache"
-            ) from error
+            log.info("fedworth: utilities are not kept for the next run (%s)", error)
+
+    def _members(self, round_index: int) -> tuple[int, ...]:
+        return self.ledger.participants(round_index)
 
     @cached_property
-    def _of_task(self) -> list[object]:
-        """The part of the key that all rounds share: the test set, the module and the blocks."""
-        task = self.oracle.task
-        blocks = None if task.blocks is None else hashlib.sha256(np.asarray(task.blocks).tobytes()).hexdigest()
-        tensors = [(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in task.state.items()]
-        return [task.fingerprint, repr(task.module), _source(task.module), tensors, blocks]
+    def _identity(self) -> str | None:
+        known = all(_is_known_class(kind) for kind in self._oracles)
+        return known_identity(self.oracle.task, self._measures) if known else None
 
-    def _folder(self, round_index: int) -> Path:
-        entry = self.ledger.entries[round_index]
+    @property
+    def _measures(self) -> tuple[str, ...]:
+        return self.oracle.measure, *also_of(self.oracle)
+
+    @cached_property
+    def _oracles(self) -> list[type]:
+        """The classes of the oracle and of those that it asks."""
+        found: list[type] = []
+        oracle: Any = self.oracle
+        while oracle is not None:
+            found.append(type(oracle))
+            oracle = getattr(oracle, "inner", None) or getattr(oracle, "oracle", None)
+        return found
+
+    def _key(self, round_index: int) -> str:
+        entry, task = self.ledger.entries[round_index], self.oracle.task
         weights = round_weights(self.ledger, round_index, self.weighting)
         decides = [
             FORMAT,
             entry.sha256,
-            self._of_task,
-            type(self.oracle).__name__,
-            self.oracle.measure,
+            self._of_test_set,
+            self._identity,
+            str(task.device),
+            [kind.__name__ for kind in self._oracles],
+            self._measures,
             self.weighting,
-            [(client, float(weights[client])) for client in sorted(entry.answered)],
+            [(client, float(weights[client])) for client in self._members(round_index)],
             self.server.identity(self.ledger, round_index),
         ]
-        key = hashlib.sha256(json.dumps(decides, allow_nan=False).encode()).hexdigest()
-        return self.ledger.folder / FOLDER / f"{round_index:06d}-{key[:KEY_LENGTH]}"
+        return hashlib.sha256(json.dumps(decides, allow_nan=False).encode()).hexdigest()
+
+    @cached_property
+    def _of_test_set(self) -> list[str | None]:
+        task = self.oracle.task
+        blocks = None if task.blocks is None else hashlib.sha256(np.asarray(task.blocks).tobytes()).hexdigest()
+        return [task.fingerprint, blocks]
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time write to a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _read(path: Path, key: str, n_members: int, n_columns: int) -> Kept | None:
+    """The utilities in a file, or None if it is absent, damaged or of something else."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        arrays = read_npz(path)
+        coalitions = np.unpackbits(arrays["coalitions"], axis=1, count=n_members).astype(bool)
+        utilities = arrays["utilities"]
+        shape = len(coalitions), n_columns
+        if str(arrays["key"]) != key or utilities.dtype != np.float64 or utilities.shape != shape:
+            return None
+    except (ArtefactError, KeyError, ValueError, TypeError):
+        return None
+    return (coalitions, utilities) if np.isfinite(utilities).all() else None
 
 
-def _name(folder: Path, packed: NDArray[Any], utilities: NDArray[Any]) -> str:
-    """The name of a file of utilities, which covers its place and content."""
-    content = hashlib.sha256(folder.name.encode())
-    content.update(packed.tobytes())
-    content.update(utilities.tobytes())
-    return content.hexdigest()[:KEY_LENGTH]
+def known_identity(task: Task, measures: Collection[str]) -> str | None:
+    """What a task computes beside its test set, as a hash; None if code of the user's own takes part in it."""
+    is_own = not isinstance(task.loss, str) or (task.measure is not None and name_of(task.measure) in measures)
+    try:
+        if is_own or (task.rule is not None and not _is_known_class(type(task.rule))):
+            return None
+        described = [SOFTWARE, torch.__version__, _layers(task.module), _tensors(task)]
+    except _UnknownError:
+        return None
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
-def _source(module: nn.Module) -> list[str]:
-    """The source code of the module's own classes; torch's layers are known by their names."""
-    classes = {type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")}
+class _UnknownError(Exception):
+    """Something whose effect on a module's outputs cannot be described."""
+
+
+def _layers(module: nn.Module) -> list[Any]:
+    """Name, class and settings of every part of a module."""
     found = []
-    for kind in sorted(classes, key=lambda kind: kind.__qualname__):
-        try:
-            found.append(inspect.getsource(kind))
-        except (OSError, TypeError):  # the class was defined in a console
-            found.append(kind.__qualname__)
+    for name, part in module.named_modules(remove_duplicate=False):
+        if not _is_known_class(type(part)):
+            raise _UnknownError
+        settings = {key: value for key, value in vars(part).items() if key not in OF_STATE}
+        found.append([name, f"{type(part).__module__}.{type(part).__qualname__}", _described(settings)])
     return found
+
+
+def _tensors(task: Task) -> list[Any]:
+    """Every tensor of a module: its first name, dtype, shape, and its numbers if models do not set them."""
+    first: dict[int, str] = {}
+    exchanged, found = task.state.keys(), []
+    named = [*task.module.named_parameters(remove_duplicate=False), *task.module.named_buffers(remove_duplicate=False)]
+    for name, tensor in named:
+        same = first.setdefault(id(tensor), name)
+        numbers = [] if name in exchanged else _described(tensor)
+        found.append([name, same, str(tensor.dtype), list(tensor.shape), numbers])
+    return found
+
+
+def _is_known_class(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in KNOWN_PACKAGES and _named(kind.__module__, kind.__qualname__) is kind
+
+
+def _named(module: str, name: str) -> Any:
+    """What a module has under a name that may contain dots."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _described(value: Any) -> Any:
+    """A setting of a layer as JSON; an error if it is no plain data."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value)
+    if type(value) is torch.Tensor or type(value) is nn.Parameter:
+        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return [str(value.dtype), list(value.shape), hashlib.sha256(numbers.data).hexdigest()]
+    if isinstance(value, FunctionType | BuiltinFunctionType):
+        module = value.__module__ or ""
+        if module.partition(".")[0] == "torch" and _named(module, value.__qualname__) is value:
+            return f"{module}.{value.__qualname__}"
+    if isinstance(value, Mapping):
+        return [[_described(key), _described(inner)] for key, inner in value.items()]
+    if type(value) in (set, frozenset):
+        return sorted(str(_described(inner)) for inner in value)
+    if isinstance(value, tuple | list):
+        return [_described(inner) for inner in value]
+    raise _UnknownError

@@ -1,15 +1,17 @@
 """From a ledger and a task to a report: the one way that `run`, `watch`, `report` and `verify` go."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from fedworth.completion.coverage import coverage
 from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
-from fedworth.findings import OF_ANSWERS, findings
+from fedworth.findings import look
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import heads
+from fedworth.oracle.store import Session
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
 from fedworth.storage import Place, Progress, json_bytes, silent
@@ -43,6 +45,7 @@ def report_on(
     work: WorkSettings | None = None,
     title: str | None = None,
     copies: tuple[tuple[str, str], ...] = (),
+    session: Session | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Value a ledger on a task, or utilities of your own, by several methods; of a ledger, look for findings too.
@@ -55,6 +58,7 @@ def report_on(
         work: Where and by what it is measured; this changes no value.
         title: The report's title.
         copies: Pairs of clients that are known to hold the same data.
+        session: What this process remembers of the same ledger and task, for a ledger that grows.
         progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
@@ -69,10 +73,11 @@ def report_on(
         return _on_utilities(BroughtUtilities(of, settings), methods, title, copies)
     if task is None:
         raise UsageError(f"{of.folder}: a ledger is valued on a task; give one (a model and a test set)")
-    federation = Federation(of, task, settings, work=work, progress=progress)
+    federation = Federation(of, task, settings, work=work, session=session, progress=progress)
     names = methods or [name for name in REPORTED if name != "truth" or federation.has_truth]
     valuations, refusals = values_by(federation, list(dict.fromkeys(names)))
     recorded = federation.recorded
+    findings, looked_for = look(recorded.ledger)
     return Report(
         title=title or f"{of.folder}: {len(of.clients)} clients, {of.n_rounds} rounds",
         clients=of.clients,
@@ -81,8 +86,8 @@ def report_on(
         copies=copies,
         coverage=_coverage(federation) if "comfedsv" in names else None,  # others need no utility matrix
         notes=_notes(federation, is_valued=bool(valuations)),
-        findings=findings(recorded.ledger, is_kept=work.cache),
-        looked_for=OF_ANSWERS,
+        findings=findings,
+        looked_for=looked_for,
         rounds=Rounds(recorded.numbers, recorded.participants, round_gains(federation)),
         provenance=Provenance(
             of.chain,
@@ -91,6 +96,8 @@ def report_on(
             settings=asdict(settings),
             n_missing_rounds=_n_missing(of),
             n_rejected_answers=sum(len(entry.quarantined) for entry in of.entries),
+            judged_by=recorded.oracle.task.criterion(settings.measure).name,
+            n_test_samples=len(recorded.oracle.task.labels),
         ),
     )
 
@@ -123,8 +130,14 @@ def _on_utilities(
 
 
 def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: ValuationSettings) -> None:
-    """Refuse a folder that holds a report of another federation, task or settings: it would be overwritten."""
+    """Refuse a folder that cannot be written, or whose report of another federation, task or settings would be lost.
+
+    To be called before anything is measured.
+    """
     path = Path(folder) / "report.json"
+    there = next(place for place in (Path(folder).absolute(), *Path(folder).absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ArtefactError(f"{folder}: cannot be written; name another folder for the report (--out)")
     if not path.is_file():
         return
     found = Report.read(path).provenance

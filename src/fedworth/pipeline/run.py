@@ -3,8 +3,9 @@
     run       settings.json  ledger/  report.json, .html, .csv, .md
     watch     report.json, .html, .csv, .md, written anew after each round
 
-Measured utilities lie beside the ledger, so a run that was killed goes on where it stopped, and the report is the same
-as that of a run that was not. What `watch` and `live_values` say of a ledger is what `fedworth report` says of it.
+Measured utilities are kept in the user's cache folder, so a run that was killed goes on where it stopped, and the
+report is the same as that of a run that was not. What `watch` and `live_values` say of a ledger is what
+`fedworth report` says of it.
 """
 
 import math
@@ -14,6 +15,7 @@ from typing import Any
 
 from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.oracle.store import Session
 from fedworth.pipeline.report_on import refuse_other_report, report_on
 from fedworth.report.report import Report
 from fedworth.simulation.settings import SimulationSettings
@@ -101,14 +103,24 @@ def _claim(folder: Path, document: dict[str, Any], *, may_resume: bool) -> None:
 
 
 def update(
-    ledger: Ledger, task: Task, settings: ValuationSettings, folder: Path, *, work: WorkSettings | None = None
+    ledger: Ledger,
+    task: Task,
+    settings: ValuationSettings,
+    folder: Path,
+    *,
+    work: WorkSettings | None = None,
+    session: Session | None = None,
 ) -> Report:
     """Value the rounds recorded so far, and write the report."""
     title = f"{ledger.folder}, after {ledger.n_rounds} rounds" + (", closed" if ledger.is_closed else "")
     refuse_other_report(folder, ledger, task, settings)
-    report = report_on(ledger, task, settings, work=work, title=title)
+    report = report_on(ledger, task, settings, work=work, title=title, session=session)
     report.write(folder)
     return report
+
+
+_SESSIONS: dict[Path, Session] = {}
+"""What `live_values` remembers of the ledger that it valued last."""
 
 
 def live_values(
@@ -116,9 +128,14 @@ def live_values(
 ) -> dict[str, float]:
     """What each client is worth by the rounds recorded so far; a client without a value is left out.
 
-    For a server that weighs, chooses or drops clients while it trains. FedSV measures the new round's coalitions, and
-    one of each earlier round again; a method that completes measures all rounds so far.
+    For a server that weighs, chooses or drops clients while it trains: what was read and measured for the same task
+    object is remembered, so FedSV costs the new round's coalitions; a method that completes measures all rounds so far.
     """
-    valued = Federation(open_ledger(folder), task, settings).value(method)
+    place = Path(folder).absolute()
+    session = _SESSIONS.get(place)
+    if session is None or session.task is not task:
+        _SESSIONS.clear()
+        session = _SESSIONS[place] = Session(task)
+    valued = Federation(session.remember(open_ledger(folder)), task, settings, session=session).value(method)
     pairs = zip(valued.clients, valued.values.tolist(), strict=True)
     return {name: value for name, value in pairs if not math.isnan(value)}

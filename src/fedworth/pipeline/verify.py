@@ -4,22 +4,27 @@ Nothing that was kept is believed: every byte of the ledger is checked, all util
 is made from them by the settings that it names. What cannot be compared is named.
 """
 
+import itertools
 import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fedworth.errors import ArtefactError, LedgerError
+from fedworth.errors import ArtefactError, FedworthError, LedgerError
 from fedworth.ledger.ledger import Ledger, verify_ledger
 from fedworth.ledger.manifest import find_head
 from fedworth.pipeline.report_on import report_on
 from fedworth.provenance import SOFTWARE, Provenance
+from fedworth.report.page.page import settings_of
 from fedworth.report.report import Report
+from fedworth.report.rewards import Rewards, rewards
+from fedworth.report.settings import PageSettings
 from fedworth.storage import Place, Progress, json_bytes, read_json, silent
 from fedworth.task.task import Task
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -73,7 +78,8 @@ def verify_report(
         Check("ledger", True, f"every byte as written; the report is of its first {provenance.n_rounds} rounds{more}")
     ]
     if task.fingerprint != provenance.task:
-        raise _broken("task", f"the report names {provenance.task}, this one is {task.fingerprint}: another test set")
+        this = f"this one is {task.fingerprint}: another test set, loss, rule or noise"
+        raise _broken("task", f"the report names {provenance.task}, {this}")
     checks.append(Check("task", True, f"the report's, {task.fingerprint}"))
     try:
         settings = msgspec.convert(provenance.settings, ValuationSettings)
@@ -99,7 +105,9 @@ def verify_report(
         raise _broken("report.json", found)
     checks.append(Check("report.json", True, "made again from ledger and task, it says the same but for rounding"))
     checks += (
-        [] if path is None else _files(report, Path(path).parent, is_same_software=provenance.software == SOFTWARE)
+        []
+        if path is None
+        else _files(report, whole, Path(path).parent, is_same_software=provenance.software == SOFTWARE)
     )
     checks.append(Check("software", True, f"made by {provenance.software}, verified by {SOFTWARE}"))
     return checks
@@ -128,24 +136,54 @@ def _as_it_was(ledger: Ledger, provenance: Provenance) -> Ledger:
     )
 
 
-def _files(report: Report, folder: Path, *, is_same_software: bool) -> list[Check]:
-    """report.csv, .md and .html compared with what is written for report.json now.
+def _files(report: Report, ledger: Ledger, folder: Path, *, is_same_software: bool) -> list[Check]:
+    """The files beside report.json, each compared with what is written for report.json now.
 
-    Tables that differ were edited, unless another version wrote them. A page has a title and words of its own, so one
-    that differs is not an error.
+    A page is written with the words that it names; rewards are split again. A file that another version wrote may have
+    other words, and is not an error.
     """
-    checks = []
-    with tempfile.TemporaryDirectory() as made:
-        report.write(made)
-        for name in ("report.csv", "report.md", "report.html"):
-            path = folder / name
-            if path.is_file():
-                same = path.read_bytes() == (Path(made) / name).read_bytes()
-                if not same and is_same_software and name != "report.html":
-                    raise _broken(name, "differs from what is written for report.json")
-                said = "says what report.json says" if same else "differs from what is written for report.json now"
-                checks.append(Check(name, same, said))
+    checks, paid = [], _rewards(report, folder)
+    with tempfile.TemporaryDirectory() as place:
+        report.write(place)
+        expected = {folder / name: {(Path(place) / name).read_bytes()} for name in ("report.csv", "report.md")}
+        expected |= {} if paid is None else {folder / name: {data} for name, data in paid.files().items()}
+        page = folder / "report.html"
+        expected[page] = {report.page_html(_words(page), rewards=each).encode() for each in {None, paid}}
+        for client in report.clients if report.valuations else ():
+            path = folder / "statements" / report.write_statement(client, place).name
+            choices = itertools.product((None, paid), (None, ledger)) if path.is_file() else ()
+            expected[path] = {
+                report.statement_html(client, _words(path), rewards=each, ledger=known).encode()
+                for each, known in choices
+            }
+    for path, contents in expected.items():
+        if path.is_file():
+            name, same = str(path.relative_to(folder)), path.read_bytes() in contents
+            if not same and is_same_software:
+                raise _broken(name, "differs from what is written for report.json")
+            said = "says what report.json says" if same else "of another version, which writes other words"
+            checks.append(Check(name, same, said))
     return checks
+
+
+def _words(path: Path) -> PageSettings | None:
+    """The settings of a page, if it is there and names them."""
+    return settings_of(path.read_text(errors="replace")) if path.is_file() else None
+
+
+def _rewards(report: Report, folder: Path) -> Rewards | None:
+    """The rewards beside a report, split again; None if there are none."""
+    if not (folder / "rewards.json").is_file():
+        return None
+    try:
+        paid = Rewards.read(folder)
+        pool = Decimal(sum(paid.cents)).scaleb(-2)
+        again = rewards(report.valued_by(paid.method), pool, paid.settings, unit=paid.unit)
+    except FedworthError as error:
+        raise _broken("rewards.json", str(error)) from None
+    if found := difference(list(paid.cents), list(again.cents), "cents"):
+        raise _broken("rewards.json", found)
+    return again
 
 
 def difference(found: Any, expected: Any, where: str = "") -> str:

@@ -9,7 +9,7 @@
 
 The methods are those of `LedgerWriter`, but none of them raises; errors are logged. An answer that cannot be averaged
 is quarantined and the others are kept. A round that cannot be recorded becomes a line in the ledger that says why.
-Models are state dicts of tensors or numpy arrays.
+Models are state dicts of tensors or numpy arrays, or lists of arrays, which are named 0, 1, ….
 """
 
 import logging
@@ -22,8 +22,10 @@ import numpy as np
 import torch
 
 from fedworth.errors import LedgerError, ModelError
+from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import check_names, is_ledger
 from fedworth.ledger.model import Model, checked_count
+from fedworth.ledger.receipts import Receipt, receipts_of
 from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, OpenRound, create_ledger, resume_ledger
 from fedworth.names import Aggregation
 from fedworth.recording.identity import Settled
@@ -34,8 +36,8 @@ from fedworth.task.task import Task
 log = logging.getLogger("fedworth")
 T = TypeVar("T")
 
-Arrays = Mapping[str, Any]
-"""A state dict: tensors or numpy arrays by name."""
+Arrays = Mapping[str, Any] | Sequence[Any]
+"""A state dict: tensors or numpy arrays by name; or a list of them."""
 
 Valuer = Callable[..., dict[str, float]]
 """Values a ledger that is being written: (folder, task, …) → value by client name."""
@@ -132,6 +134,15 @@ class LiveRecorder:
         except Exception as error:
             log.error("fedworth: no values after round %s (%s: %s)", self.number, type(error).__name__, error)
             return {}
+
+    def receipts(self) -> dict[str, Receipt]:
+        """A receipt for each client whose model the last recorded round keeps, to be sent to the client."""
+        return attempt(self._receipts) or {}
+
+    def _receipts(self) -> dict[str, Receipt]:
+        ledger = open_ledger(self.writer.folder)
+        made = {name: receipts_of(ledger, name, slice(-1, None)) for name in ledger.clients}
+        return {name: found[0] for name, found in made.items() if found}
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Weight these clients by these numbers from now on; a weight that cannot be used is ignored and logged."""
@@ -256,14 +267,15 @@ def record_into(
 
 
 def model_of(arrays: Arrays) -> Model:
-    """A state dict of tensors or numpy arrays as a model."""
+    """A state dict of tensors or numpy arrays as a model; a list of them is named 0, 1, …."""
     try:
-        return {str(name): _tensor(value) for name, value in arrays.items()}
+        named = enumerate(arrays) if isinstance(arrays, list | tuple) else arrays.items()  # type: ignore[union-attr]
+        return {str(name): _tensor(value) for name, value in named}
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ModelError(f"not a state dict of arrays of numbers ({error})") from None
 
 
-def with_difference(start: Arrays, difference: Arrays) -> dict[str, Any]:
+def with_difference(start: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:
     """The global model plus the difference that a client sent."""
     # Shapes are compared first, because shapes that broadcast can give a sum a million times as large as either.
     for name, value in difference.items():
@@ -278,6 +290,8 @@ def with_difference(start: Arrays, difference: Arrays) -> dict[str, Any]:
 def _tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
+    if callable(getattr(value, "numpy", None)):  # an array of Flower's
+        value = value.numpy()
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"found a {type(value).__name__}")
     array = np.asarray(value, order="C")

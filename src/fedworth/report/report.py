@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats
 from fedworth.errors import ArtefactError, UsageError, unknown_name
-from fedworth.findings import KINDS, Finding, Kind, value_findings
+from fedworth.findings import KINDS, Finding, Kind, looked_for_in_values, value_findings
 from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
-from fedworth.storage import Place, json_bytes, make_folder, read_json, write_whole
+from fedworth.storage import Place, json_bytes, make_folder, read_json, write_together, write_whole
 from fedworth.theory.fairness import relative_difference
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue, Valuation
 
 if TYPE_CHECKING:
+    from fedworth.ledger.ledger import Ledger
     from fedworth.report.rewards import Rewards
     from fedworth.report.settings import PageSettings
 
@@ -106,6 +107,13 @@ class Report:
     def all_findings(self) -> tuple[Finding, ...]:
         """The findings in the answers and in the chosen values."""
         return (*self.findings, *(value_findings(self.chosen) if self.valuations else ()))
+
+    @property
+    def not_looked_for(self) -> tuple[Kind, ...]:
+        """The kinds of findings that were not looked for: each kind says what it needs, and it was not there."""
+        of_values = looked_for_in_values(self.chosen) if self.valuations else ()
+        made = {kind.name for kind in (*self.looked_for, *of_values)}
+        return tuple(kind for kind in KINDS.values() if kind.name not in made)
 
     @property
     def all_notes(self) -> list[str]:
@@ -193,6 +201,7 @@ class Report:
             "agreement": self.agreement,
             "findings": [finding.document() for finding in self.all_findings],
             "looked_for": [kind.name for kind in self.looked_for],
+            "not_looked_for": [{"kind": kind.name, "needs": kind.needs_text} for kind in self.not_looked_for],
         }
 
     @staticmethod
@@ -247,11 +256,7 @@ class Report:
         texts = {"csv": csv_text(self).encode(errors="backslashreplace"), "json": json_bytes(self.document())}
         texts["md"] = markdown(self).encode(errors="backslashreplace")
         texts["html"] = self.page_html(page, rewards=rewards).encode(errors="backslashreplace")
-        make_folder(Path(folder))
-        paths = {ending: Path(folder) / f"report.{ending}" for ending in texts}
-        for ending, path in paths.items():
-            write_whole(path, texts[ending])
-        return list(paths.values())
+        return write_together(Path(folder), {f"report.{ending}": text for ending, text in texts.items()})
 
     def page_html(self, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None) -> str:
         """The page of the report.
@@ -271,7 +276,12 @@ class Report:
         return page_html(self, settings, rewards=rewards)
 
     def statement_html(
-        self, client: str, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
+        self,
+        client: str,
+        settings: "PageSettings | None" = None,
+        *,
+        rewards: "Rewards | None" = None,
+        ledger: "Ledger | None" = None,
     ) -> str:
         """One client's statement: its own value, without name, value or extreme of another client.
 
@@ -279,6 +289,7 @@ class Report:
             client: Whose statement it is.
             settings: Title, nouns and date.
             rewards: Show the client's own reward too.
+            ledger: The ledger that the report is of, for the hashes of the client's models that were valued.
 
         Returns:
             One HTML file that needs nothing else.
@@ -288,10 +299,16 @@ class Report:
         """
         from fedworth.report.page.statement import statement_html
 
-        return statement_html(self, client, settings, rewards=rewards)
+        return statement_html(self, client, settings, rewards=rewards, ledger=ledger)
 
     def write_statement(
-        self, client: str, folder: Place, page: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
+        self,
+        client: str,
+        folder: Place,
+        page: "PageSettings | None" = None,
+        *,
+        rewards: "Rewards | None" = None,
+        ledger: "Ledger | None" = None,
     ) -> Path:
         """Write one client's statement.
 
@@ -300,6 +317,7 @@ class Report:
             folder: Where to write it.
             page: Title, nouns and date.
             rewards: Show the client's own reward too.
+            ledger: The ledger that the report is of, for the hashes of the client's models that were valued.
 
         Returns:
             The file, named by the client's index and the ASCII letters and digits of its name.
@@ -307,7 +325,7 @@ class Report:
         Example:
             report.write_statement("north", "statements")
         """
-        text = self.statement_html(client, page, rewards=rewards)
+        text = self.statement_html(client, page, rewards=rewards, ledger=ledger)
         kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in client.lower())
         slug = "-".join(part for part in kept.split("-") if part)[:60]
         place = f"{self.clients.index(client):0{len(str(len(self.clients) - 1))}d}"

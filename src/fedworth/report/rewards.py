@@ -12,9 +12,10 @@ Rewards are w_i / Σ w of the pool, rounded down to cents; the remaining cents g
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ from fedworth.errors import ArtefactError, UsageError, ValuationError
 from fedworth.records import document_of, read_as
 from fedworth.report.settings import RewardSettings
 from fedworth.report.tables import csv_of
-from fedworth.storage import Place, make_folder, read_json, write_json, write_whole
+from fedworth.storage import Place, json_bytes, read_json, write_together
 from fedworth.valuation.uncertainty import Trust
 from fedworth.valuation.valuation import ClientValue, Covered, Valuation
 
 CENTS = 100
+_AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
 MOST_CENTS = 10**17
 
 
@@ -45,14 +47,23 @@ class Rewards:
     method: str
     clients: tuple[str, ...]
     cents: tuple[int, ...]
-    rule: str
-    sentence: str
+    settings: RewardSettings
     unit: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.cents) != len(self.clients) or any(cents < 0 for cents in self.cents):
             raise ArtefactError(f"rewards: {len(self.cents)} amounts of {len(self.clients)} clients, expected one each")
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule."""
+        return self.settings.rule
+
+    @property
+    def sentence(self) -> str:
+        """The rule in words."""
+        return self.settings.sentence
 
     def amount(self, client: str) -> str:
         """What a client gets, as text."""
@@ -69,8 +80,7 @@ class Rewards:
 
     def document(self) -> dict[str, Any]:
         """The rewards as JSON; amounts in whole cents."""
-        document: dict[str, Any] = document_of(self)
-        return document
+        return {**document_of(self), "sentence": self.sentence}
 
     @staticmethod
     def from_document(document: Any) -> "Rewards":
@@ -87,13 +97,14 @@ class Rewards:
 
     def write(self, folder: Place) -> list[Path]:
         """Write `rewards.json` and `rewards.csv`."""
+        return write_together(Path(folder), self.files())
+
+    def files(self) -> dict[str, bytes]:
+        """The content of `rewards.json` and `rewards.csv`."""
         amounts = (Decimal(cents).scaleb(-2) for cents in self.cents)
         rows = ((client, amount, self.unit) for client, amount in zip(self.clients, amounts, strict=True))
-        make_folder(Path(folder))
-        paths = [Path(folder) / "rewards.json", Path(folder) / "rewards.csv"]
-        write_json(paths[0], self.document())
-        write_whole(paths[1], csv_of(["client", "reward", "unit"], rows).encode())
-        return paths
+        table = csv_of(["client", "reward", "unit"], rows).encode()
+        return {"rewards.json": json_bytes(self.document()), "rewards.csv": table}
 
 
 def rewards(
@@ -120,7 +131,7 @@ def rewards(
     by_value = _by_weights(cents - for_all, lines, settings, valuation)
     paid = tuple(a + b for a, b in zip(equal, by_value, strict=True))
     notes = tuple(_notes(valuation, settings))
-    return Rewards(valuation.method, valuation.clients, paid, settings.rule, settings.sentence, unit, notes)
+    return Rewards(valuation.method, valuation.clients, paid, settings, unit, notes)
 
 
 def split(cents: int, weights: Sequence[Fraction]) -> list[int]:
@@ -135,14 +146,13 @@ def split(cents: int, weights: Sequence[Fraction]) -> list[int]:
 
 
 def cents_of(pool: str | int | Decimal) -> int:
-    """An amount of money in cents."""
-    try:
-        amount = Decimal(str(pool).replace(",", "").replace("_", "").strip()) * CENTS
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if not amount.is_finite() or amount != amount.to_integral_value() or not 0 < amount <= MOST_CENTS:
+    """An amount of money in cents. A comma is refused, since it may stand for thousands or for decimals."""
+    text = format(pool, "f") if isinstance(pool, Decimal) else str(pool)
+    amount = Decimal(text) * CENTS if _AMOUNT.fullmatch(text) else Decimal(0)
+    if amount != amount.to_integral_value() or not 0 < amount <= MOST_CENTS:
         raise UsageError(
-            f"--pool {pool}: expected an amount above 0 with at most two decimals, such as 100000 or 99.95"
+            f"--pool {pool}: expected an amount above 0 in plain digits, with at most two after a point, such as "
+            "100000 or 99.95"
         )
     return int(amount)
 

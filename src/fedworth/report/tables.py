@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedworth.findings import Finding
+from fedworth.findings import Finding, Kind
 from fedworth.valuation.methods import description, label
 from fedworth.valuation.valuation import COLUMNS, Valuation
 
@@ -214,9 +214,19 @@ def headlines(report: "Report") -> list[str]:
     return lines
 
 
-def findings_lines(findings: Sequence[Finding]) -> list[str]:
-    """The findings under their heading, a sentence each; nothing if there are none."""
-    return [FINDINGS, *(f"- {finding.sentence}" for finding in findings), ""] if findings else []
+def findings_lines(findings: Sequence[Finding], not_looked_for: Sequence[Kind] = ()) -> list[str]:
+    """The findings under their heading, a sentence each, and what was not looked for; nothing if there is neither."""
+    lines = [FINDINGS, *(f"- {finding.sentence}" for finding in findings), ""] if findings else []
+    return [*lines, *not_looked_for_lines(not_looked_for)]
+
+
+def not_looked_for_lines(kinds: Sequence[Kind]) -> list[str]:
+    """What was not looked for, grouped by what it needs."""
+    by_need: dict[str, list[str]] = {}
+    for kind in kinds:
+        by_need.setdefault(kind.needs_text, []).append(kind.name)
+    said = "; ".join(f"{', '.join(names)} (needs {need})" for need, names in by_need.items())
+    return [f"Not looked for: {said}.", ""] if said else []
 
 
 def completion_table(summary: dict[str, Any]) -> Table:
@@ -243,6 +253,8 @@ def markdown(report: "Report") -> str:
         parts += [_plain(text) for text in (table.note, table.words) if text]
     if report.all_findings:
         parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.all_findings)]
+    if report.looked_for:
+        parts += [_plain(line) for line in not_looked_for_lines(report.not_looked_for) if line]
     if report.valuations and report.chosen.completion is not None:
         chosen = report.chosen
         parts += [

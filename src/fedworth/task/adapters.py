@@ -1,46 +1,130 @@
 """Which of a module's tensors a federation exchanges: all of them, only adapters (LoRA), or only a head.
 
-PEFT's state dicts leave out the name of the adapter: `lora_A.weight` where the module has `lora_A.default.weight`. So a
-name that the module does not know stands for the module's only name that has one part more.
+PEFT's state dicts leave out the name of the adapter, and say nothing of the copy of a head that is trained:
+
+    lora_A.weight        for the module's lora_A.default.weight
+    classifier.weight    for classifier.modules_to_save.default.weight; classifier.original_module is not used any more
+
+So a name that the module does not know stands for the module's only name that is longer by one part, or by
+`modules_to_save` and the part after it. This is a guess, so it is tested: a tensor that moves no output is refused.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
-from fedworth.errors import UsageError
+import torch
+
+from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.model import Model
+
+Exchanged = str | Collection[str] | None
+"""A part of names, names, or the names in the ledger with the module's names for them; None: all tensors."""
+
+SAVED, REPLACED = "modules_to_save", "original_module"  # PEFT's names for the trained copy of a head, and for the head
+NOISE = (1.0, 0.1)  # in parts of a tensor's size; the second draw is for modules that the first one saturates
+N_TRIED = 4  # test samples
 
 
 def exchanged_names(exchanged: str | Collection[str], own: Mapping[str, object]) -> list[str]:
-    """The module's names of the exchanged tensors: those that contain a string, or those listed."""
+    """The module's names of the exchanged tensors: those that contain a string, or those listed, in their order."""
     if isinstance(exchanged, str):
         found = [name for name in own if exchanged in name]
         if not found:
             raise UsageError(f"exchanged={exchanged!r}: no tensor of the module has that in its name")
         return found
-    names = own_names(exchanged, own)
-    unknown = sorted(name for name in exchanged if name not in names)
+    names = own_names(exchanged, own, exchanged)
+    unknown = sorted(names.get(name, name) for name in exchanged if names.get(name) not in own)
     if unknown or not exchanged:
         shown = ", ".join(repr(name) for name in unknown[:5]) or "nothing"
         raise UsageError(f"exchanged: {shown} is no tensor of the module; name some that are")
-    return [name for name in own if name in set(names.values())]
+    found = list(dict.fromkeys(names.values()))
+    # Arrays without names are those of the list, in its order; a set has none, so it takes the module's.
+    return [name for name in own if name in found] if isinstance(exchanged, Set) else found
 
 
-def renamed(model: Model, own: Mapping[str, object]) -> Model:
+def renamed(model: Model, own: Mapping[str, object], exchanged: Exchanged) -> Model:
     """The model under the module's names; tensors that the module does not know keep their names."""
-    names = own_names(model, own)
+    names = own_names(model, own, exchanged)
     return {names.get(name, name): tensor for name, tensor in model.items()}
 
 
-def own_names(names: Iterable[str], own: Mapping[str, object]) -> dict[str, str]:
-    """The module's names of these tensors, where there is exactly one."""
+def own_names(names: Iterable[str], own: Mapping[str, object], exchanged: Exchanged) -> dict[str, str]:
+    """The module's names of these tensors: as the user says, or where there is exactly one."""
+    if isinstance(exchanged, Mapping):
+        return {name: exchanged[name] for name in names if name in exchanged}
     shorter: dict[str, list[str]] = {}
     for name in own:
         parts = name.split(".")
-        for place in range(len(parts)):
-            shorter.setdefault(".".join(parts[:place] + parts[place + 1 :]), []).append(name)
+        for place, part in enumerate(parts):
+            after = place + (2 if part == SAVED else 1)
+            if REPLACED not in parts:
+                shorter.setdefault(".".join(parts[:place] + parts[after:]), []).append(name)
     found = {}
     for name in names:
         longer = [name] if name in own else shorter.get(name, [])
         if len(longer) == 1:
             found[name] = longer[0]
     return found
+
+
+def refuse_unused(
+    outputs: Callable[[Model], torch.Tensor], model: Model, recorded: Iterable[str], exchanged: Exchanged
+) -> tuple[str, ...]:
+    """Refuse a tensor that was found by a guess and moves no output; notes on others that move none.
+
+    Args:
+        outputs: The module's outputs for a model, on a few samples.
+        model: A model under the module's names.
+        recorded: The ledger's names for its tensors.
+        exchanged: What the task says of them.
+    """
+    unused = _without_effect(outputs, model)
+    listed = () if exchanged is None or isinstance(exchanged, str) else exchanged
+    guessed = {} if isinstance(exchanged, Mapping) else own_names((*recorded, *listed), model, exchanged)
+    for name, own in guessed.items():
+        if own in unused and own != name:
+            raise ModelError(
+                f"exchanged: {name!r} was taken for {own!r} of the module, and changing that tensor "
+                "changes no output, so values would miss what clients learnt in it; give all exchanged names with the "
+                f"module's own: Task(…, exchanged={{{name!r}: '…', …}})"
+            )
+    n_tried = sum(_can_move(tensor) for tensor in model.values())
+    if unused and len(unused) == n_tried:
+        raise ModelError(
+            f"exchanged: changing {', '.join(map(repr, unused[:5]))} changes no output of the module, so every value "
+            "would be 0; check that exchanged names the tensors which the module computes with"
+        )
+    if not unused:
+        return ()
+    shown = ", ".join(unused[:5]) + (", …" if len(unused) > 5 else "")
+    return (
+        f"{len(unused)} of {n_tried} exchanged tensors change no output of the module ({shown}): what clients learnt "
+        "in them has no value; this is right only if the module does not use them",
+    )
+
+
+def _without_effect(outputs: Callable[[Model], torch.Tensor], model: Model) -> list[str]:
+    """The tensors that move no output when they are changed alone, beside others that are changed too.
+
+    The others are changed because one tensor may hide another, as LoRA's B does, which is 0 at first.
+    """
+    unused = [name for name, tensor in model.items() if _can_move(tensor)]
+    for seed, size in enumerate(NOISE):
+        generator = torch.Generator().manual_seed(seed)
+        start = {name: _moved(tensor, size, generator) for name, tensor in model.items()}
+        before = outputs(start)
+        alone = (outputs({**start, name: _moved(model[name], size, generator)}) for name in unused)
+        unused = [name for name, after in zip(unused, alone, strict=True) if torch.equal(before, after)]
+    return unused
+
+
+def _can_move(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0  # a counter of batches moves nothing
+
+
+def _moved(tensor: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
+    """The tensor with noise; what is positive stays positive, because it may be a variance."""
+    if not _can_move(tensor):
+        return tensor
+    noise = size * torch.randn(tensor.shape, generator=generator).to(tensor)
+    scale = tensor.abs().mean()
+    return tensor * noise.exp() if bool((tensor > 0).all()) else tensor + noise * (scale if scale > 0 else 0.1)

@@ -65,6 +65,7 @@ class Criterion:
     is_whole: bool = False
     is_smooth: bool = True  # has first and second derivatives by the outputs
     counted: Callable[[torch.Tensor], float] = _n_samples
+    is_own: bool = False  # a function of the user's
 
     def n_counted(self, labels: torch.Tensor) -> float:
         """What sums over the whole test set are divided by."""
@@ -352,7 +353,7 @@ def _concordance(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         ahead = risks[some][:, None] - risks
         right = right + (later & (ahead > 0)).sum() + 0.5 * (later & (ahead == 0)).sum()
         pairs = pairs + later.sum()
-    return right / pairs.clamp(min=1)
+    return right / pairs
 
 
 def _measure(name: str, of: Function, *, is_whole: bool = False, is_smooth: bool = False, **more: Any) -> Criterion:
@@ -417,13 +418,24 @@ def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criteri
     """
 
     def of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        found = torch.as_tensor(function(outputs, labels))
+        try:
+            given = function(outputs, labels)
+        except Exception as error:
+            said = f"failed on {len(labels)} samples with {type(error).__name__}: {error}"
+            raise DataError(f"{name_of(function)}: {said}") from error
+        try:
+            found = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError):
+            kind = f"gave a {type(given).__name__} for {len(labels)} samples"
+            raise DataError(
+                f"{name_of(function)}: {kind}, expected one number or one a sample; see what it returns"
+            ) from None
         if found.ndim > 1 or (found.ndim == 1 and len(found) != len(labels)):
             shape = f"gave numbers of shape {tuple(found.shape)} for {len(labels)} samples"
             raise DataError(f"{name_of(function)}: {shape}, expected one number or one a sample")
         return found.mean(dtype=torch.float64)
 
-    return Criterion(name_of(function), of, is_better_higher, is_whole=True, is_smooth=False)
+    return Criterion(name_of(function), of, is_better_higher, is_whole=True, is_smooth=False, is_own=True)
 
 
 def name_of(function: Callable[..., Any]) -> str:

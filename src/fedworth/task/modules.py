@@ -41,6 +41,25 @@ def evaluating(module: nn.Module) -> Iterator[nn.Module]:
             part.training = True
 
 
+def refuse_uninitialised(module: nn.Module) -> None:
+    """Refuse a module with lazy layers whose shapes are not known yet."""
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+            raise UsageError(
+                f"module: {name!r} of a lazy layer has no shape yet, so no model can be loaded; call the module "
+                "once on some inputs before you give it to the task"
+            )
+
+
+def tied_names(module: nn.Module) -> list[list[str]]:
+    """Groups of names under which a module has the same tensor, each in the order of its state."""
+    groups: dict[int, list[str]] = {}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    for name, tensor in named:
+        groups.setdefault(id(tensor), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
 class Linear(nn.Module):
     """x coefᵀ + intercept, in the shapes and under the names of scikit-learn's linear models."""
 

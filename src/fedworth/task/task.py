@@ -6,9 +6,10 @@ the paper). The task of a simulated federation is made again from the ledger's s
 
 import hashlib
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,7 @@ from fedworth.task.modules import (
     labels_for_estimator,
     linear_from_estimator,
     loss_of_estimator,
+    refuse_uninitialised,
 )
 from fedworth.task.rules import Rule
 from fedworth.task.samples import Inputs, each, gathered, outputs_of, rows, tensors_of
@@ -39,7 +41,7 @@ N_PROBED = 32  # samples on which outputs are tested for being probabilities
 PROBABILITY_TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no truth value, dictionaries no hash: a task equals only itself
 class Task:
     """A module, the server's test set, and the loss or measure that judges the one on the other.
 
@@ -50,7 +52,8 @@ class Task:
         rule: How the server aggregates, if it does not take the weighted mean.
         loss: A name (`cross-entropy` on logits, `squared-error`, `binary`, …), or a function of outputs and labels.
         measure: A function of outputs and labels that can be asked for by its name; higher is better.
-        exchanged: Which tensors the federation exchanges, if not all: a part of their names, or the names.
+        exchanged: Which tensors the federation exchanges, if not all: a part of their names, the names in the order in
+            which arrays are sent, or a dictionary from the ledger's names to the module's.
         client_noise: The standard deviation of the noise that clients add to their models, if they do.
         blocks: The block number of each test sample, from 0 on; all samples are in block 0 if it is not given.
 
@@ -66,9 +69,10 @@ class Task:
     measure: UserFunction | None = None
     exchanged: str | Collection[str] | None = None
     client_noise: float | None = None
-    blocks: Indices | None = field(default=None, compare=False)  # (n_samples,)
+    blocks: Indices | None = None  # (n_samples,)
 
     def __post_init__(self) -> None:
+        refuse_uninitialised(self.module)
         tensors = tensors_of(self.inputs)
         counts = {len(tensor) for tensor in tensors}
         if counts != {len(self.labels)} or len(self.labels) == 0:
@@ -209,7 +213,7 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the test set and of what judges it, equal on all devices.
+        """The sha256 of the test set, of what judges it, and of the task's rule and noise; equal on all devices.
 
         If the federation exchanges only part of the module, the module's other tensors count too. The blocks do not:
         they divide utilities, and change no total.
@@ -227,8 +231,13 @@ class Task:
             digest.update(str((loss, tuple(self.labels.shape), str(self.labels.dtype))).encode())
         if self.measure is not None:
             digest.update(identity_of(self.measure).encode())
+        if self.client_noise is not None:
+            digest.update(f"client noise {self.client_noise!r}".encode())
+        if self.rule is not None:
+            digest.update(f"rule {json.dumps(self.rule.document())}".encode())
         if self.exchanged is not None:
             exchanged = self.state
+            digest.update(str((list(exchanged), self.exchanged if isinstance(self.exchanged, dict) else None)).encode())
             for name, tensor in sorted(self.module.state_dict().items()):
                 if name not in exchanged:
                     digest.update(f"{name} {hashlib.sha256(_bytes_of(tensor)).hexdigest()}".encode())

@@ -27,7 +27,7 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.choices import device_named, oracle_named
 from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.server import server_of
-from fedworth.oracle.store import LedgerStore
+from fedworth.oracle.store import LedgerStore, Session
 from fedworth.storage import Progress, silent
 from fedworth.task.task import Task
 from fedworth.valuation.methods import value_by
@@ -54,6 +54,7 @@ class Federation:
         *,
         work: WorkSettings | None = None,
         oracle: Oracle | None = None,
+        session: Session | None = None,
         progress: Progress = silent,
     ) -> None:
         """Open a ledger for valuation.
@@ -64,6 +65,7 @@ class Federation:
             settings: How it is valued.
             work: Where coalitions are measured.
             oracle: What measures coalitions; the settings' oracle if not given.
+            session: What this process remembers of the same ledger and task, for a ledger that grows.
             progress: Called with what is being done, how many parts are done and how many there are.
         """
         self.settings, work = settings or ValuationSettings(), work or WorkSettings()
@@ -72,7 +74,7 @@ class Federation:
         weighting = self.settings.weighting or ledger.default_weighting
         oracle = oracle or _oracle(task, self.settings, work)
         server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
-        store = LedgerStore(ledger, server, weighting) if work.cache else None
+        store = LedgerStore(ledger, server, weighting, session) if work.cache else None
         notes = ledger.warnings() + server.notes
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store)
         self.clients = ledger.clients

@@ -61,7 +61,7 @@ class TrainedGame:
             alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), from_global=False)
             if models:
                 round_ = Round(self.first.entry, self.first.global_model, models, {})
-                found[part] = self.oracle.utilities(round_, alone)
+                found[part] = self.oracle.utilities(round_, alone)[:, : self.n_blocks]
         return found
 
 

@@ -64,7 +64,7 @@ class WorkSettings:
         n_threads: Threads of the fast oracle (default: one for each processor).
         engine: Measure in this process (`local`) or on the workers of a Ray cluster (`ray`).
         address: Address of the Ray cluster (default: start one on this machine).
-        cache: Use and keep measured utilities beside the ledger.
+        cache: Use and keep measured utilities in your cache folder ($FEDWORTH_CACHE).
 
     Example:
         work = fedworth.WorkSettings(n_threads=1, cache=False)

@@ -8,18 +8,19 @@ import pytest
 from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import heard_once
+from fedworth.completion.models import complete as complete_module
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models import gaussian_process as gp_module
 from fedworth.completion.models.complete import PredictedGame
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import SummedGame
+from fedworth.games.game import Measured, SummedGame
 from fedworth.games.shapley import shapley, shapley_values
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.server import server_of
-from fedworth.oracle.weighting import participation
+from fedworth.oracle.weighting import mixtures, participation
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.task.replay import replayed
@@ -86,19 +87,67 @@ def test_a_copy_has_the_value_and_the_error_of_its_original(ledger):
     assert apart == pytest.approx(0, abs=1e-6 * covariance[0, 0])
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "fixed"])
-def test_blocks_add_up_to_the_whole_test_set(ledger, task, weighting):
-    blocks = np.random.default_rng(0).integers(0, 3, len(task.labels))
-    whole = complete_by_models(recorded(ledger, LoopOracle(task), weighting))
-    by_block = complete_by_models(recorded(ledger, LoopOracle(replace(task, blocks=blocks)), weighting))
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(("weighting", "n_blocks"), [("uniform", 3), ("fixed", 3), ("samples", 320)])
+def test_blocks_add_up_to_the_whole_test_set(ledger, task, weighting, n_blocks):
+    whole, by_block = (
+        complete_by_models(recorded(ledger, LoopOracle(one), weighting)) for one in (task, split(task, n_blocks))
+    )
+    scale, rng = np.abs(cells_of(whole)).max(), np.random.default_rng(0)
     for t in range(4):
         found = by_block.game(t).utilities(EVERYONE)
-        assert found.shape == (32, 3)
-        np.testing.assert_allclose(found.sum(axis=1), whole.game(t).utilities(EVERYONE)[:, 0], atol=1e-7)
+        assert found.shape == (32, n_blocks)
+        expected = whole.game(t).utilities(EVERYONE)[:, 0]
+        np.testing.assert_allclose(found.sum(axis=1), expected, rtol=0, atol=1e-9 * scale)
         ours, theirs = (shapley(completion.game(t), rng).totals for completion in (by_block, whole))
-        np.testing.assert_allclose(ours, theirs, atol=1e-7)
-    np.testing.assert_allclose(by_block.covariance(), whole.covariance(), rtol=1e-4, atol=1e-12)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9 * scale)
+    np.testing.assert_allclose(by_block.covariance(), whole.covariance(), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(by_block.held.block_errors.sum(axis=1), whole.held.errors.sum(axis=1), rtol=1e-6)
+
+
+def split(task, n_blocks):
+    """The same task with its test samples in shuffled blocks, some of which may be empty."""
+    blocks = np.random.default_rng(0).integers(0, n_blocks, len(task.labels))
+    blocks[0] = n_blocks - 1
+    return replace(task, blocks=blocks)
+
+
+def test_error_ratios_compare_held_out_errors_of_groups_with_the_whole(ledger, task):
+    made = complete_by_models(recorded(ledger, LoopOracle(split(task, 4))))
+    assert made.error_ratios(np.zeros(4, dtype=np.int64), 1) == pytest.approx([1])
+    found = made.error_ratios(np.array([0, 1, 1, 0]), 3)
+    errors, rounds = made.held.block_errors, made.models.process.rounds[made.held.points]
+    weights = made.singletons.scale[rounds] ** 2
+    first, second, all_ = (weights @ part.sum(axis=1) ** 2 for part in (errors[:, [0, 3]], errors[:, [1, 2]], errors))
+    assert found == pytest.approx([np.sqrt(first / all_), np.sqrt(second / all_), 0])
+
+
+def test_games_of_earlier_rounds_are_forgotten_where_they_take_much_memory(ledger, monkeypatch):
+    made = complete_by_models(recorded(ledger))
+    first = made.game(1)
+    before = first.utilities(EVERYONE)
+    assert made.game(2).n_blocks == 1
+    assert made.game(1) is first
+    monkeypatch.setattr(complete_module, "MOST_REMEMBERED", 100)
+    assert made.game(3).n_blocks == 1
+    assert made.game(1) is not first
+    np.testing.assert_array_equal(made.game(1).utilities(EVERYONE), before)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "fixed"])
+def test_other_measures_are_completed_in_the_same_evaluations(ledger, task, weighting):
+    oracle = LoopOracle(replace(task, blocks=np.arange(len(task.labels)) % 3), also=("accuracy",))
+    alone = complete_by_models(recorded(ledger, LoopOracle(oracle.task), weighting))
+    both = complete_by_models(recorded(ledger, oracle, weighting))
+    by_accuracy = LoopOracle(task, "accuracy")
+    for t in range(4):
+        game = both.game(t)
+        np.testing.assert_allclose(game.utilities(EVERYONE), alone.game(t).utilities(EVERYONE), atol=1e-12)
+        found, absent = Measured(game, 3).utilities(EVERYONE)[:, 0], ~both.models.participants[t]
+        measured = ~EVERYONE[:, absent].any(axis=1) | (EVERYONE.sum(axis=1) != 1) | (weighting == "fixed")
+        wanted = mixtures(EVERYONE[measured], both.models.federation.weights(t), weighting)
+        expected = by_accuracy.utilities(both.open_round(t), wanted)[:, 0]
+        np.testing.assert_allclose(found[measured], expected, atol=1e-12)
+        assert np.isfinite(found).all()
 
 
 def test_it_reads_nothing_that_the_server_has_not_seen(ledger):
@@ -133,6 +182,7 @@ def test_if_everyone_always_takes_part_nothing_is_predicted(settings, tmp_path):
     ledger = simulate(replace(settings, n_participants=5, n_rounds=2), tmp_path / "l")
     made = complete_by_models(recorded(ledger))
     assert not made.covariance().any()
+    assert not made.error_ratios(np.zeros(1, dtype=np.int64), 2).any()
     assert (made.summary()["n_evaluations"], made.summary()["n_held_out"], made.caveats) == (0, 0, ())
 
 

@@ -99,7 +99,9 @@ def test_the_noise_is_the_one_with_the_least_left_out_error(scene, monkeypatch):
         monkeypatch.setattr(module, "NOISES", (noise,))
         made = singleton_gp(similarity, participants, utilities)
         later = np.flatnonzero(made.process.rounds > 0)
-        missed = (made.heard.sum(axis=1)[later] - made.leave_out(later)[0]) / made.scale[made.process.rounds[later]]
+        missed = (made.heard.sum(axis=1)[later] - made.leave_out(later)[0].sum(axis=1)) / made.scale[
+            made.process.rounds[later]
+        ]
         errors.append(np.mean(missed**2))
     assert chosen == noises[int(np.argmin(errors))]
 

@@ -15,8 +15,9 @@ from fedworth.ledger.ledger import Round
 from fedworth.oracle import ray_oracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.ray_oracle import LOOPBACK, RayOracle, connect
-from fedworth.oracle.weighting import Mixtures
+from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.task.task import Task
+from tests.pipeline.test_forms import CASES, EXCHANGED, FORMS, recorded
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,6 +76,14 @@ def test_a_killed_worker_is_replaced_and_the_bits_are_those_of_this_process(tiny
     assert found.tobytes() == measured(tiny_ledger, LoopOracle(tiny_task)).tobytes()
 
 
+def test_other_measures_are_taken_by_the_workers_too(tiny_ledger, tiny_task):
+    oracle, round_ = LoopOracle(tiny_task, also=("accuracy",)), tiny_ledger.open_round(0)
+    wanted = mixtures(np.eye(len(tiny_ledger.clients), dtype=bool), np.ones(len(tiny_ledger.clients)), "uniform")
+    remote = RayOracle(oracle)
+    assert remote.also == ("accuracy",)
+    assert remote.utilities(round_, wanted).tobytes() == oracle.utilities(round_, wanted).tobytes()
+
+
 def test_an_error_in_a_worker_arrives_as_it_was_raised(tiny_ledger, tiny_task):
     with pytest.raises(ModelError, match=r"round \d: \d+ mixtures refused"):
         measured(tiny_ledger, RayOracle(FailingOracle(tiny_task, "")))
@@ -95,6 +104,14 @@ def test_the_command_measures_on_ray_what_it_measures_here(tiny_ledger, tmp_path
     there, here = (fedworth.UtilityMatrix.load(tmp_path / f"{engine}.npz") for engine in ("ray", "local"))
     assert np.ptp(here.utilities) > 0
     np.testing.assert_allclose(there.utilities, here.utilities, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("form", "exchanged"), CASES)
+def test_every_form_of_inputs_and_of_exchanged_is_measured_on_ray(form, exchanged, tmp_path):
+    task = FORMS[form](exchanged=EXCHANGED[exchanged])
+    ledger = recorded(tmp_path / "l", list(task.state))
+    there, here = (measured(ledger, oracle) for oracle in (RayOracle(LoopOracle(task)), LoopOracle(task)))
+    assert there.tobytes() == here.tobytes()
 
 
 def test_an_address_where_nobody_answers_is_an_error_that_says_what_to_do(tiny_ledger, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import UsageError
-from fedworth.findings import OF_ANSWERS, OF_VALUES, Finding, Kind
+from fedworth.findings import OF_ANSWERS, OF_VALUES, SAME_MODEL, Finding, Kind
 from fedworth.report.page.figures import axis_over, nice_ticks, packed
 from fedworth.report.report import Report
 from fedworth.report.rewards import rewards
@@ -20,7 +20,7 @@ from fedworth.report.tables import findings_lines, markdown
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 from tests.support.browser import chromium
-from tests.support.reports import HOSTILE, hospitals
+from tests.support.reports import EVIDENCE, HOSTILE, hospitals
 
 LEAST = {"ink": 7, "soft": 4.5, "link": 4.5, "good": 4.5, "care": 4.5, "bad": 4.5, "plus": 3, "minus": 3, "edge": 3}
 HOSPITAL = PageSettings("Sepsis model", "hospital", "hospitals", "16 November 2026")
@@ -122,16 +122,30 @@ def test_a_page_says_what_was_not_looked_for():
     assert "No two clients sent the same model." not in text
 
 
+def test_checks_that_could_not_be_made_are_listed_with_what_they_need_and_not_counted():
+    report = replace(hospitals(4, findings=()), looked_for=(SAME_MODEL,))
+    text = text_of(report.page_html(HOSPITAL))
+    assert "No two hospitals sent the same model." in text
+    assert "Every hospital’s updates held something of its own." not in text
+    assert f"{len(report.not_looked_for)} not looked for" in text
+    assert "Follower: this needs five hospitals with three rounds each" in text
+    assert "Low value: this needs five hospitals" in text
+    assert "Not looked for:" in markdown(report)
+    unmade = {one["kind"]: one["needs"] for one in report.document()["not_looked_for"]}
+    assert unmade["replay"] == "two rounds"
+    assert "harm" not in unmade
+    assert Report.from_document(report.document()) == report
+
+
 def test_checks_that_found_nothing_are_counted_and_told():
     text = text_of(hospitals(findings=()).page_html(HOSPITAL))
     assert "No two hospitals sent the same model." in text
-    assert "15 checks found nothing" in text
+    assert "16 checks found nothing" in text
 
 
 @pytest.mark.parametrize("kind", OF_ANSWERS, ids=lambda kind: kind.name)
 def test_every_finding_says_what_was_seen_why_it_matters_and_what_to_do(kind: Kind):
-    evidence = {"ratio": 12.0, "n_samples": 9.0, "similarity": 0.9}
-    found = Finding(kind, ("Lakeside Clinic", "Westbrook Day Surgery"), (1,), 2, evidence, 0.97)
+    found = Finding(kind, ("Lakeside Clinic", "Westbrook Day Surgery"), (1,), 2, EVIDENCE, 0.97)
     text = text_of(hospitals(findings=(found,)).page_html(HOSPITAL))
     assert found.sentence in text
     assert kind.why in text

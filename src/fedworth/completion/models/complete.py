@@ -15,17 +15,21 @@ import numpy as np
 
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.completion.completion import Caveat, heard_once
-from fedworth.completion.models.holdout import HeldOut, hold_out, uses_singletons, value_covariance
+from fedworth.completion.models.holdout import HeldOut, error_ratios, hold_out, uses_singletons, value_covariance
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Game, ModelGame
+from fedworth.games.game import GameOfColumns, ModelGame
 from fedworth.ledger.ledger import Round
-from fedworth.oracle.oracle import threads_of
+from fedworth.oracle.oracle import n_columns_of, threads_of
 from fedworth.storage import Progress, silent
 from fedworth.threads import one_blas_thread
 
 FAR_OUTSIDE = 4.0
 """Clients whose predictions have so many times the variance of the held-out ones get a caveat."""
+
+MOST_REMEMBERED = 1 << 26
+"""Bytes of measured utilities beyond which those of earlier rounds are forgotten: with many blocks of test samples they
+would take gigabytes, and few methods ask for a round twice."""
 
 UNLIKE = "{client} is unlike the clients that predictions were checked on; its interval may be too narrow"
 
@@ -49,9 +53,10 @@ def complete_by_models(federation: RecordedFederation, *, progress: Progress = s
         alone = []
         for t in range(federation.n_rounds):
             game = federation.game(t)
-            alone.append(game.utilities(np.eye(len(game.clients), dtype=bool)))
+            alone.append(game.columns(np.eye(len(game.clients), dtype=bool)))
             progress("measuring single clients", t + 1, federation.n_rounds)
-        singletons = singleton_gp(models.similarity, federation.participants, np.concatenate(alone))
+        n_blocks = federation.oracle.n_blocks
+        singletons = singleton_gp(models.similarity, federation.participants, np.concatenate(alone), n_blocks)
         return ModelCompletion(models, singletons, hold_out(models, singletons))
 
 
@@ -76,11 +81,14 @@ class ModelCompletion:
     def n_rounds(self) -> int:
         return self.models.federation.n_rounds
 
-    def game(self, round_index: int) -> Game:
+    def game(self, round_index: int) -> GameOfColumns:
         """The game among the heard clients in a round; models are predicted when a coalition first needs them."""
         if not self.models.participants[round_index].any():
-            return UnansweredGame(self.heard, self.models.federation.oracle.n_blocks)
+            oracle = self.models.federation.oracle
+            return UnansweredGame(self.heard, oracle.n_blocks, n_columns_of(oracle))
         if round_index not in self._games:
+            while self._games and sum(game.memory.n_bytes for game in self._games.values()) > MOST_REMEMBERED:
+                del self._games[next(iter(self._games))]  # the oldest
             self._games[round_index] = PredictedGame(self, round_index)
         return self._games[round_index]
 
@@ -99,6 +107,13 @@ class ModelCompletion:
     def _covariance(self) -> Floats:
         with one_blas_thread():
             return value_covariance(self.models, self.singletons, self.held)
+
+    def error_ratios(self, cell_groups: Indices, n_groups: int) -> Floats:
+        """(n_groups,): how large errors of values by group are, relative to errors of the values; see `Completion`."""
+        if len(self.held.points) == 0:
+            return np.zeros(n_groups)
+        with one_blas_thread():
+            return error_ratios(self.models, self.singletons, self.held, cell_groups[:, None] == np.arange(n_groups))
 
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:
@@ -131,7 +146,6 @@ class ModelCompletion:
             "n_answers": len(self.models.points),
             "n_held_out": len(self.held.points),
             "n_evaluations": self.held.n_evaluations,
-            "lone_noise": self.singletons.noise,
             "everyone_heard": bool(self.models.participants[:, self.heard].all(axis=1).any()),
             "compared_by": self.models.similarity.compared_by,
         }
@@ -159,22 +173,22 @@ class PredictedGame(ModelGame):
         """The round with all predicted models, which are computed when a coalition first needs them."""
         return self._completion.open_round(self._round_index)
 
-    def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n_heard)."""
+    def columns(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_columns): utilities of coalitions, (n_coalitions, n_heard)."""
         models = self._completion.models
         present = models.participants[self._round_index, self.clients]  # (n_heard,)
         within = ~coalitions[:, ~present].any(axis=1)  # coalitions of participants
         alone = ~within & (coalitions.sum(axis=1) == 1) & uses_singletons(self.weighting)
-        found = np.empty((len(coalitions), self.n_blocks))
-        found[within] = models.federation.game(self._round_index).utilities(coalitions[within][:, present])
+        found = np.empty((len(coalitions), self.n_columns))
+        found[within] = models.federation.game(self._round_index).columns(coalitions[within][:, present])
         found[alone] = self._alone[np.argmax(coalitions[alone], axis=1)]
         others = ~within & ~alone
-        found[others] = self.model_utilities(coalitions[others])
+        found[others] = super().columns(coalitions[others])
         return found
 
     @cached_property
     def _alone(self) -> Floats:
-        """(n_heard, n_blocks): predicted utilities of single clients."""
+        """(n_heard, n_columns): predicted utilities of single clients."""
         with one_blas_thread():
             return self._completion.singletons.utilities(self.clients, self._round_index)
 
@@ -185,6 +199,11 @@ class UnansweredGame:
 
     clients: Indices  # (n,)
     n_blocks: int
+    n_columns: int
 
     def utilities(self, coalitions: Memberships) -> Floats:
         return np.zeros((len(coalitions), self.n_blocks))
+
+    def columns(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_columns): the same by all measures."""
+        return np.zeros((len(coalitions), self.n_columns))

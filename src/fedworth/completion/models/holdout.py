@@ -66,6 +66,7 @@ class HeldOut:
     variances: Floats  # (n_points,): of the points' left-out updates
     singleton_variances: Floats  # (n_points,): of their left-out utilities alone
     errors: Floats  # (n_points, n_heard): column k−1 is ε_k
+    block_errors: Floats  # (n_points, n_blocks): Σ_k ε_k of each block of test samples
     has_singletons: bool  # whether utilities of single clients have their own process
     n_evaluations: int
 
@@ -89,8 +90,9 @@ def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
     has_singletons = uses_singletons(federation.weighting)
     points = _points(models)
     errors, n_evaluations = np.zeros((len(points), len(federation.heard))), 0
+    block_errors = np.zeros((len(points), federation.oracle.n_blocks))
     if len(points) == 0:
-        return HeldOut(points, np.zeros(0), np.zeros(0), errors, has_singletons, 0)
+        return HeldOut(points, np.zeros(0), np.zeros(0), errors, block_errors, has_singletons, 0)
     weights, variances = process.leave_out(points)
     alone, singleton_variances = singletons.leave_out(points)
     for t in np.unique(process.rounds[points]).tolist():
@@ -103,12 +105,13 @@ def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
         measured = sizes > int(has_singletons)
         guesses = alone[rows][replaced]
         guesses[measured] = _with_predicted(models, t, clients, weights[rows], coalitions[measured], replaced[measured])
-        missed = recorded.utilities(coalitions[:, recorded.clients]).sum(axis=1) - guesses
+        missed = (recorded.utilities(coalitions[:, recorded.clients]) - guesses) / singletons.scale[t]  # (n, n_blocks)
         for place, row in enumerate(rows.tolist()):
             mine = replaced == place
-            errors[row] = _by_size(sizes[mine], missed[mine], errors.shape[1]) / singletons.scale[t]
+            by_size = _by_size(sizes[mine], errors.shape[1])  # (n_heard, n_mine)
+            errors[row], block_errors[row] = by_size @ missed[mine].sum(axis=1), by_size.sum(axis=0) @ missed[mine]
         n_evaluations += int(measured.sum())
-    return HeldOut(points, variances, singleton_variances, errors, has_singletons, n_evaluations)
+    return HeldOut(points, variances, singleton_variances, errors, block_errors, has_singletons, n_evaluations)
 
 
 def uses_singletons(weighting: Weighting) -> bool:
@@ -153,7 +156,7 @@ def _with_predicted(
     coalitions: Memberships,
     which: Indices,
 ) -> Floats:
-    """(n,): utilities of coalitions, each with the predicted model of client `clients[which]` for the recorded one.
+    """(n, n_blocks): utilities of coalitions with a predicted model of client `clients[which]` for the recorded one.
 
     Predicted models join the round as clients of their own, after all others; `weights` are left-out ones.
     """
@@ -167,15 +170,35 @@ def _with_predicted(
     rows[order, clients[which]], rows[order, n + which] = False, True
     both = np.concatenate([own, own[clients]])
     game = ModelGame(federation.oracle, round_, np.arange(len(both)), both, federation.weighting)
-    return np.asarray(game.utilities(rows).sum(axis=1))
+    return game.utilities(rows)
 
 
-def _by_size(sizes: Indices, errors: Floats, n_sizes: int) -> Floats:
-    """(n_sizes,): the mean error at each size; interpolated between measured sizes, fading beyond them."""
-    shown = np.unique(sizes)
-    means = [float(errors[sizes == size].mean()) for size in shown.tolist()]
+def _by_size(sizes: Indices, n_sizes: int) -> Floats:
+    """(n_sizes, n): the map from errors of coalitions with these sizes, (n,), to the mean error at each size.
+
+    Errors are interpolated between measured sizes, and fade beyond them.
+    """
+    shown, places, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     every = np.arange(1, n_sizes + 1)
-    return np.asarray(np.interp(every, shown, means) * np.minimum(1.0, shown[-1] / every))
+    between = np.stack([np.interp(every, shown, unit) for unit in np.eye(len(shown))], axis=1)  # (n_sizes, n_shown)
+    return np.asarray((between / counts)[:, places] * np.minimum(1.0, shown[-1] / every)[:, None])
+
+
+def error_ratios(models: PredictedModels, singletons: Singletons, held: HeldOut, groups: Memberships) -> Floats:
+    """(n_groups,): rms held-out error of the blocks of each group, relative to the rms error of all blocks.
+
+    `groups`, (n_blocks, n_groups), says which blocks belong to a group.
+    """
+    weights = point_weights(models, singletons, held)
+    missed = np.column_stack([held.block_errors @ groups, held.block_errors.sum(axis=1)])  # (n_points, n_groups + 1)
+    sizes = np.sqrt(weights @ missed**2)
+    return np.asarray(sizes[:-1] / (sizes[-1] or 1.0))
+
+
+def point_weights(models: PredictedModels, singletons: Singletons, held: HeldOut) -> Floats:
+    """(n_points,): what each point counts in a mean of squared errors, ∝ g²; they add up to 1."""
+    squares = singletons.scale[models.process.rounds[held.points]] ** 2
+    return np.asarray(squares / squares.sum())
 
 
 def value_covariance(models: PredictedModels, singletons: Singletons, held: HeldOut) -> Floats:
@@ -200,8 +223,7 @@ def member_covariance(models: PredictedModels, singletons: Singletons, held: Hel
     heard, points = models.federation.heard, held.points
     pairs = np.ix_(heard, heard)
     scale = np.where(models.known, 0.0, singletons.scale[:, None])  # g, (n_rounds, n_clients)
-    point_scale = singletons.scale[models.process.rounds[points]]
-    weights = point_scale**2 / (point_scale**2).sum()
+    weights = point_weights(models, singletons, held)
     first = int(held.has_singletons)
     missed = np.stack([held.errors[:, :first].sum(axis=1), held.errors[:, first:].sum(axis=1)])  # ε, (2, n_points)
     moments = (missed * weights) @ missed.T  # (2, 2)

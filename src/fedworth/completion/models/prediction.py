@@ -158,37 +158,41 @@ class Singletons:
     """Utilities of single clients: the heard ones, and predictions of the others."""
 
     process: GaussianProcess
-    heard: Floats  # (n_points, n_blocks): utilities of the process's points
+    heard: Floats  # (n_points, n_columns): utilities of the process's points
     scale: Floats  # g, (n_rounds,)
     noise: float  # ν
     slow_variance: float  # b
+    n_blocks: int | None = None  # the columns that add up to the utility; all if it is not given
 
     def utilities(self, clients: Indices, round_index: int) -> Floats:
-        """(n, n_blocks): predicted utilities of clients that were absent in a round."""
+        """(n, n_columns): predicted utilities of clients that were absent in a round."""
         weights, _ = self.process.predict(clients, round_index)
         return np.asarray(self.scale[round_index] * (weights @ self._scaled))
 
     def leave_out(self, points: Indices) -> tuple[Floats, Floats]:
-        """(n,), (n,): each heard utility of the whole test set predicted from the others, and the variances of the
-        predictions in units of the squared scale."""
+        """(n, n_blocks), (n,): each heard utility predicted from the others, and the variances of the predictions of
+        totals in units of the squared scale."""
         weights, variances = self.process.leave_out(points)
-        return self.scale[self.process.rounds[points]] * (weights @ self._scaled).sum(axis=1), variances
+        return self.scale[self.process.rounds[points], None] * (weights @ self._scaled[:, : self.n_blocks]), variances
 
     @cached_property
     def _scaled(self) -> Floats:
         return np.asarray(self.heard / self.scale[self.process.rounds, None])
 
 
-def singleton_gp(similarity: Similarity, participants: NDArray[np.bool_], utilities: Floats) -> Singletons:
+def singleton_gp(
+    similarity: Similarity, participants: NDArray[np.bool_], utilities: Floats, n_blocks: int | None = None
+) -> Singletons:
     """The process of single clients' utilities.
 
-    `utilities`, (n_updates, n_blocks), are those of all participants, ordered by round and client.
+    `utilities`, (n_updates, n_columns), are those of all participants, ordered by round and client. The first
+    `n_blocks` columns add up to the utility that the process is fitted to; others are by other measures.
     """
     rounds, clients = np.nonzero(participants)
-    scale = round_scales(rounds, utilities.sum(axis=1), len(participants))
+    scale = round_scales(rounds, utilities[:, :n_blocks].sum(axis=1), len(participants))
     points = similarity.merge_duplicates(rounds, clients)
     rounds, clients, utilities = rounds[points], clients[points], utilities[points]
-    scaled = utilities.sum(axis=1) / scale[rounds]
+    scaled = utilities[:, :n_blocks].sum(axis=1) / scale[rounds]
     counted = _partial_rounds(participants)[rounds]
 
     def errors(slow_variance: float, some: Indices) -> Floats:
@@ -201,7 +205,7 @@ def singleton_gp(similarity: Similarity, participants: NDArray[np.bool_], utilit
     many = thinned(len(rounds), len(rounds) if len(rounds) <= MOST_POINTS else MOST_THINNED)
     noise = NOISES[int(np.argmin(errors(slow_variance, many)))]
     process = gaussian_process(_terms(similarity, noise, slow_variance), similarity, rounds, clients)
-    return Singletons(process, utilities, scale, noise, slow_variance)
+    return Singletons(process, utilities, scale, noise, slow_variance, n_blocks)
 
 
 def _terms(similarity: Similarity, noise: float, slow_variance: float) -> Terms:

@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from fedworth.arrays import Floats
@@ -22,7 +21,7 @@ from fedworth.ledger.ledger import Model
 from fedworth.oracle.fast.calls import Activation, Layer
 from fedworth.oracle.fast.models import RoundModels, Samples, slices
 from fedworth.oracle.weighting import Mixtures
-from fedworth.task.losses import CROSS_ENTROPY, Criterion
+from fedworth.task.losses import ACCURACY, CROSS_ENTROPY, Criterion
 from fedworth.task.samples import outputs_of
 from fedworth.threads import in_order
 
@@ -36,6 +35,9 @@ MIXED = 1 << 25
 LOG2_E = 1.4426950408889634
 """torch computes powers of 2 faster than powers of e."""
 
+TIE = 1e-30
+"""A margin that matters only where all others are 0, as those of a model of zeros are."""
+
 ADDITION = 7
 """An addition of what a client gives takes as long as so many clients in a matrix product (measured)."""
 
@@ -44,9 +46,15 @@ class Chain:
     """Evaluates modules that end in a chain of linear layers, many coalitions at a time."""
 
     def __init__(
-        self, module: nn.Module, layers: list[Layer], between: list[Activation], samples: Samples, criterion: Criterion
+        self,
+        module: nn.Module,
+        layers: list[Layer],
+        between: list[Activation],
+        samples: Samples,
+        criteria: Sequence[Criterion],
     ) -> None:
-        self.module, self.layers, self.between, self.criterion = module, layers, between, criterion
+        self.module, self.layers, self.between, self.criteria = module, layers, between, criteria
+        self.by_margins = {*criteria} <= {CROSS_ENTROPY, ACCURACY}
         self._samples = samples.at(torch.argsort(samples.blocks, stable=True))
         self._kept: tuple[Model, Samples] | None = None
 
@@ -55,14 +63,14 @@ class Chain:
         return f"mixed outputs of the linear layer {self.layers[0].weight}{later}"
 
     def totals(self, models: RoundModels, mixtures: Mixtures, n_threads: int) -> Floats:
-        """(n_mixtures, n_blocks): the criterion summed over the samples of each block."""
+        """(n_mixtures, n_criteria, n_blocks): the scores, summed over the samples of each block; higher is better."""
         samples = self._entering(models)
         first, n_units = self._first_layer(models, mixtures.weights), len(models.origin[self.layers[0].weight])
         n_later = sum(models.origin[layer.weight].numel() for layer in self.layers[1:])
         n_few = max(CACHED // max(len(first.bias), FEWEST_ROWS), 2 * n_later) // n_units
         n_few = int(np.clip(n_few // 64 * 64, 16, MOST_SAMPLES))
         some = [samples.at(at) for at in slices(len(samples), n_few)]
-        found = torch.zeros(len(mixtures), samples.n_blocks, dtype=torch.float64, device=samples.labels.device)
+        found = np.zeros((len(mixtures), len(self.criteria), samples.n_blocks))
         for part in slices(len(mixtures), max(1, MIXED // max(1, n_later))):
             here = mixtures.rows(np.arange(part.start, part.stop))
             later = [self._mixed(models, here, layer) for layer in self.layers[1:]]
@@ -70,9 +78,9 @@ class Chain:
             mixers = [Mixer(here, at, first.weight) for at in slices(len(here), size)]
             work = [_Work(self, first, later, mixers, few) for few in some]
             for few, totals in zip(some, in_order(_Work.totals, work, n_threads), strict=True):
-                block = int(few.blocks[0])
-                found[part, block : block + totals.shape[1]] += totals
-        return found.cpu().numpy()
+                found[part, :, few.blocks.unique_consecutive().cpu().numpy()] += totals
+        signs = [[1.0 if criterion.is_better_higher else -1.0] for criterion in self.criteria]
+        return np.asarray(found * signs)
 
     def _entering(self, models: RoundModels) -> Samples:
         """Samples in the order of their blocks, with what enters the first layer in place of the inputs."""
@@ -131,35 +139,60 @@ class _Work:
     mixers: Sequence["Mixer"]
     few: Samples
 
-    def totals(self) -> torch.Tensor:
-        """(n_mixtures, n_blocks of these samples): the criterion, summed over the samples of each block."""
+    def totals(self) -> Floats:
+        """(n_mixtures, n_criteria, n_blocks of these samples): the criteria, summed over the samples of each block."""
         assert isinstance(self.few.inputs, torch.Tensor)
         z = self.first.of(self.few.inputs)
-        in_block = F.one_hot(self.few.blocks - self.few.blocks[0]).double()  # (n_samples, n_blocks)
-        if not self.later and self.chain.criterion is CROSS_ENTROPY:
-            z = _margins(z, self.few.labels).mul_(LOG2_E)  # linear in the model as well
+        counts = self.few.blocks.unique_consecutive(return_counts=True)[1].cpu().numpy()
+        starts = np.cumsum(counts) - counts  # of the blocks; samples are in their order
+        if not self.later and self.chain.by_margins:
+            z = self._margins(z)  # linear in the model as well
         widths = z.shape[1], *(weight.shape[1] for weight, _ in self.later)
         rooms = [z.new_empty(len(self.mixers[0]), width, z.shape[2]) for width in widths]
-        return torch.cat([self._scores(mixer, z, rooms) @ in_block for mixer in self.mixers])
+        scores = (self._scores(mixer, z, rooms).cpu().numpy() for mixer in self.mixers)
+        return np.concatenate([np.add.reduceat(each, starts, axis=2) for each in scores])
 
     def _scores(self, mixer: "Mixer", z: torch.Tensor, rooms: list[torch.Tensor]) -> torch.Tensor:
-        """(n_mixtures, n_samples): the criterion of each sample."""
-        criterion, labels = self.chain.criterion, self.few.labels
-        if criterion is not CROSS_ENTROPY:
-            outputs = self._outputs(mixer, z, rooms)
+        """(n_mixtures, n_criteria, n_samples): the criteria of each sample."""
+        criteria, labels = self.chain.criteria, self.few.labels
+        outputs = self._outputs(mixer, z, rooms)
+        if self.chain.by_margins:
+            margins = self._margins(outputs) if self.later else outputs
+            scores = {ACCURACY: self._is_right(margins)} if ACCURACY in criteria else {}
+            if CROSS_ENTROPY in criteria:  # last, since it overwrites the margins
+                scores[CROSS_ENTROPY] = self._cross_entropies(margins, mixer, z, rooms)
+            found = [scores[criterion] for criterion in criteria]
+        else:
             n, n_classes, n_samples = outputs.shape
             flat = outputs.transpose(1, 2).reshape(-1, n_classes)
             repeated = labels.repeat(n, *[1] * (labels.ndim - 1))
-            return criterion.of(flat, repeated).double().view(n, n_samples)
-        scores = self._label_margins(mixer, z, rooms).exp2_().sum(1).log_()
-        if not bool(scores.sum().isfinite()):  # an exponential overflows
-            scores = torch.logsumexp(self._label_margins(mixer, z, rooms) / LOG2_E, 1)
-        return scores.double()
+            found = [criterion.of(flat, repeated).view(n, n_samples) for criterion in criteria]
+        return torch.stack([scores.double() for scores in found], 1)
 
-    def _label_margins(self, mixer: "Mixer", z: torch.Tensor, rooms: list[torch.Tensor]) -> torch.Tensor:
-        """(n_mixtures, n_classes, n_samples): by how much classes beat the label, for powers of 2."""
-        outputs = self._outputs(mixer, z, rooms)
-        return _margins(outputs, self.few.labels).mul_(LOG2_E) if self.later else outputs
+    def _margins(self, logits: torch.Tensor) -> torch.Tensor:
+        """By how much each class beats the label, for powers of 2, in place: (n, n_classes, n_samples)."""
+        labels = self.few.labels
+        margins = logits.sub_(logits.gather(1, labels.expand(len(logits), 1, -1))).mul_(LOG2_E)
+        if ACCURACY in self.chain.criteria:  # of equal classes the first is predicted
+            margins += (torch.arange(margins.shape[1], device=labels.device)[:, None] < labels) * margins.new_tensor(
+                TIE
+            )
+        return margins
+
+    def _is_right(self, margins: torch.Tensor) -> torch.Tensor:
+        """(n_mixtures, n_samples): 1 where no class beats the label; NaN if an output is not finite."""
+        largest = margins.amax(1)  # torch's argmax takes a hundred times as long
+        return (largest <= 0) + 0 * largest
+
+    def _cross_entropies(
+        self, margins: torch.Tensor, mixer: "Mixer", z: torch.Tensor, rooms: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """(n_mixtures, n_samples), from margins, which are lost."""
+        losses = margins.exp2_().sum(1).log_()
+        if bool(losses.sum().isfinite()):
+            return losses
+        outputs = self._outputs(mixer, z, rooms)  # an exponential overflows
+        return torch.logsumexp((self._margins(outputs) if self.later else outputs) / LOG2_E, 1)
 
     def _outputs(self, mixer: "Mixer", z: torch.Tensor, rooms: list[torch.Tensor]) -> torch.Tensor:
         """(n_mixtures, n_outputs, n_samples)."""
@@ -220,11 +253,6 @@ def _each(models: RoundModels, name: str, mixtures: Mixtures) -> torch.Tensor:
     """(n_mixtures, *shape): a tensor of each mixture, whether it varies or not."""
     like = models.origin[name]
     return models.mixed(name, mixtures) if name in models.varying else like.expand(len(mixtures), *like.shape)
-
-
-def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """By how much each class beats the label, in place: (n, n_classes, n_samples)."""
-    return logits.sub_(logits.gather(1, labels.expand(len(logits), 1, -1)))
 
 
 def is_same(model: Model, other: Model) -> bool:

@@ -4,7 +4,7 @@ A constant part is evaluated once for the test set. An affine part is evaluated 
 evaluated by torch in batches of a size that fits the processor's cache.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -18,6 +18,7 @@ from fedworth.ledger.ledger import Model
 from fedworth.oracle.fast.calls import Layer, Parts
 from fedworth.oracle.fast.chain import MIXED, is_same
 from fedworth.oracle.fast.models import RoundModels, Samples, slices
+from fedworth.oracle.oracle import block_totals
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.losses import Criterion
 from fedworth.task.modules import copied
@@ -39,10 +40,17 @@ class Loop:
     """Evaluates a module's coalitions one after the other; what is constant or affine is not evaluated again."""
 
     def __init__(
-        self, module: nn.Module, parts: Parts, samples: Samples, criterion: Criterion, batch: int, *, images: bool
+        self,
+        module: nn.Module,
+        parts: Parts,
+        samples: Samples,
+        criteria: Sequence[Criterion],
+        batch: int,
+        *,
+        images: bool,
     ) -> None:
-        self.module, self.parts, self.criterion, self.images = module, parts, criterion, images
-        self.batch = len(samples) if criterion.is_whole else batch
+        self.module, self.parts, self.criteria, self.images = module, parts, criteria, images
+        self.batch = len(samples) if any(criterion.is_whole for criterion in criteria) else batch
         if images:
             samples = Samples(each(samples.inputs, channels_last), samples.labels, samples.blocks, samples.n_blocks)
         self._batches = samples.batches(self.batch)
@@ -58,7 +66,7 @@ class Loop:
         return ", ".join(said)
 
     def totals(self, models: RoundModels, mixtures: Mixtures, n_threads: int) -> Floats:
-        """(n_mixtures, n_blocks): the criterion summed over the samples of each block."""
+        """(n_mixtures, n_criteria, n_blocks): the scores, summed over the samples of each block; higher is better."""
         n_numbers = sum(models.origin[name].numel() for name in models.varying)
         size = max(
             1, min(MIXED // max(1, n_numbers), TOGETHER_MIXED)
@@ -93,17 +101,14 @@ class Loop:
         if self.images:
             mixed = {name: _images_last(tensor) for name, tensor in mixed.items()}
         coefficients = np.concatenate([np.ones((len(mixtures), 1)), mixtures.of_clients], axis=1)
-        found = torch.zeros(len(mixtures), self._n_blocks, dtype=torch.float64)
+        found = np.zeros((len(mixtures), len(self.criteria), self._n_blocks))
         for batch, constant, stacked in zip(self._batches, constants, affine, strict=True):
             for row, given in enumerate(_mixed(stacked, coefficients)):
                 replica.given = {**constant, **given}
                 model = {**models.frozen, **{name: tensor[row] for name, tensor in mixed.items()}}
-                scores = self.criterion.of(outputs_of(replica.module, model, batch.inputs), batch.labels).double()
-                if scores.ndim == 0 or self._n_blocks == 1:
-                    found[row] += scores.sum().cpu()
-                else:
-                    found[row].index_add_(0, batch.blocks, scores.cpu())
-        return found.numpy()
+                outputs = outputs_of(replica.module, model, batch.inputs)
+                found[row] += block_totals(self.criteria, outputs, batch.labels, batch.block_numbers, self._n_blocks)
+        return found
 
     def _constants(self, models: RoundModels) -> tuple[list[Given], list[Given]]:
         """For each batch what constant parts give, and what enters affine parts."""

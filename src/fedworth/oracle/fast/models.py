@@ -33,6 +33,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @cached_property
+    def block_numbers(self) -> Indices | None:
+        """(n_samples,): the block of each sample on the CPU; None if there is only one."""
+        return None if self.n_blocks == 1 else self.blocks.cpu().numpy()
+
     def at(self, which: slice | torch.Tensor) -> "Samples":
         """Some of the samples."""
         return Samples(rows(self.inputs, which), self.labels[which], self.blocks[which], self.n_blocks)

@@ -29,7 +29,15 @@ from fedworth.oracle.fast.calls import Call, Parts, find_chain, find_parts, obse
 from fedworth.oracle.fast.chain import Chain
 from fedworth.oracle.fast.loop import Loop
 from fedworth.oracle.fast.models import RoundModels, Samples, merge_duplicates
-from fedworth.oracle.oracle import LoopOracle, fitted, refuse_rounding, refuse_unfit, refuse_whole_by_blocks
+from fedworth.oracle.oracle import (
+    LoopOracle,
+    criteria_of,
+    fitted,
+    in_columns,
+    n_counted,
+    refuse_unfit,
+    refuse_unusable,
+)
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.modules import UtilityModule, copied
 from fedworth.task.samples import rows, tensors_of
@@ -76,31 +84,36 @@ class FastOracle:
         task: What models are judged by.
         measure: `loss`, or a measure of the task such as `accuracy`.
         n_threads: The number of threads; one a processor if it is not given.
+        also: Other measures, which are taken in the same forward pass: a column of the utilities each.
 
     Example:
         oracle = fedworth.FastOracle(task)
         print(oracle.describe())
     """
 
-    def __init__(self, task: Task, measure: Measure = "loss", n_threads: int | None = None) -> None:
+    def __init__(
+        self, task: Task, measure: Measure = "loss", n_threads: int | None = None, also: tuple[Measure, ...] = ()
+    ) -> None:
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"n_threads is {n_threads}, expected 1 or more")
-        self.task, self.measure = task, measure
+        self.task, self.measure, self.also = task, measure, also
         self.n_threads = n_threads or n_processors()
-        self._criterion = task.criterion(measure)
-        self._plain = LoopOracle(task, measure)
+        self._criteria = criteria_of(task, measure, also)
+        self._is_whole = any(criterion.is_whole for criterion in self._criteria)
+        self._plain = LoopOracle(task, measure, also)
         self._module = copied(task.module).eval().requires_grad_(False)
-        blocks = _blocks(task, is_whole=self._criterion.is_whole)
-        self._samples = Samples(task.inputs, task.labels, blocks.to(task.device), int(blocks.max()) + 1)
+        blocks = _blocks(task, is_whole=self._is_whole)
+        n_blocks = max(task.n_blocks, int(blocks.max()) + 1)
+        self._samples = Samples(task.inputs, task.labels, blocks.to(task.device), n_blocks)
         self._n_compared = 0
         self._routes: dict[frozenset[str], Route] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # routes and their copies of the module belong to one call at a time
         self._last: tuple[weakref.ref[Round], RoundModels] | None = None
 
-    def __reduce__(self) -> tuple[type["FastOracle"], tuple[Task, str, int]]:
+    def __reduce__(self) -> tuple[type["FastOracle"], tuple[Task, str, int, tuple[str, ...]]]:
         """What another process needs; it finds its own routes."""
-        return FastOracle, (self.task, self.measure, self.n_threads)
+        return FastOracle, (self.task, self.measure, self.n_threads, self.also)
 
     @property
     def n_blocks(self) -> int:
@@ -112,8 +125,7 @@ class FastOracle:
         return "\n".join(f"{route} ({n:,} coalitions)" for route, n in self._counts.items()) or NOTHING_YET
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Floats:
-        """(n_mixtures, n_blocks): the utility of each mixture on each block of test samples."""
-        refuse_whole_by_blocks(self.task, self._criterion)
+        """(n_mixtures, n_columns): the utility of each mixture on each block of samples, then by other measures."""
         with self._lock, one_torch_thread(), torch.inference_mode():
             found = self._utilities(round_, mixtures)
         if not isinstance(found, PlainLoop):
@@ -129,7 +141,7 @@ class FastOracle:
             return PlainLoop("the round's models are too large to hold in memory")
         wanted, places = merge_duplicates(models, mixtures.among(present))
         if len(wanted) == 1:  # every coalition keeps the global model
-            return np.zeros((len(mixtures), self.n_blocks))
+            return np.zeros((len(mixtures), self.n_blocks + len(self.also)))
         key, is_first = models.varying, models.varying not in self._routes
         if is_first:
             self._routes[key] = self._route(models)
@@ -137,12 +149,14 @@ class FastOracle:
         if isinstance(route, PlainLoop):
             return route
         try:
-            totals = route.totals(models, wanted, self.n_threads)  # (n_wanted, n_blocks), the global model first
+            scores = route.totals(
+                models, wanted, self.n_threads
+            )  # (n_wanted, n_criteria, n_blocks); global model first
         except RuntimeError as error:  # a view of channels-last images, for example
             self._routes[key] = plain = PlainLoop(f"the route fails with {str(error).partition(chr(10))[0]!r}")
             return plain
-        scores = (totals if self._criterion.is_better_higher else -totals) / self._criterion.n_counted(self.task.labels)
-        utilities = scores - scores[0]  # (n_wanted, n_blocks), or more blocks if the task has none
+        scores /= n_counted(self._criteria, self.task.labels)
+        utilities = scores - scores[0]  # more blocks than the task's if it has none
         is_broken = wanted.memberships[:, ~models.is_finite].any(axis=1)
         if not np.isfinite(utilities[~is_broken]).all():  # an outlying model overflows: it must not spoil others
             return PlainLoop("some outputs are not finite")
@@ -152,8 +166,8 @@ class FastOracle:
             return plain
         self._counts[str(route)] += len(mixtures)
         if self.task.blocks is None:
-            utilities = utilities.sum(axis=1, keepdims=True)
-        return np.asarray(utilities[places])
+            utilities = utilities.sum(axis=2, keepdims=True)
+        return in_columns(utilities[places])
 
     def _models(self, round_: Round, mixtures: Mixtures, present: Indices) -> tuple[RoundModels | None, bool]:
         """The models of a round, None if they are too large, and whether the last call was for another round."""
@@ -161,8 +175,8 @@ class FastOracle:
         if not is_new and self._last is not None and self._last[1].clients == present.tolist():
             return self._last[1], False
         own = fitted(round_, self.task)
-        refuse_unfit(self.task, own.global_model)
-        refuse_rounding(self.task, own, mixtures)
+        refuse_unfit(self.task, self._criteria, own.global_model)
+        refuse_unusable(self.task, own, mixtures)
         n_bytes = len(present) * sum(tensor.numel() * tensor.element_size() for tensor in own.global_model.values())
         if n_bytes > MOST_BYTES:
             return None, is_new
@@ -186,17 +200,17 @@ class FastOracle:
         if any(not torch.equal(tensor, before[name]) for name, tensor in self._module.state_dict().items()):
             return PlainLoop("the module changes its own tensors as it is evaluated")
         chain = find_chain(seen, models)
-        if chain is not None and not self._criterion.is_whole and seen.outputs.ndim == 2:
-            return Chain(self._module, *chain, self._samples, self._criterion)
+        if chain is not None and not self._is_whole and seen.outputs.ndim == 2:
+            return Chain(self._module, *chain, self._samples, self._criteria)
         parts = find_parts(seen)
         if self._kept_bytes(parts, seen.noisy, len(models.clients), len(few)) > MOST_BYTES:
             parts = Parts()
         images = self.task.device.type == "cpu" and all(x.ndim == 4 for x in tensors_of(self.task.inputs))
         most = BATCH // 4 if images else BATCH  # convolutions need room for their own copies of the activations
         batch = int(2 ** np.clip(np.log2(most / seen.largest).round(), 5, 10))
-        if self._criterion.is_whole and len(self._samples) * seen.largest > MOST_BYTES // 16:
-            return PlainLoop(f"{self._criterion.name} needs all outputs at once")
-        return Loop(self._module, parts, self._samples, self._criterion, batch, images=images)
+        if self._is_whole and len(self._samples) * seen.largest > MOST_BYTES // 16:
+            return PlainLoop("a measure needs all outputs at once")
+        return Loop(self._module, parts, self._samples, self._criteria, batch, images=images)
 
     def _kept_bytes(self, parts: Parts, calls: list[Call], n_clients: int, n_few: int) -> int:
         """What kept outputs of the whole test set take."""
@@ -208,33 +222,38 @@ class FastOracle:
     def _agrees(self, round_: Round, mixtures: Mixtures, found: Floats, scores: Floats, is_first: bool) -> bool:
         """Whether the plain loop gives the same for a few coalitions on one block of samples, another in each round.
 
-        The coalitions are the largest one and, if the route is new, some others.
+        The coalitions are the largest one and, if the route is new, some others. A measure that is not a mean over
+        samples is compared on the whole test set.
         """
         largest = int(np.argmax(mixtures.memberships.sum(axis=1)))
         others = np.linspace(0, len(mixtures) - 1, N_CHECKED - 1).astype(int).tolist() if is_first else []
         chosen = np.unique([largest, *others])
-        chosen = chosen[np.isfinite(found[chosen]).all(axis=1)]
+        chosen = chosen[np.isfinite(found[chosen]).all(axis=(1, 2))]
         counted = self._counted_blocks
         if len(chosen) == 0 or not counted:
             return True
-        block, part = counted[self._n_compared % len(counted)]
-        self._n_compared += 1
-        which = torch.nonzero(self._samples.blocks == block)[:, 0]
-        inputs, labels = rows(self.task.inputs, which), self.task.labels[which]
-        of_block = LoopOracle(replace(self.task, inputs=inputs, labels=labels, blocks=None), self.measure)
-        expected = part * of_block.utilities(round_, mixtures.rows(chosen))[:, 0]
-        found, after = found[chosen, block], scores[chosen, block]
-        allowed = TOLERANCE * np.abs(expected) + ROUNDING * (np.abs(after) + np.abs(after - found))
-        if not self._criterion.is_smooth:  # two samples may be decided by the last bit
-            allowed += 2 / len(self.task.labels)
-        return bool((np.abs(found - expected) <= allowed + 1e-12).all())
+        found, after, parts, task = found[chosen], scores[chosen], np.ones(1), self.task
+        if not self._is_whole:
+            block, parts = counted[self._n_compared % len(counted)]
+            self._n_compared += 1
+            which = torch.nonzero(self._samples.blocks == block)[:, 0]
+            task = replace(task, inputs=rows(task.inputs, which), labels=task.labels[which], blocks=None)
+            found, after = found[:, :, [block]], after[:, :, [block]]
+        plain = LoopOracle(task, self.measure, self.also)
+        expected = parts * plain.utilities(round_, mixtures.rows(chosen))  # (n_chosen, n_columns)
+        sizes = (np.abs(after) + np.abs(after - found)).sum(axis=2)  # after and before, (n_chosen, n_criteria)
+        flips = [0.0 if criterion.is_smooth else 2 / len(self.task.labels) for criterion in self._criteria]
+        allowed = ROUNDING * sizes + flips  # two samples may be decided by the last bit
+        allowed = np.repeat(allowed, [found.shape[2], *[1] * len(self.also)], axis=1) + TOLERANCE * np.abs(expected)
+        return bool((np.abs(in_columns(found) - expected) <= allowed + 1e-12).all())
 
     @cached_property
-    def _counted_blocks(self) -> list[tuple[int, float]]:
-        """The blocks that have labels which count, and the part of all such labels that each has."""
-        n_counted, labels, blocks = self._criterion.n_counted, self.task.labels, self._samples.blocks
-        parts = [(block, n_counted(labels[blocks == block]) / n_counted(labels)) for block in blocks.unique().tolist()]
-        return [(block, part) for block, part in parts if part > 0]
+    def _counted_blocks(self) -> list[tuple[int, Floats]]:
+        """The blocks that have labels which count, and the parts of all such labels that each has, (n_criteria,)."""
+        criteria, labels, blocks = self._criteria, self.task.labels, self._samples.blocks
+        whole = n_counted(criteria, labels)
+        parts = [(b, (n_counted(criteria, labels[blocks == b]) / whole)[:, 0]) for b in blocks.unique().tolist()]
+        return [(block, part) for block, part in parts if (part > 0).all()]
 
 
 def _blocks(task: Task, *, is_whole: bool) -> torch.Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from markupsafe import Markup
 
-from fedworth.findings import OF_VALUES, Finding, Kind, Level
+from fedworth.findings import Finding, Kind, Level, looked_for_in_values
 from fedworth.report.page.figures import Axis, axis_over
 from fedworth.report.report import Report
 from fedworth.report.settings import PageSettings
@@ -225,10 +225,15 @@ def cards_of(report: Report, settings: PageSettings) -> list[Card]:
 
 def passed_of(report: Report, cards: list[Card], settings: PageSettings) -> list[str]:
     """A sentence for each check that found nothing."""
-    of_values = OF_VALUES if report.chosen.covered is not Covered.UNKNOWN else ()
     found = {card.kind.name for card in cards}
-    checked = (*_participation_checks(report), *of_values, *report.looked_for)
+    checked = (*_participation_checks(report), *looked_for_in_values(report.chosen), *report.looked_for)
     return [settings.fill(kind.passed) for kind in checked if kind.name not in found]
+
+
+def not_looked_for(report: Report, settings: PageSettings) -> list[str]:
+    """What was not looked for, and what it would need; nothing without a ledger, which the page says itself."""
+    kinds = report.not_looked_for if report.looked_for else ()
+    return [f"{kind.name[0].upper()}{kind.name[1:]}: this needs {settings.fill(kind.needs)}." for kind in kinds]
 
 
 def _participation_checks(report: Report) -> Iterator[Kind]:

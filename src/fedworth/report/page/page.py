@@ -9,6 +9,10 @@ script-src, style-src 'sha256-…'    only these texts run, even if a name were 
 
 import base64
 import hashlib
+import html
+import json
+import re
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -17,9 +21,18 @@ import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from fedworth.colours import DARK, LIGHT
-from fedworth.errors import ArtefactError
+from fedworth.errors import ArtefactError, UsageError
 from fedworth.provenance import SOFTWARE
-from fedworth.report.page.clients import COLUMNS, axis_of, cards_of, n_rounds_of, passed_of, rows_of, summary_of
+from fedworth.report.page.clients import (
+    COLUMNS,
+    axis_of,
+    cards_of,
+    n_rounds_of,
+    not_looked_for,
+    passed_of,
+    rows_of,
+    summary_of,
+)
 from fedworth.report.page.figures import axis_over
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
@@ -79,6 +92,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "n_cards": len(cards),
         "n_urgent": sum(card.is_urgent for card in cards),
         "passed": passed_of(report, cards, settings),
+        "not_looked_for": not_looked_for(report, settings),
         "looked": bool(report.looked_for),
         "story": story,
         "methods": [made.label for made in report.valuations],
@@ -114,7 +128,17 @@ def comparison_html(comparison: "Comparison", settings: PageSettings | None = No
 def frame_of(settings: PageSettings, title: str) -> dict[str, Any]:
     """What every template needs."""
     nouns = {"noun": settings.noun, "nouns": settings.plural}
-    return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed}
+    said = json.dumps(asdict(settings))  # so that `fedworth verify` can write the page again
+    return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed, "settings": said}
+
+
+def settings_of(text: str) -> PageSettings | None:
+    """The settings that a page was written with; None if it does not say."""
+    found = re.search(r'<meta name="fedworth-page" content="([^"]*)">', text)
+    try:
+        return None if found is None else PageSettings(**json.loads(html.unescape(found[1])))
+    except (ValueError, TypeError, AttributeError, UsageError):
+        return None
 
 
 def check_rewards(rewards: "Rewards | None", report: Report) -> None:
