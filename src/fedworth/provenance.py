@@ -20,3 +20,4 @@ class Provenance:
     n_rejected_answers: int = 0
     judged_by: str | None = None  # the loss or measure by its name
     n_test_samples: int | None = None
+    unit: str = ""  # of the loss or measure, in words that follow its name

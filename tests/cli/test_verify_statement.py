@@ -66,7 +66,11 @@ def test_a_statement_says_what_its_value_rests_on(federation):
     assert [(model.round, model.n_samples) for model in said.models] == [(0, 10), (1, 10)]
     assert said.unused == ((2, "rejected"),)
     html = statement_of(federation).read_text()
-    for told in (ledger.chain, "loss (cross-entropy), on 24 test samples", *(model.sha256 for model in said.models)):
+    for told in (
+        ledger.chain,
+        "loss (cross-entropy), in nats per test sample, on 24 test samples",
+        *(model.sha256 for model in said.models),
+    ):
         assert told in html.split("<script")[0]
 
 

@@ -14,7 +14,9 @@ from fedworth.ledger.manifest import heads
 from fedworth.oracle.store import Session
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
+from fedworth.report.scores import scores_of
 from fedworth.storage import Place, Progress, json_bytes, silent
+from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 from fedworth.valuation.federation import BroughtUtilities, Federation, values_by
 from fedworth.valuation.methods import round_gains
@@ -78,6 +80,7 @@ def report_on(
     valuations, refusals = values_by(federation, list(dict.fromkeys(names)))
     recorded = federation.recorded
     findings, looked_for = look(recorded.ledger)
+    criterion = recorded.oracle.task.criterion(settings.measure)
     return Report(
         title=title or f"{of.folder}: {len(of.clients)} clients, {of.n_rounds} rounds",
         clients=of.clients,
@@ -89,6 +92,7 @@ def report_on(
         findings=findings,
         looked_for=looked_for,
         rounds=Rounds(recorded.numbers, recorded.participants, round_gains(federation)),
+        scores=scores_of(federation) if "leave-one-out" in names else None,  # what it measured already
         provenance=Provenance(
             of.chain,
             of.n_rounds,
@@ -96,8 +100,9 @@ def report_on(
             settings=asdict(settings),
             n_missing_rounds=_n_missing(of),
             n_rejected_answers=sum(len(entry.quarantined) for entry in of.entries),
-            judged_by=recorded.oracle.task.criterion(settings.measure).name,
-            n_test_samples=len(recorded.oracle.task.labels),
+            judged_by=criterion.name,
+            n_test_samples=None if isinstance(task.module, UtilityModule) else len(recorded.oracle.task.labels),
+            unit=criterion.unit,
         ),
     )
 

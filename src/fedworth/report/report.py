@@ -18,6 +18,7 @@ from fedworth.errors import ArtefactError, UsageError, unknown_name
 from fedworth.findings import KINDS, Finding, Kind, looked_for_in_values, value_findings
 from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
+from fedworth.report.scores import Scores
 from fedworth.storage import Place, json_bytes, make_folder, read_json, write_together, write_whole
 from fedworth.theory.fairness import relative_difference
 from fedworth.valuation.notebook import notebook_html
@@ -71,6 +72,7 @@ class Report:
     findings: tuple[Finding, ...] = ()  # in the answers; those in the values follow from the values
     looked_for: tuple[Kind, ...] = ()  # kinds of findings that were looked for
     rounds: Rounds | None = None
+    scores: Scores | None = None
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
@@ -81,6 +83,8 @@ class Report:
             raise ArtefactError(f"report: copies among {sorted(unknown)}, expected clients of the report")
         if self.rounds is not None and self.rounds.participants.shape[1] != len(self.clients):
             raise ArtefactError(f"report: participants of shape {self.rounds.participants.shape}, expected clients")
+        if self.scores is not None and len(self.scores.last_rounds) != len(self.clients):
+            raise ArtefactError(f"report: scores of {len(self.scores.last_rounds)} clients, expected clients")
 
     def valuation(self, method: str) -> Valuation | None:
         """The valuation by this method, or None."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedworth.findings import Finding, Kind
+from fedworth.report.scores import change_text, levels_text, measure_text, score_text, test_set_text
 from fedworth.valuation.methods import description, label
 from fedworth.valuation.valuation import COLUMNS, Valuation
 
@@ -132,7 +133,10 @@ def values_table(report: "Report") -> Table:
         (name, *(column.cell(v, k) for v, block in zip(shown, blocks, strict=True) for column in block))
         for k, name in enumerate(report.clients)
     )
-    words = [column.words for column in VALUE_COLUMNS if column.words]
+    known = report.provenance
+    said = f"how much a client {change_text(known)} on {test_set_text(known)}, added up over the rounds"
+    words = [f"value: {said}; measured in: {measure_text(known)}"]
+    words += [column.words for column in VALUE_COLUMNS if column.words]
     words += ["±: standard error of the sampling, which an interval includes"] * any(
         v.standard_errors is not None for v in shown
     )
@@ -175,6 +179,32 @@ def agreement_table(report: "Report") -> Table | None:
     )
 
 
+def scores_table(report: "Report") -> Table | None:
+    """What the model scores with and without each client, in the client's last round, and what is lost in all."""
+    scores, lost = report.scores, report.valuation("leave-one-out")
+    if scores is None or lost is None:
+        return None
+    found = zip(report.clients, scores.last_rounds, scores.with_client, scores.without_client, lost.values, strict=True)
+    rows = tuple(
+        (
+            client,
+            ABSENT if last is None else str(last),
+            *(score_text(name, x) for k, name in enumerate(scores.measures) for x in (kept[k], left_out[k])),
+            _number(float(total), "+.4f"),
+        )
+        for client, last, kept, left_out, total in found
+    )
+    headings = [head for name in scores.measures for head in (f"{name} with it", "without it")]
+    return Table(
+        "What the model scores with and without each client",
+        ("client", "last round", *headings, "lost over its rounds"),
+        rows,
+        f"The model: {levels_text(scores)}.",
+        "with it, without it: after the last round in which the client took part, all else equal; "
+        "lost over its rounds: what the other participants would have lost without the client, added up",
+    )
+
+
 def coverage_table(report: "Report") -> Table | None:
     """How many of the cells that the values rest on were measured, by coalition size."""
     if report.coverage is None:
@@ -188,7 +218,7 @@ def coverage_table(report: "Report") -> Table | None:
 def tables(report: "Report") -> list[Table]:
     """All tables of a report, in reading order."""
     first = [values_table(report)] if report.valuations else []
-    rest = (make(report) for make in (baselines_table, agreement_table, coverage_table))
+    rest = (make(report) for make in (scores_table, baselines_table, agreement_table, coverage_table))
     return [*first, *(table for table in rest if table is not None)]
 
 
@@ -255,12 +285,6 @@ def markdown(report: "Report") -> str:
         parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.all_findings)]
     if report.looked_for:
         parts += [_plain(line) for line in not_looked_for_lines(report.not_looked_for) if line]
-    if report.valuations and report.chosen.completion is not None:
-        chosen = report.chosen
-        parts += [
-            f"## The completion behind {chosen.label}",
-            _markdown_table(completion_table(chosen.completion or {})),
-        ]
     if report.all_notes:
         parts += ["## Before you use a number", "\n".join(f"- {_plain(note)}" for note in report.all_notes)]
     parts += ["## Where the numbers come from", provenance_text(report.provenance)]

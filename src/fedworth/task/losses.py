@@ -66,6 +66,7 @@ class Criterion:
     is_smooth: bool = True  # has first and second derivatives by the outputs
     counted: Callable[[torch.Tensor], float] = _n_samples
     is_own: bool = False  # a function of the user's
+    unit: str = ""  # of a mean score, in words that follow its name
 
     def n_counted(self, labels: torch.Tensor) -> float:
         """What sums over the whole test set are divided by."""
@@ -356,45 +357,80 @@ def _concordance(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return right / pairs
 
 
+PER_SAMPLE, NATS, OF_LABELS = "per test sample", "in nats per test sample", "in units of the labels"
+
+
 def _measure(name: str, of: Function, *, is_whole: bool = False, is_smooth: bool = False, **more: Any) -> Criterion:
     return Criterion(name, of, is_better_higher=True, is_whole=is_whole, is_smooth=is_smooth, **more)
 
 
-CROSS_ENTROPY = Criterion("cross-entropy", _cross_entropy)
-ACCURACY = _measure("accuracy", _is_right)
-_DICE = _measure("dice", _hard_dice)
-_PIXEL_ACCURACY = _measure("accuracy", _right_pixels, counted=_n_labels)
-_TOKEN_ACCURACY = _measure("accuracy", _right_tokens, counted=_n_labels)
-_NEXT_ACCURACY = _measure("accuracy", _right_next_tokens, counted=_n_next_labels)
-_ABSOLUTE_ERROR = _measure("absolute-error", _minus_absolute_error)
-_FLAG_ACCURACY = _measure("accuracy", _right_flags)
-_R2 = _measure("r2", _r2, is_whole=True, is_smooth=True)
-_AUC = _measure("auc", _auc, is_whole=True)
-_CONCORDANCE = _measure("concordance", _concordance, is_whole=True)
+CROSS_ENTROPY = Criterion("cross-entropy", _cross_entropy, unit=NATS)
+ACCURACY = _measure("accuracy", _is_right, unit="as a share of the test samples")
+_DICE = _measure("dice", _hard_dice, unit=PER_SAMPLE)
+_PIXEL_ACCURACY = _measure("accuracy", _right_pixels, counted=_n_labels, unit="as a share of the pixels")
+_TOKEN_ACCURACY = _measure("accuracy", _right_tokens, counted=_n_labels, unit="as a share of the tokens")
+_NEXT_ACCURACY = _measure("accuracy", _right_next_tokens, counted=_n_next_labels, unit="as a share of the tokens")
+_ABSOLUTE_ERROR = _measure("absolute-error", _minus_absolute_error, unit=OF_LABELS)
+_FLAG_ACCURACY = _measure("accuracy", _right_flags, unit="as a share of the labels")
+_R2 = _measure("r2", _r2, is_whole=True, is_smooth=True, unit="as a share of the variance of the labels")
+_AUC = _measure("auc", _auc, is_whole=True, unit="as a share of the pairs of samples")
+_CONCORDANCE = _measure("concordance", _concordance, is_whole=True, unit="as a share of the pairs of samples")
 
-_SEGMENTATION = Criterion("segmentation", _pixels, counted=_n_labels)
-_TOKENS = Criterion("tokens", _tokens, counted=_n_labels)
-_NEXT_TOKEN = Criterion("next-token", _next_tokens, counted=_n_next_labels)
+_SEGMENTATION = Criterion("segmentation", _pixels, counted=_n_labels, unit="in nats per pixel")
+_TOKENS = Criterion("tokens", _tokens, counted=_n_labels, unit="in nats per token")
+_NEXT_TOKEN = Criterion("next-token", _next_tokens, counted=_n_next_labels, unit="in nats per token")
 
 LOSSES: dict[str, Loss] = {
     loss.criterion.name: loss
     for loss in (
         Loss(CROSS_ENTROPY, _one_class, _logits(1), (ACCURACY,), 1, takes_probabilities=False),
-        Loss(Criterion("probabilities", _of_probabilities), _one_class, _logits(1), (ACCURACY,)),
-        Loss(Criterion("one-vs-rest", _one_vs_rest), _one_class, _logits(1), (ACCURACY,)),
-        Loss(Criterion("hinge", _hinge, is_smooth=False), _one_class, _logits(1), (ACCURACY,)),
+        Loss(Criterion("probabilities", _of_probabilities, unit=NATS), _one_class, _logits(1), (ACCURACY,)),
+        Loss(Criterion("one-vs-rest", _one_vs_rest, unit=NATS), _one_class, _logits(1), (ACCURACY,)),
+        Loss(Criterion("hinge", _hinge, is_smooth=False, unit=PER_SAMPLE), _one_class, _logits(1), (ACCURACY,)),
         Loss(_SEGMENTATION, _class_map, _logits(1), (_PIXEL_ACCURACY, _DICE), 1, takes_probabilities=False),
-        Loss(Criterion("dice", _soft_dice), _class_map, _masks, (_DICE,), 1, takes_probabilities=False),
+        Loss(
+            Criterion("dice", _soft_dice, unit=PER_SAMPLE), _class_map, _masks, (_DICE,), 1, takes_probabilities=False
+        ),
         Loss(_TOKENS, _class_map, _logits(2), (_TOKEN_ACCURACY,), 2, takes_probabilities=False),
         Loss(_NEXT_TOKEN, _class_map, _logits(2), (_NEXT_ACCURACY,), 2, takes_probabilities=False),
-        Loss(Criterion("squared-error", _squared_error), _numbers, _as_labels, (_R2, _ABSOLUTE_ERROR)),
-        Loss(Criterion("binary", _flags), _zero_or_one, _as_labels, (_FLAG_ACCURACY, _AUC), takes_probabilities=False),
         Loss(
-            Criterion("hinge-binary", _binary_hinge, is_smooth=False), _zero_or_one, _as_labels, (_FLAG_ACCURACY, _AUC)
+            Criterion("squared-error", _squared_error, unit="in squared units of the labels"),
+            _numbers,
+            _as_labels,
+            (_R2, _ABSOLUTE_ERROR),
         ),
-        Loss(Criterion("multi-label", _flags), _zero_or_one, _as_labels, (_FLAG_ACCURACY,), takes_probabilities=False),
-        Loss(Criterion("pairwise", _pairwise, is_whole=True), _both_flags, _one_score, (_AUC,)),
-        Loss(Criterion("cox", _cox, is_whole=True), _survival, _one_score, (_CONCORDANCE,)),
+        Loss(
+            Criterion("binary", _flags, unit=NATS),
+            _zero_or_one,
+            _as_labels,
+            (_FLAG_ACCURACY, _AUC),
+            takes_probabilities=False,
+        ),
+        Loss(
+            Criterion("hinge-binary", _binary_hinge, is_smooth=False, unit=PER_SAMPLE),
+            _zero_or_one,
+            _as_labels,
+            (_FLAG_ACCURACY, _AUC),
+        ),
+        Loss(
+            Criterion("multi-label", _flags, unit="in nats per label"),
+            _zero_or_one,
+            _as_labels,
+            (_FLAG_ACCURACY,),
+            takes_probabilities=False,
+        ),
+        Loss(
+            Criterion("pairwise", _pairwise, is_whole=True, unit="in nats per pair of samples"),
+            _both_flags,
+            _one_score,
+            (_AUC,),
+        ),
+        Loss(
+            Criterion("cox", _cox, is_whole=True, unit="in nats per observed event"),
+            _survival,
+            _one_score,
+            (_CONCORDANCE,),
+        ),
     )
 }
 
@@ -435,7 +471,8 @@ def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criteri
             raise DataError(f"{name_of(function)}: {shape}, expected one number or one a sample")
         return found.mean(dtype=torch.float64)
 
-    return Criterion(name_of(function), of, is_better_higher, is_whole=True, is_smooth=False, is_own=True)
+    unit = getattr(function, "unit", "in its own unit")
+    return Criterion(name_of(function), of, is_better_higher, is_whole=True, is_smooth=False, is_own=True, unit=unit)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -165,6 +165,8 @@ class UtilityModule(nn.Module):
 class MinusUtility:
     """The loss that belongs to a `UtilityModule`; its name and source are those of the user's function."""
 
+    unit = "which is minus your utility"
+
     def __init__(self, utility: Callable[[Any], float]) -> None:
         self.__name__, self.__wrapped__ = name_of(utility), utility
 

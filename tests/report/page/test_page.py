@@ -95,12 +95,12 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
     )
     assert "in the rounds it took part in" in exact
     assert "All values are measured; none is estimated." in exact
-    assert "had it taken part in every round" not in exact
+    assert "had it taken part in every one" not in exact
     assert "the line through each bar shows how far off" in drawn
     assert "how far off they may be is not known for this method" in unknown
     assert "made the model worse" not in unknown
     assert "leaves out the error of the estimates" in narrow
-    assert "had it taken part in every round" in narrow
+    assert "had it taken part in every one" in narrow
 
 
 def test_bare_numbers_are_called_by_the_noun():

@@ -113,7 +113,7 @@ class Column:
     css: str
     text: Callable[[Row], str]
     key: Callable[[Row], float | None]
-    help: str  # {noun}, {nouns}, {total}, {range}, {rounds}
+    help: str  # {noun}, {nouns}, {example}, {measure}, {total}, {range}, {rounds}
     best_is_low: bool = False
 
 
@@ -123,8 +123,7 @@ COLUMNS = (
         "strong",
         lambda row: row.value,
         lambda row: row.line.value,
-        "+0.50 means: averaged over all groups of {nouns} it could join, the model does better by 0.50 with this "
-        "{noun} than without it. {total}",
+        "+0.50 means: averaged over all groups of {nouns} it could join, {example}. Unit: {measure}. {total}",
     ),
     Column("Likely range", "soft lo", lambda row: row.interval, lambda row: row.line.low, "{range}"),
     Column(

@@ -37,8 +37,9 @@ from fedworth.report.page.figures import axis_over
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
+from fedworth.report.scores import levels_text
 from fedworth.report.settings import PageSettings
-from fedworth.report.tables import provenance_text
+from fedworth.report.tables import provenance_text, scores_table
 from fedworth.valuation.notebook import digits_of, signed
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ LANE = 11
 """Pixels between the dots of one client in a comparison."""
 GLOSSARY = {
     "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages them.",
-    "Improvement": "How much less wrong the model is on the test data: its loss before minus after, or its accuracy if "
-    "asked for.",
+    "Loss": "How wrong the model is on the test data; lower is better.",
+    "Improvement": "How much better the model does on the test data than at the start: its loss before minus after, or "
+    "another measure after minus before.",
     "Group": "Any set of {nouns} that could have trained together.",
     "Estimated": "Computed from measurements, because that group never trained together in that round.",
 }
@@ -71,17 +73,16 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
     if not report.valuations:
         return render("empty.html", frame)
     chosen, cards = report.chosen, cards_of(report, settings)
-    wording = wording_of(chosen, settings)
+    wording = wording_of(report, settings)
     rows = rows_of(report, cards, wording.no_range)
     flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
     story = story_of(report, [row.place for row in rows], flagged)
-    said = {"total": wording.total, "range": wording.range, "rounds": wording.rounds}
-    nouns = {"noun": settings.noun, "nouns": settings.plural}
+    said = {**asdict(wording), "noun": settings.noun, "nouns": settings.plural}
     view = frame | {
         "w": wording,
         "level": LEVEL_TEXT,
         "columns": COLUMNS,
-        "help": [(column.heading, column.help.format(**said, **nouns)) for column in COLUMNS],
+        "help": [(column.heading, column.help.format(**said)) for column in COLUMNS],
         "rows": rows,
         "axis": axis_of(report),
         "summary": summary_of(report),
@@ -97,6 +98,8 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "story": story,
         "methods": [made.label for made in report.valuations],
         "others": _others(report),
+        "scores": scores_table(report),
+        "levels": levels_text(report.scores),
         "facts": _facts(report, settings, wording),
         "glossary": [(word, settings.fill(meaning)) for word, meaning in GLOSSARY.items()],
         "rewards": rewards,
@@ -176,12 +179,12 @@ def _others(report: Report) -> list[tuple[str, ...]]:
 
 def _facts(report: Report, settings: PageSettings, wording: Wording) -> list[tuple[str, str, bool]]:
     """How the report was made: (what, text, whether the text is to be copied)."""
-    facts, known = [("Method", wording.method, False)], report.provenance
+    known = report.provenance
+    facts = [("Method", wording.method, False), ("Measured in", wording.measure, False)]
+    if known is not None and known.n_test_samples is not None:
+        facts.append(("Test data", f"{known.n_test_samples:,} samples", False))
     if report.chosen.completion is not None:
-        summary = dict(report.chosen.completion)
-        kind = summary.pop("kind", "factors")
-        details = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in summary.items())
-        facts.append(("Completion", f"by {kind}: {details}", False))
+        facts.append(("What was not seen", _completion(report.chosen.completion), False))
     facts += [("Command", settings.command, True)] if settings.command else []
     facts.append(("Fingerprint", f"sha256 {report.fingerprint} of report.json", True))
     if known is None:
@@ -192,8 +195,13 @@ def _facts(report: Report, settings: PageSettings, wording: Wording) -> list[tup
     return [*facts, ("Software", known.software, False)]
 
 
-def _fact(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+def _completion(summary: dict[str, Any]) -> str:
+    """How results that were not measured were estimated; the details are in report.json."""
+    if summary.get("kind") != "models":
+        return f"was estimated by {summary.get('kind', 'factors')}, as the method says."
+    n_held = summary.get("n_held_out", 0)
+    checked = f"; {n_held:,} known answers were hidden and predicted, to see how far off that is" if n_held else ""
+    return f"was measured on models that were predicted from {summary['n_answers']:,} recorded answers{checked}."
 
 
 @cache

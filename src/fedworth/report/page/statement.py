@@ -26,6 +26,7 @@ from fedworth.report.page.page import check_rewards, frame_of, render
 from fedworth.report.page.story import ticks_of
 from fedworth.report.page.trust import verdict_of, wording_of
 from fedworth.report.report import Report
+from fedworth.report.scores import score_text
 from fedworth.report.settings import PageSettings
 from fedworth.storage import Place, read_bytes
 from fedworth.valuation.notebook import digits_of, ranks_text, signed
@@ -131,7 +132,8 @@ def statement_html(
         "high": signed(line.high, digits),
         "share": share_text(line.share),
         "rank": ranks_text(line),
-        "w": wording_of(report.chosen, settings),
+        "w": wording_of(report, settings),
+        "scores": _scores(report, client),
         "band": band,
         "axis": axis_over(np.array(ends, dtype=np.float64), room=0.05),
         "course": _course(report, client),
@@ -144,6 +146,23 @@ def statement_html(
         "block": json.dumps(document_of(facts)).replace("<", "\\u003c"),
     }
     return render("statement.html", view)
+
+
+def _scores(report: Report, client: str) -> str:
+    """What the model scored with and without the client, in a sentence."""
+    scores, lost = report.scores, report.valuation("leave-one-out")
+    k = report.clients.index(client)
+    if scores is None or lost is None or scores.last_rounds[k] is None:
+        return ""
+    parts = [
+        f"{name} was {score_text(name, kept)}, and would have been {score_text(name, left_out)} without your update"
+        for name, kept, left_out in zip(scores.measures, scores.with_client[k], scores.without_client[k], strict=True)
+    ]
+    total = signed(float(lost.values[k]), digits_of([report[client]]))
+    return (
+        f"After round {scores.last_rounds[k]}, your last, the model’s {'; its '.join(parts)}. "
+        f"Added up over your rounds, the others would have lost {total} without you."
+    )
 
 
 def _band(report: Report, client: str) -> tuple[float, float] | None:

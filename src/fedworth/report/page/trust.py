@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from fedworth.report.page.clients import share_text
+from fedworth.report.page.clients import n_rounds_of, share_text
 from fedworth.report.report import Report
+from fedworth.report.scores import change_text, detail_text, measure_text, test_set_text
 from fedworth.report.settings import PageSettings
 from fedworth.valuation.methods import Basis, method_text
 from fedworth.valuation.uncertainty import LEVEL, Trust
@@ -198,6 +199,8 @@ class Wording:
 
     value: str  # what a value is
     own_value: str  # the same, to the client itself
+    measure: str  # what values are measured in
+    example: str  # what a value of +0.50 says
     estimate: str  # how certain it is
     range: str  # what the likely range covers
     no_range: str  # what stands in the column where there is no range
@@ -208,8 +211,8 @@ class Wording:
 
 
 SCOPES = {
-    Basis.POTENTIAL: (", had it taken part in every round", ", had you taken part in every round"),
-    Basis.EARNED: (" in the rounds it took part in", " in the rounds you took part in"),
+    Basis.POTENTIAL: tuple(f", added up over {{rounds}}, had {who} taken part in every one" for who in ("it", "you")),
+    Basis.EARNED: tuple(f", added up over the rounds in which {who} took part" for who in ("it", "you")),
     Basis.ONE_ROUND: (" in the one round in which everyone took part",) * 2,
     Basis.OTHER: ("", ""),
 }
@@ -232,21 +235,28 @@ TOTALS = {
 BEYOND = "It says nothing about other test data, or another training."
 
 
-def wording_of(valuation: Valuation, settings: PageSettings) -> Wording:
-    """The sentences that are true of this valuation."""
+def wording_of(report: Report, settings: PageSettings) -> Wording:
+    """The sentences that are true of the chosen valuation."""
+    valuation, known = report.chosen, report.provenance
     text, covered = method_text(valuation.method), valuation.covered
-    scope, own_scope = SCOPES[text.basis]
-    improves = "on the coordinator’s test data"
+    n_rounds = n_rounds_of(report)
+    rounds = f"all {n_rounds} rounds" if n_rounds and n_rounds > 1 else "all rounds"
+    scope, own_scope = (scope.format(rounds=rounds) for scope in SCOPES[text.basis])
+    change, _, name = change_text(known).replace("the ", "the model’s ").partition(" ")
+    where = f"{name} ({detail_text(known)}) on {test_set_text(known)}"
+    higher = "lower" if change == "lowers" else "higher"
     estimate = {
         Covered.MEASURED: "All values are measured; none is estimated.",
         Covered.UNKNOWN: "All values are estimates; how far off they may be is not known for this method.",
     }
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
     return Wording(
-        value=f"A value says how much a {settings.noun} improves the model {improves}{scope}. "
+        value=f"A value says how much a {settings.noun} {change} {where}{scope}. "
         "Above zero it helps, below zero it harms.",
-        own_value=f"The value says how much your data improve the model {improves}{own_scope}. "
+        own_value=f"The value says how much your data {change.removesuffix('s')} {where}{own_scope}. "
         "Above zero they help, below zero they harm.",
+        measure=measure_text(known),
+        example=f"{name} is 0.50 {higher} with this {settings.noun} than without it",
         estimate=estimate.get(
             covered, "All values are estimates; the line through each bar shows how far off they may be."
         ),
