@@ -11,11 +11,13 @@ A game's utilities have one column a block; their sum over the blocks is the pap
 A sharing rule (`SharingRule`) divides what everyone achieves together among the clients of a game.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships
@@ -24,8 +26,8 @@ from fedworth.errors import UtilityError, ValuationError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import ClientModelError, Oracle, n_columns_of
-from fedworth.oracle.weighting import mixtures
+from fedworth.oracle.oracle import ClientModelError, Oracle, OutputOracle, n_columns_of
+from fedworth.oracle.weighting import Mixtures, mixtures
 
 
 class Game(Protocol):
@@ -120,23 +122,50 @@ class ModelGame:
         """
         return self.memory.utilities(coalitions, self._measure)[:, : self.n_blocks]
 
-    def _measure(self, coalitions: Memberships) -> Floats:
+    def mixtures(self, coalitions: Memberships) -> Mixtures:
+        """The mixtures of models of coalitions, (n_coalitions, n)."""
         rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)  # coalitions of all clients
         rows[:, self.clients] = coalitions
-        known = self.client_names or tuple(map(str, range(len(self.weights))))
-        try:
-            found = self.oracle.utilities(self.round_, mixtures(rows, self.weights, self.weighting))
-        except ClientModelError as error:  # an oracle knows clients by number only
-            raise UtilityError(
-                str(error).replace(f"client {error.client}", f"client {known[error.client]!r}")
-            ) from None
-        bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
+        return mixtures(rows, self.weights, self.weighting)
+
+    def outputs(self, coalitions: Memberships, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
+        """The outputs of each coalition's model on its own test samples, given by their numbers."""
+        oracle = self.oracle
+        if not isinstance(oracle, OutputOracle):
+            raise UtilityError(f"{type(oracle).__name__} gives no outputs of single samples; use another oracle")
+        with self._named_clients():
+            yield from oracle.outputs(self.round_, self.mixtures(coalitions), which)
+
+    def refuse_infinite(self, coalitions: Memberships, utilities: Floats) -> None:
+        """Refuse utilities, (n_coalitions, …), of which some are not finite."""
+        bad = np.flatnonzero(~np.isfinite(utilities.reshape(len(coalitions), -1)).all(axis=1))
         if len(bad):
+            members = names(coalitions[bad[0]], tuple(self._known[k] for k in self.clients))
             raise UtilityError(
-                f"round {self.round_.entry.number}, coalition {names(rows[bad[0]], known)}: utility is "
-                f"{found[bad[0]].sum()}, expected a finite number; see whether a model of the coalition diverged"
+                f"round {self.round_.entry.number}, coalition {members}: utility is "
+                f"{utilities[bad[0]].sum()}, expected a finite number; see whether a model of the coalition diverged"
             )
+
+    def _measure(self, coalitions: Memberships) -> Floats:
+        with self._named_clients():
+            found = self.oracle.utilities(self.round_, self.mixtures(coalitions))
+        self.refuse_infinite(coalitions, found)
         return found
+
+    @property
+    def _known(self) -> tuple[str, ...]:
+        """The names of all clients of the federation."""
+        return self.client_names or tuple(map(str, range(len(self.weights))))
+
+    @contextmanager
+    def _named_clients(self) -> Iterator[None]:
+        """An oracle knows clients by number only; its errors get their names."""
+        try:
+            yield
+        except ClientModelError as error:
+            raise UtilityError(
+                str(error).replace(f"client {error.client}", f"client {self._known[error.client]!r}")
+            ) from None
 
 
 class Memory:

@@ -12,17 +12,17 @@ only its owner can reach it, since models leak private data.
 import os
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedworth.arrays import Floats
+from fedworth.arrays import Floats, Indices
 from fedworth.errors import UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round
-from fedworth.oracle.oracle import Oracle, also_of
+from fedworth.oracle.oracle import Oracle, OutputOracle, also_of
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.task import Task
 
@@ -97,14 +97,31 @@ class RayOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Floats:
         """(n_mixtures, n_columns): utilities in the order given."""
+        return np.concatenate(self._in_pieces(round_, mixtures, None))
+
+    def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
+        """The outputs of each mixture on its own samples, given by their numbers."""
+        for piece in self._in_pieces(round_, mixtures, which):
+            yield from map(torch.from_numpy, piece)
+
+    def _in_pieces(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices] | None) -> list[Any]:
+        """What the workers found, piece by piece: utilities, or outputs on the samples of each mixture."""
         if self._stored_round is None or self._stored_round[0] is not round_:
             self._stored_round = (round_, self._ray.put(_to_arrays(round_)))
         n_workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         pieces = np.array_split(np.arange(len(mixtures)), max(1, min(len(mixtures), PIECES_PER_WORKER * n_workers)))
         remote = self._ray.remote(_measure).options(num_cpus=1, max_retries=RETRIES)
-        waiting = [remote.remote([self._stored_oracle], self._stored_round[1], mixtures.rows(p)) for p in pieces]
+        waiting = [
+            remote.remote(
+                [self._stored_oracle],
+                self._stored_round[1],
+                mixtures.rows(piece),
+                None if which is None else [which[place] for place in piece.tolist()],
+            )
+            for piece in pieces
+        ]
         try:
-            return np.concatenate(self._ray.get(waiting))
+            return list(self._ray.get(waiting))
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
@@ -120,9 +137,12 @@ _ORACLES: dict[str, Oracle] = {}
 
 
 def _measure(
-    oracle: list[Any], stored: tuple[Any, Mapping[tuple[str, int], StoredModel]], mixtures: Mixtures
-) -> Floats:
-    """Measure some coalitions in a worker; a reference in a list is fetched once a worker."""
+    oracle: list[Any],
+    stored: tuple[Any, Mapping[tuple[str, int], StoredModel]],
+    mixtures: Mixtures,
+    which: Sequence[Indices] | None,
+) -> Any:
+    """Measure some coalitions in a worker, or give their outputs; a reference in a list is fetched once a worker."""
     import ray
 
     (reference,) = oracle
@@ -138,7 +158,11 @@ def _measure(
         {k: model for (kind, k), model in models.items() if kind == "client"},
         {k: model for (kind, k), model in models.items() if kind == "apart"},
     )
-    return _ORACLES[reference.hex()].utilities(round_, mixtures)
+    here = _ORACLES[reference.hex()]
+    if which is None:
+        return here.utilities(round_, mixtures)
+    assert isinstance(here, OutputOracle)
+    return [outputs.numpy() for outputs in here.outputs(round_, mixtures, which)]
 
 
 def _to_arrays(round_: Round) -> tuple[Any, dict[tuple[str, int], StoredModel]]:

@@ -14,18 +14,19 @@ Simulated ledgers are not checked here: fedworth itself averaged them, and `veri
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedworth.arrays import Utilities
+from fedworth.arrays import Indices, Utilities
 from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round, check_alike
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.client_noise import noise_notes
-from fedworth.oracle.oracle import LoopOracle, Oracle, also_of, fitted_model, n_columns_of
+from fedworth.oracle.oracle import LoopOracle, Oracle, OutputOracle, also_of, fitted_model, n_columns_of, outputs_on
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.adapters import N_TRIED, refuse_unused
 from fedworth.task.replay import LedgerCheck, ReplayedRound, check_ledger, replayed
@@ -136,6 +137,18 @@ class RuleOracle:
         if isinstance(self.rule, LinearRule):
             return self.inner.utilities(self._contributions(round_, self.rule, state), mixtures)
         return self._one_by_one(round_, mixtures, state)
+
+    def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
+        """The outputs of each coalition's model on its own samples, given by their numbers."""
+        state = self._state(round_.entry.round_index)
+        if isinstance(self.rule, LinearRule) and isinstance(self.inner, OutputOracle):
+            yield from self.inner.outputs(self._contributions(round_, self.rule, state), mixtures, which)
+            return
+        for row, samples in enumerate(which):
+            with fitting_threads(self.task.module):
+                model = fitted_model(self.model(round_, mixtures, row), self.task)
+                outputs = outputs_on(self.task, model, samples)
+            yield outputs
 
     def model(self, round_: Round, mixtures: Mixtures, row: int) -> Model:
         """The model that the server would have made of one coalition; the global model if nobody is in it."""

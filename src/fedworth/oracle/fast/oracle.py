@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -132,6 +133,10 @@ class FastOracle:
             return found
         self._counts[str(found)] += len(mixtures)
         return self._plain.utilities(round_, mixtures)
+
+    def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
+        """The outputs of each mixture on its own samples, given by their numbers."""
+        return self._plain.outputs(round_, mixtures, which)
 
     def _utilities(self, round_: Round, mixtures: Mixtures) -> Floats | PlainLoop:
         """The utilities, or why only the plain loop will do."""
