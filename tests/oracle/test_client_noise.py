@@ -24,7 +24,7 @@ def recorded(folder, n_clients: int, seed: int) -> Ledger:
     """The same answers in every round, each with noise of its own."""
     names = tuple("abcdefgh"[:n_clients])
     round_, generator = round_of(TASK.module, n_clients), torch.Generator().manual_seed(seed)
-    writer = create_ledger(folder, names, aggregation="uniform", settings={"test_sha256": "", "simulation": {}})
+    writer = create_ledger(folder, names, aggregation="uniform")
     for _ in range(N_ROUNDS):
         noisy = [
             {n: t + SIGMA * torch.randn(t.shape, generator=generator) for n, t in model.items()}
@@ -50,7 +50,8 @@ def test_the_interval_that_holds_the_noise_holds_what_values_are_on_the_average(
     from 3 times 12 or 15 squared differences, so it is by up to a third too small or large (3 √(1/72)): 73 to 97 %; and
     of some 48 cases a share of 73 % has a standard error of 0.064. The mean is from the same draws: a little more."""
     ledgers = [recorded(tmp_path / str(seed), n_clients, seed) for seed in range(N_DRAWS)]
-    values = np.array([fedworth.Federation(ledger, TASK).value("fedsv").values for ledger in ledgers])
+    settings = fedworth.ValuationSettings(as_average=True)  # the same global model in every round
+    values = np.array([fedworth.Federation(ledger, TASK, settings).value("fedsv").values for ledger in ledgers])
     true = np.sqrt(np.mean(np.var(values, axis=0, ddof=1)))
     totals = [told(ledger) for ledger in ledgers[:3]]
     assert np.mean(totals) == pytest.approx(true, rel=0.4)
@@ -60,6 +61,6 @@ def test_the_interval_that_holds_the_noise_holds_what_values_are_on_the_average(
 
 def test_every_federation_says_so_and_none_without_noise(tmp_path):
     ledger = recorded(tmp_path / "l", 3, 0)
-    noisy = federation_of(ledger, LoopOracle(replace(TASK, client_noise=SIGMA)))
+    noisy = federation_of(ledger, LoopOracle(replace(TASK, client_noise=SIGMA)), as_average=True)
     assert any("their intervals do not include the noise" in note for note in noisy.notes)
-    assert not any("noise" in note for note in federation_of(ledger, LoopOracle(TASK)).notes)
+    assert not any("noise" in note for note in federation_of(ledger, LoopOracle(TASK), as_average=True).notes)

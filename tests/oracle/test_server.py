@@ -1,17 +1,24 @@
 """Coalitions under the server's rule: as made by hand, refused where the server did something else, cached apart."""
 
+import hashlib
 import itertools
+import json
+import shutil
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch.func import functional_call
 
+import fedworth
 from fedworth.errors import RuleError, UsageError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import RoundEntry, open_ledger, verify_ledger
+from fedworth.ledger.manifest import line_bytes, read_header, read_lines
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.server import Server, server_of
+from fedworth.storage import json_bytes
 from fedworth.task.replay import replayed
 from fedworth.task.rules import Adaptive, Krum, Median, Private, ServerMomentum, WeightedMean, arrays_of
 from fedworth.task.task import Task
@@ -88,6 +95,39 @@ def test_a_server_that_does_something_else_is_refused_unless_asked_for_as_an_ave
     assert "values are those of a server that follows it (--as-average)" in made.notes[0]
     averaged = federation(tmp_path / "mean", WeightedMean())
     assert observed(averaged, as_average=True).notes == observed(averaged).notes == ()
+
+
+def test_a_header_that_claims_a_simulation_spares_nobody_the_check(tmp_path):
+    federation(tmp_path / "l", Median())
+    header = tmp_path / "l" / "federation.json"
+    claims = json.loads(header.read_text()) | {"settings": {"simulation": {}, "test_sha256": "0" * 64}}
+    forged = rewritten(tmp_path / "l", tmp_path / "forged", claims)
+    with pytest.raises(RuleError, match="not the weighted mean"):
+        observed(forged)
+
+
+def rewritten(source, folder, header, **changes):
+    """The same round files under another header, or with other lines, and a chain that fits."""
+    shutil.copytree(source, folder)
+    (folder / "federation.json").write_bytes(json_bytes(header))
+    chain, lines = hashlib.sha256(json_bytes(header)).hexdigest(), b""
+    for line, _ in read_lines(source, read_header(source)[1]):
+        changed = msgspec.structs.replace(line, **changes) if isinstance(line, RoundEntry) else line
+        written, chain = line_bytes(changed, chain)
+        lines += written
+    (folder / "manifest.jsonl").write_bytes(lines)
+    return verify_ledger(folder)
+
+
+def test_the_same_models_in_a_round_of_another_number_are_measured_anew(tmp_path):
+    """FedAdam's rate depends on the number, which is not in the file of the models."""
+    rule = Adaptive("adam")
+    first = federation(tmp_path / "l", rule, recorded=rule, n_rounds=1, is_closed=False)
+    other = rewritten(first.folder, tmp_path / "other", read_header(first.folder)[0], number=7)
+    found = [fedworth.Federation(ledger, task()).value("fedsv").values for ledger in (first, other)]
+    work = fedworth.WorkSettings(cache=False)
+    assert found[1].tolist() == fedworth.Federation(other, task(), work=work).value("fedsv").values.tolist()
+    assert np.abs(found[1] - found[0]).max() > 1e-3
 
 
 def test_the_tasks_rule_is_stronger_than_the_headers(tmp_path):

@@ -8,8 +8,6 @@ else is an error, unless the user asks for averages (`as_average`).
     linear rules     the oracle as it is, on the members' contributions instead of their models: momentum, clipping and
                      noise move every member in the same way, so the coalition's model is still a weighted mean
     all others       the rule makes each coalition's model, and the plain loop evaluates it
-
-Simulated ledgers are not checked here: fedworth itself averaged them, and `verify` checks them.
 """
 
 import hashlib
@@ -18,12 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from fedworth.arrays import Indices, Utilities
 from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round, check_alike
+from fedworth.ledger.manifest import ClosedLine, RoundEntry
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.client_noise import noise_notes
 from fedworth.oracle.oracle import LoopOracle, Oracle, OutputOracle, also_of, fitted_model, n_columns_of, outputs_on
@@ -47,13 +47,13 @@ class Server:
     rule: Rule | None = None  # None: the weighted mean
 
     def identity(self, ledger: Ledger, round_index: int) -> str | None:
-        """A hash of the rule and of the rounds that its state depends on; None for the weighted mean."""
+        """A hash of the rule and of the lines that its state depends on; None for the weighted mean."""
         if self.rule is None:
             return None
-        files = [entry.sha256 for entry in ledger.entries]
-        after = [*files[round_index + 1 :], ledger.closing.sha256 if ledger.closing else None][:1]
-        noise = after if noise_of(self.rule) else None  # noise is read from the next model
-        document = [self.rule.document(), files[:round_index], noise]
+        lines = [*ledger.entries[: round_index + 1]]  # with round numbers and counts of samples, which rules use
+        if noise_of(self.rule):  # noise is read from the next model
+            lines += [*ledger.entries[round_index + 1 : round_index + 2], ledger.closing, *ledger.missing]
+        document = [self.rule.document(), ledger.aggregation, msgspec.to_builtins(lines)]
         return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
@@ -83,8 +83,6 @@ def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
 
 def _server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool) -> Server:
     task = oracle.task
-    if task.rule is None and "test_sha256" in ledger.settings:
-        return Server(oracle)
     rule = WeightedMean() if as_average else task.rule or rule_of(ledger)
     checked = _checked(ledger, rule)
     checked.refuse_masked()
@@ -208,17 +206,15 @@ def _order(round_: Round) -> list[int]:
     return list(dict.fromkeys([*round_.entry.participants, *round_.client_models, *round_.apart_models]))
 
 
-_KNOWN: dict[str, tuple[tuple[str, ...], LedgerCheck]] = {}
+_KNOWN: dict[str, tuple[tuple[RoundEntry, ...], ClosedLine | None, LedgerCheck]] = {}
 """The last check of a ledger, so that only new rounds are read when it is checked again."""
 
 
 def _checked(ledger: Ledger, rule: Rule) -> LedgerCheck:
     key = json.dumps([str(ledger.folder.absolute()), rule.document()])
-    files = tuple(entry.sha256 for entry in ledger.entries)
-    earlier, known = _KNOWN.get(key, ((), None))
-    if files[: len(earlier)] != earlier:
-        known = None
-    checked = check_ledger(ledger, rule, known)
+    earlier, closing, known = _KNOWN.get(key, ((), None, None))
+    has_grown = ledger.entries[: len(earlier)] == earlier and closing in (None, ledger.closing)
+    checked = check_ledger(ledger, rule, known if has_grown else None)
     _KNOWN.clear()
-    _KNOWN[key] = (files, checked)
+    _KNOWN[key] = ledger.entries, ledger.closing, checked
     return checked
