@@ -1,5 +1,7 @@
 """The commands that start from a report: statement, rewards, report with a page's options, compare."""
 
+import json
+
 import pytest
 
 from fedworth.cli.main import main
@@ -41,6 +43,18 @@ def test_rewards_are_written_shown_and_put_on_page_and_statement(run, told, refu
     assert "today" in page
     told("statement", run, HOSPITALS[0], "--rewards")
     assert "100,000.00 EUR" in next((run / "statements").iterdir()).read_text()
+
+
+def test_rewards_that_the_values_do_not_give_any_more_are_not_shown(run, told, refused):
+    told("rewards", run, "--pool", "1000")
+    report = json.loads((run / "report.json").read_text())
+    values = report["valuations"][0]["values"]
+    values[0], values[1] = values[1], values[0]
+    (run / "report.json").write_text(json.dumps(report))
+    for command in (["report", run], ["statement", run, HOSPITALS[0]]):
+        assert "split the pool again" in refused(12, *command, "--rewards")
+    told("rewards", run, "--pool", "1000")
+    told("report", run, "--rewards")
 
 
 def test_rewards_by_another_method_and_by_none(run, capsys, refused):

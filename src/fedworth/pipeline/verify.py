@@ -10,7 +10,6 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fedworth.pipeline.report_on import report_on
 from fedworth.provenance import SOFTWARE, Provenance
 from fedworth.report.page.page import settings_of
 from fedworth.report.report import Report
-from fedworth.report.rewards import Rewards, rewards
+from fedworth.report.rewards import Rewards, split_again
 from fedworth.report.settings import PageSettings
 from fedworth.storage import Place, Progress, json_bytes, read_json, silent
 from fedworth.task.task import Task
@@ -176,14 +175,9 @@ def _rewards(report: Report, folder: Path) -> Rewards | None:
     if not (folder / "rewards.json").is_file():
         return None
     try:
-        paid = Rewards.read(folder)
-        pool = Decimal(sum(paid.cents)).scaleb(-2)
-        again = rewards(report.valued_by(paid.method), pool, paid.settings, unit=paid.unit)
+        return split_again(Rewards.read(folder), report)
     except FedworthError as error:
         raise _broken("rewards.json", str(error)) from None
-    if found := difference(list(paid.cents), list(again.cents), "cents"):
-        raise _broken("rewards.json", found)
-    return again
 
 
 def difference(found: Any, expected: Any, where: str = "") -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from fedworth.report.tables import csv_of
 from fedworth.storage import Place, json_bytes, read_json, write_together
 from fedworth.valuation.uncertainty import Trust
 from fedworth.valuation.valuation import ClientValue, Covered, Valuation
+
+if TYPE_CHECKING:
+    from fedworth.report.report import Report
 
 CENTS = 100
 _AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
@@ -132,6 +135,18 @@ def rewards(
     paid = tuple(a + b for a, b in zip(equal, by_value, strict=True))
     notes = tuple(_notes(valuation, settings))
     return Rewards(valuation.method, valuation.clients, paid, settings, unit, notes)
+
+
+def split_again(paid: Rewards, report: "Report") -> Rewards:
+    """The same pool split by the values of a report now; an error unless every client gets the same."""
+    pool = Decimal(sum(paid.cents)).scaleb(-2)
+    again = rewards(report.valued_by(paid.method), pool, paid.settings, unit=paid.unit)
+    if (again.clients, again.cents) != (paid.clients, paid.cents):
+        raise ArtefactError(
+            "rewards: these cents are not what the report's values give; write the report without rewards, and split "
+            "the pool again (fedworth rewards)"
+        )
+    return again
 
 
 def split(cents: int, weights: Sequence[Fraction]) -> list[int]:

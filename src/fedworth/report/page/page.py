@@ -21,7 +21,7 @@ import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from fedworth.colours import DARK, LIGHT
-from fedworth.errors import ArtefactError, UsageError
+from fedworth.errors import UsageError
 from fedworth.provenance import SOFTWARE
 from fedworth.report.page.clients import (
     COLUMNS,
@@ -145,9 +145,11 @@ def settings_of(text: str) -> PageSettings | None:
 
 
 def check_rewards(rewards: "Rewards | None", report: Report) -> None:
-    """Refuse rewards of other clients."""
-    if rewards is not None and rewards.clients != report.clients:
-        raise ArtefactError("rewards: of other clients than the report; make them again")
+    """Refuse rewards that the report's values do not give, as after a report was made again."""
+    from fedworth.report.rewards import split_again
+
+    if rewards is not None:
+        split_again(rewards, report)
 
 
 def render(template: str, view: dict[str, Any], *, script: str = "") -> str:
