@@ -173,7 +173,7 @@ def fitted(round_: Round, task: Task) -> Round:
 
     start = as_loaded(fitted_model(round_.global_model, task, like), task)
     try:
-        check_alike(start, like, "global model, against the task's module")
+        check_alike(start, with_tied(like, task), "global model, against the task's module")
     except ModelError as error:
         if set(start) < set(like) and task.exchanged is None:
             raise ModelError(
@@ -188,7 +188,15 @@ def fitted_model(model: Model, task: Task, like: Model | None = None) -> Model:
     """A model with the names and dtypes of the task's module; tensors that have them already are not copied."""
     like = task.state if like is None else like
     own = _by_place(model, like) if task.exchanged is None else renamed(_by_place(model, like), like, task.exchanged)
-    return {name: _as(tensor, like[name].dtype) if name in like else tensor for name, tensor in own.items()}
+    fitting = {name: _as(tensor, like[name].dtype) if name in like else tensor for name, tensor in own.items()}
+    return with_tied(fitting, task)
+
+
+def with_tied(model: Model, task: Task) -> Model:
+    """The model with every name of a tensor that the module has under several, and the ledger under one of them."""
+    groups = [names for names in tied_names(task.module) if not model.keys().isdisjoint(names)]
+    last = {name: model[[each for each in names if each in model][-1]] for names in groups for name in names}
+    return {**last, **model} if last.keys() - model.keys() else model
 
 
 def as_loaded(model: Model, task: Task) -> Model:

@@ -26,7 +26,16 @@ from fedworth.ledger.ledger import Ledger, Model, Round, check_alike
 from fedworth.ledger.manifest import ClosedLine, RoundEntry
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.client_noise import noise_notes
-from fedworth.oracle.oracle import LoopOracle, Oracle, OutputOracle, also_of, fitted_model, n_columns_of, outputs_on
+from fedworth.oracle.oracle import (
+    LoopOracle,
+    Oracle,
+    OutputOracle,
+    also_of,
+    fitted_model,
+    n_columns_of,
+    outputs_on,
+    with_tied,
+)
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.adapters import N_TRIED, refuse_unused
 from fedworth.task.replay import LedgerCheck, ReplayedRound, check_ledger, replayed
@@ -70,7 +79,7 @@ def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
         return ()
     recorded, like = ledger.open_round(0).global_model, task.state
     model = fitted_model(recorded, task, like)
-    check_alike(model, like, "global model, against the task's module")
+    check_alike(model, with_tied(like, task), "global model, against the task's module")
     step = max(1, len(task.labels) // N_TRIED)
 
     def outputs(model: Model) -> torch.Tensor:
