@@ -103,3 +103,14 @@ def test_a_task_can_be_the_key_of_a_cache(form):
     task = FORMS[form](exchanged=HEADS)
     assert {task: "kept"}[task] == "kept"
     assert task != FORMS[form](exchanged=HEADS)
+
+
+def test_what_live_values_do_not_know_is_said_and_never_ignored(tmp_path, caplog):
+    """An earlier version took any completion for factors."""
+    recorder = LiveRecorder(fedworth.resume_ledger(recorded(tmp_path / "l", HEADS).folder), valued_by=live_values)
+    task = FORMS["a tensor"](exchanged="head")
+    assert recorder.values(task, completion="kernel") == {}
+    assert "completion" in caplog.text
+    assert recorder.values(task, method="kernel") == {}
+    assert "kernel" in caplog.text
+    assert recorder.values(task, method="comfedsv").keys() == {*NAMES}

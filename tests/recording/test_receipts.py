@@ -70,7 +70,11 @@ def test_a_list_of_arrays_is_recorded_and_has_the_hash_of_its_names(tmp_path):
     arrays = [tensor.numpy() for tensor in FLOATS.values()]
     by_place = kept_of(arrays, round_number=7, n_samples=12, file=tmp_path / "r.jsonl")
     by_name = kept_of(arrays, round_number=7, n_samples=12, file=tmp_path / "r.jsonl", names=FLOATS)
-    (as_list,) = recorded(tmp_path / "l", arrays).receipts().values()
+    recorder = recorded(tmp_path / "l", arrays)
+    (as_list,) = recorder.receipts().values()
+    recorder.close(arrays)
+    ledger = fedworth.verify_ledger(tmp_path / "l")
+    assert (ledger.n_rounds, ledger.missing, ledger.is_closed) == (1, (), True)
     (as_dict,) = recorded(tmp_path / "d", FLOATS).receipts().values()
     assert (by_place.sha256, by_place.is_named) == (as_list.sha256, False)
     assert by_name == as_dict

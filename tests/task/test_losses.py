@@ -159,7 +159,7 @@ def test_a_loss_of_ones_own_gives_one_number_or_one_a_sample():
     of_each = loss_of(lambda o, y: (o - y).abs()).criterion
     of_all = loss_of(lambda o, y: float((o - y).abs().mean())).criterion
     assert of_each.total(outputs, labels) == of_all.total(outputs, labels) == -2
-    with pytest.raises(DataError, match=r"gave numbers of shape \(2, 2\) for 2 samples"):
+    with pytest.raises(DataError, match=r"of shape \(2, 2\) for 2 samples"):
         loss_of(lambda o, y: o[:, None] - y).criterion.total(outputs, labels)
 
 
@@ -182,6 +182,7 @@ def labels():
         (None, "gave a NoneType"),
         ("0.5", "gave a str"),
         ({"loss": 1.0}, "gave a dict"),
+        (torch.zeros(2, dtype=torch.complex64), "gave torch.complex64"),
         (KeyError("x"), "with KeyError"),
     ],
 )
@@ -193,3 +194,13 @@ def test_a_loss_that_gives_no_number_is_named_with_what_it_gave(given, said):
 
     with pytest.raises(DataError, match=f"own: .*{said}"):
         loss_of(own).criterion.total(torch.zeros(2, 3), torch.zeros(2))
+
+
+def test_a_loss_that_changes_outputs_in_place_changes_no_other_measure():
+    def own(outputs, labels):
+        return outputs.mul_(0.5).square().mean() + labels.zero_().sum()
+
+    outputs, labels = torch.ones(2, 3), torch.ones(2)
+    criterion = loss_of(own).criterion
+    assert criterion.total(outputs, labels) == criterion.total(outputs, labels)
+    assert bool((outputs == 1).all()) and bool((labels == 1).all())

@@ -455,7 +455,7 @@ def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criteri
 
     def of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         try:
-            given = function(outputs, labels)
+            given = function(outputs.clone(), labels.clone())  # it may change them in place
         except Exception as error:
             said = f"failed on {len(labels)} samples with {type(error).__name__}: {error}"
             raise DataError(f"{name_of(function)}: {said}") from error
@@ -466,8 +466,8 @@ def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criteri
             raise DataError(
                 f"{name_of(function)}: {kind}, expected one number or one a sample; see what it returns"
             ) from None
-        if found.ndim > 1 or (found.ndim == 1 and len(found) != len(labels)):
-            shape = f"gave numbers of shape {tuple(found.shape)} for {len(labels)} samples"
+        if found.is_complex() or found.ndim > 1 or (found.ndim == 1 and len(found) != len(labels)):
+            shape = f"gave {found.dtype} of shape {tuple(found.shape)} for {len(labels)} samples"
             raise DataError(f"{name_of(function)}: {shape}, expected one number or one a sample")
         return found.mean(dtype=torch.float64)
 
