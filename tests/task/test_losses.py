@@ -203,4 +203,5 @@ def test_a_loss_that_changes_outputs_in_place_changes_no_other_measure():
     outputs, labels = torch.ones(2, 3), torch.ones(2)
     criterion = loss_of(own).criterion
     assert criterion.total(outputs, labels) == criterion.total(outputs, labels)
-    assert bool((outputs == 1).all()) and bool((labels == 1).all())
+    assert bool((outputs == 1).all())
+    assert bool((labels == 1).all())
