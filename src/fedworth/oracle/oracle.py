@@ -121,16 +121,21 @@ class LoopOracle:
         """(n_mixtures, n_columns): the utility of each mixture on each block of samples, then by other measures."""
         criteria = criteria_of(self.task, self.measure, self.also)
         round_ = fitted(round_, self.task)
-        models = {**round_.client_models, **round_.apart_models}
         with fitting_threads(self.task.module):
             refuse_unfit(self.task, criteria, round_.global_model)
             refuse_unusable(self.task, round_, mixtures)
-            before = quality(self.task, criteria, round_.global_model)
-            after = [
-                quality(self.task, criteria, mix(round_.global_model, models, of_clients, of_global))
-                for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
-            ]
-        return in_columns(np.array(after).reshape(-1, *before.shape) - before)
+            return plain_utilities(self.task, criteria, round_, mixtures)
+
+
+def plain_utilities(task: Task, criteria: Sequence[Criterion], round_: Round, mixtures: Mixtures) -> Utilities:
+    """(n_mixtures, n_columns): the utilities of a fitted round's mixtures, measured one after the other."""
+    models = {**round_.client_models, **round_.apart_models}
+    before = quality(task, criteria, round_.global_model)
+    after = [
+        quality(task, criteria, mix(round_.global_model, models, of_clients, of_global))
+        for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
+    ]
+    return in_columns(np.array(after).reshape(-1, *before.shape) - before)
 
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each mixture on its own samples, given by their numbers.
@@ -356,7 +361,7 @@ def refuse_unfit(task: Task, criteria: Sequence[Criterion], model: Model) -> Non
             "the module gives other outputs when it is called again with the same model, so it cannot be measured; "
             "remove dropout and other random numbers from its evaluation mode"
         )
-    refuse_probabilities(task, model)
+    refuse_probabilities(task, model, first)
     for criterion in criteria:
         if criterion.is_own and not isinstance(task.module, UtilityModule):  # a user's utility is a module, tried above
             _refuse_random(criterion, *together(predictions(task, model)))

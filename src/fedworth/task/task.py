@@ -256,14 +256,13 @@ def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
     return f"{said} (found inputs {shown} and a model of {dtypes}); give inputs of the module's dtype, as .float() does"
 
 
-def refuse_probabilities(task: Task, model: Model) -> None:
+def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> None:
     """Refuse a module that ends in a softmax or sigmoid under a loss that takes logits: values would be wrong.
 
-    Outputs are probabilities if they look like it for this model and for two others far from it.
+    Outputs of the first samples are probabilities if they look like it for this model and for two others far from it.
     """
     if task.judged_by.takes_probabilities:
         return
-    outputs = _probe(task, model)
     last_layer = _probability_layer(task, outputs)
     if last_layer is None:
         return
@@ -280,11 +279,12 @@ def refuse_probabilities(task: Task, model: Model) -> None:
 
 def _probe(task: Task, model: Model) -> torch.Tensor:
     with torch.inference_mode():
-        return task.outputs(model, slice(0, N_PROBED)).to(torch.float64)
+        return task.outputs(model, slice(0, N_PROBED))
 
 
 def _probability_layer(task: Task, outputs: torch.Tensor) -> str | None:
     """Which layer such outputs come from, if they may be probabilities."""
+    outputs = outputs.to(torch.float64)
     if not bool(((outputs >= 0) & (outputs <= 1)).all()):
         return None
     dimension = task.judged_by.over_classes

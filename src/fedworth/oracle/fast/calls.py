@@ -57,8 +57,9 @@ class Observed:
 
     @property
     def largest(self) -> int:
-        """The most numbers that a part makes of one sample."""
-        return max((call.given.numel() // max(1, len(call.given)) for call in self.noisy), default=1)
+        """The most numbers that a part takes or gives for one sample."""
+        tensors = [tensor for call in self.noisy for tensor in (call.taken, call.given)]
+        return max((tensor.numel() // max(1, len(tensor)) for tensor in tensors), default=1)
 
 
 def observe(module: nn.Module, models: RoundModels, inputs: Inputs) -> Observed:

@@ -36,6 +36,7 @@ from fedworth.oracle.oracle import (
     fitted,
     in_columns,
     n_counted,
+    plain_utilities,
     refuse_unfit,
     refuse_unusable,
 )
@@ -61,8 +62,8 @@ TOLERANCE, ROUNDING = 1e-3, 3e-6
 MOST_BYTES = 1 << 31
 """Models and kept outputs that are held in memory."""
 
-BATCH = 1 << 20
-"""Numbers in the largest activation of a batch: 4 MB."""
+BATCH = 1 << 17
+"""Numbers in the largest activation of a batch: half a MB, so that the copies that layers make of it stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class FastOracle:
         blocks = _blocks(task, is_whole=self._is_whole)
         n_blocks = max(task.n_blocks, int(blocks.max()) + 1)
         self._samples = Samples(task.inputs, task.labels, blocks.to(task.device), n_blocks)
-        self._n_compared = 0
+        self._n_compared, self._is_fit = 0, False
         self._routes: dict[frozenset[str], Route] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # routes and their copies of the module belong to one call at a time
@@ -180,7 +181,9 @@ class FastOracle:
         if not is_new and self._last is not None and self._last[1].clients == present.tolist():
             return self._last[1], False
         own = fitted(round_, self.task)
-        refuse_unfit(self.task, self._criteria, own.global_model)
+        if not self._is_fit:  # the module and the loss stay the same, round after round
+            refuse_unfit(self.task, self._criteria, own.global_model)
+            self._is_fit = True
         refuse_unusable(self.task, own, mixtures)
         n_bytes = len(present) * sum(tensor.numel() * tensor.element_size() for tensor in own.global_model.values())
         if n_bytes > MOST_BYTES:
@@ -211,8 +214,7 @@ class FastOracle:
         if self._kept_bytes(parts, seen.noisy, len(models.clients), len(few)) > MOST_BYTES:
             parts = Parts()
         images = self.task.device.type == "cpu" and all(x.ndim == 4 for x in tensors_of(self.task.inputs))
-        most = BATCH // 4 if images else BATCH  # convolutions need room for their own copies of the activations
-        batch = int(2 ** np.clip(np.log2(most / seen.largest).round(), 5, 10))
+        batch = int(2 ** np.clip(np.log2(BATCH / seen.largest).round(), 5 if images else 7, 10))
         if self._is_whole and len(self._samples) * seen.largest > MOST_BYTES // 16:
             return PlainLoop("a measure needs all outputs at once")
         return Loop(self._module, parts, self._samples, self._criteria, batch, images=images)
@@ -244,8 +246,8 @@ class FastOracle:
             which = torch.nonzero(self._samples.blocks == block)[:, 0]
             task = replace(task, inputs=rows(task.inputs, which), labels=task.labels[which], blocks=None)
             found, after = found[:, :, [block]], after[:, :, [block]]
-        plain = LoopOracle(task, self.measure, self.also)
-        expected = parts * plain.utilities(round_, mixtures.rows(chosen))  # (n_chosen, n_columns)
+        plain = plain_utilities(task, self._criteria, fitted(round_, self.task), mixtures.rows(chosen))
+        expected = parts * plain  # (n_chosen, n_columns)
         sizes = (np.abs(after) + np.abs(after - found)).sum(axis=2)  # after and before, (n_chosen, n_criteria)
         flips = [0.0 if criterion.is_smooth else 2 / len(self.task.labels) for criterion in self._criteria]
         allowed = ROUNDING * sizes + flips  # two samples may be decided by the last bit
