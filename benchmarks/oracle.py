@@ -5,8 +5,8 @@
 The naive loop averages state dicts, loads them, and predicts in batches of 128 under inference mode. The fast oracle
 measures 32 blocks of test samples, and every measured call is the first one on a round, so that its comparison with the
 plain loop counts. One thread, process time, best of several interleaved runs; the naive loop is timed on some of the
-coalitions and scaled. Utilities are differences from the global model, so both measure it as well. Errors are of utilities against a float64 loop. A ratio or an error that misses its bar is named
-at the end, and the exit code is 1.
+coalitions and scaled. Utilities are differences from the global model, so both measure it as well. Errors are of
+utilities against a float64 loop. A ratio or an error that misses its bar is named at the end, and the exit code is 1.
 """
 
 import copy

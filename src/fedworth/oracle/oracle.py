@@ -126,17 +126,6 @@ class LoopOracle:
             refuse_unusable(self.task, round_, mixtures)
             return plain_utilities(self.task, criteria, round_, mixtures)
 
-
-def plain_utilities(task: Task, criteria: Sequence[Criterion], round_: Round, mixtures: Mixtures) -> Utilities:
-    """(n_mixtures, n_columns): the utilities of a fitted round's mixtures, measured one after the other."""
-    models = {**round_.client_models, **round_.apart_models}
-    before = quality(task, criteria, round_.global_model)
-    after = [
-        quality(task, criteria, mix(round_.global_model, models, of_clients, of_global))
-        for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
-    ]
-    return in_columns(np.array(after).reshape(-1, *before.shape) - before)
-
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each mixture on its own samples, given by their numbers.
 
@@ -154,6 +143,17 @@ def plain_utilities(task: Task, criteria: Sequence[Criterion], round_: Round, mi
             with fitting_threads(self.task.module):
                 outputs = outputs_on(self.task, buffer, samples)
             yield outputs
+
+
+def plain_utilities(task: Task, criteria: Sequence[Criterion], round_: Round, mixtures: Mixtures) -> Utilities:
+    """(n_mixtures, n_columns): the utilities of a fitted round's mixtures, measured one after the other."""
+    models = {**round_.client_models, **round_.apart_models}
+    before = quality(task, criteria, round_.global_model)
+    after = [
+        quality(task, criteria, mix(round_.global_model, models, of_clients, of_global))
+        for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
+    ]
+    return in_columns(np.array(after).reshape(-1, *before.shape) - before)
 
 
 def outputs_on(task: Task, model: Model, samples: Indices) -> torch.Tensor:

@@ -63,7 +63,7 @@ MOST_BYTES = 1 << 31
 """Models and kept outputs that are held in memory."""
 
 BATCH = 1 << 17
-"""Numbers in the largest activation of a batch: half a MB, so that the copies that layers make of it stay in the cache."""
+"""Numbers in the largest activation of a batch: half a MB, so that copies of it stay in the cache."""
 
 
 @dataclass(frozen=True)
