@@ -7,6 +7,7 @@ federations have a truth, so that we know whether a client that is said to harm 
 One row a federation, with counts of clients. A client counts once, however many findings name it.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import fedworth
+from fedworth.findings import KINDS
 from studies import figures
 from studies.bars import Claim
 from studies.federations import federation, simulated
@@ -27,7 +29,14 @@ from studies.tables import NONE, number, table
 MOST_FALSE, OFTEN, HALF = 0.05, 0.95, 5
 PARTITIONS = {"iid": "IID", "two-class": "two classes each"}
 WEIGHTINGS = {"fixed": "fixed weights", "uniform": "the weights of a mean"}
-OF_VALUES = {"low value", "harm"}
+OF_VALUES = {kind.name for kind in KINDS.values() if kind.is_of_values}
+CERTAIN = "certain: the records say so"
+LEVELS = {
+    "harm": "5 % a client",
+    **dict.fromkeys(("same model", "stale model", "no update", "many samples"), CERTAIN),
+    **dict.fromkeys(("contested name", "shared node"), CERTAIN),
+}
+"""How often chance may name an honest client; all other kinds count the chance for all clients of a federation."""
 COUNTS = ["n_planted", "n_right", "n_other", "n_honest", "n_false", "n_harm_right"]
 
 
@@ -56,9 +65,13 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
         found, true = report.all_findings, report.valuation("truth")
         truth = None if true is None else true.values
     else:
-        found = fedworth.report_on(ledger, task, methods=["fedsv"]).findings
+        report = fedworth.report_on(ledger, task, methods=["fedsv"])
+        found = report.findings
     said = [one.document() for one in found]
     row = {"kind": kind.name, **counted(kind, said, case.federation.n_clients, truth)}
+    unseen = {one.name for one in report.not_looked_for}
+    looked_for = [one.name for one in KINDS.values() if one.name not in unseen and kind.is_valued >= one.is_of_values]
+    row["named"] = json.dumps(by_finding(kind, said, looked_for))
     if kind.name == COPIED:
         for weighting in WEIGHTINGS:
             pairs = fedworth.interactions(federation(ledger, task, weighting=weighting))
@@ -94,6 +107,20 @@ def counted(kind: Kind, said: Sequence[Row], n: int, truth: Any = None) -> Row:
     }
 
 
+def by_finding(kind: Kind, said: Sequence[Row], looked_for: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """How many planted and how many honest clients each kind of finding names, of those that were looked for.
+
+    The honest client that a planted one copied is left out: a finding that names both is right.
+    """
+    made, planted = {}, set(kind.planted)
+    for name in looked_for:
+        groups = [{int(k) for k in found["clients"]} for found in said if found["kind"] == name]
+        right = [clients for clients in groups if name in kind.found_as and clients & planted]
+        everyone = set[int]().union(*groups)
+        made[name] = len(everyone & planted), len(everyone - planted - set[int]().union(*right))
+    return made
+
+
 def interaction(pairs: Sequence[tuple[int, int, float]], planted: set[int], weighting: str) -> Row:
     """Whether the index of the planted pair is negative, the most negative, and the largest in absolute value."""
     (index,) = [index for first, second, index in pairs if {first, second} == planted]
@@ -118,8 +145,35 @@ def section(frame: pd.DataFrame) -> Section:
         table(_line(kind, PARTITIONS[partition], rows) for kind, partition, rows in groups),
         claims=[*claims, *_interaction_claims(frame)],
         panels=[lambda axes: _draw(frame, axes)],
+        appendix=table(_kind_line(kind, frame) for kind in KINDS.values()) if "named" in frame else None,
         n_names=2,
     )
+
+
+def _kind_line(kind: Any, frame: pd.DataFrame) -> dict[str, str]:
+    """What one kind of finding tests, at which level, whom it names of those that are planted for it, and whom else."""
+    planted = {one.name: one for one in kinds(10)}
+    found = frame.assign(of_kind=frame.named.map(lambda text: json.loads(text).get(kind.name)))
+    found = found[found.of_kind.notna()]
+    right, false = found.of_kind.str[0], found.of_kind.str[1]
+    power = []
+    for name, rows in found.groupby("kind", sort=False):
+        n_right = int(right[rows.index].sum())
+        if kind.name in planted[name].found_as and (n_right or len(planted[name].found_as) == 1):
+            power.append(f"{n_right / rows.n_planted.sum():.0%} ({name})")
+    alarms = f"{int(false.sum())} of {int(found.n_honest.sum()):,}" if len(found) else "not looked for here"
+    if kind.name == "harm":  # about a value, not about conduct: compared with the truth of clean federations
+        clean = frame[frame.kind == "clean"]
+        n_said = len(_numbers(clean.harm_sure))
+        alarms = f"{n_said - int(clean.n_harm_right.sum())} of {n_said} named have a true value above zero"
+    return {
+        "finding": kind.name,
+        "a client that …": kind.title,
+        "judged by": kind.basis,
+        "level": LEVELS.get(kind.name, "10 % a federation"),
+        "planted clients named": "; ".join(power) or NONE,
+        "honest clients named": alarms,
+    }
 
 
 def _numbers(texts: pd.Series) -> list[float]:
@@ -215,12 +269,14 @@ at the answers.
 *Recall* is the share of planted clients that are named as what they are (both clients of a copied pair, two \
 clients with noisy data). *Named as something else* is the share that only another finding names. *Precision* is \
 the share of named clients that are planted, and *honest clients named* are the false alarms. *Certainty* is what a \
-right finding states about itself. Findings of harm are about a client's value, not its conduct; they are compared \
+right finding states about itself. Under *By kind* every kind of finding has a line: what it says, what it is judged \
+by, how often chance alone may name somebody (the level), which planted clients it names itself, and how many honest \
+clients it names in all federations. Findings of harm are about a client's value, not its conduct; they are compared \
 with the true value under *Bars*.
 
 Some things cannot be found. With two classes a client, a copy that draws other batches looks like another client \
 with the same two classes. There, noisy labels do not lower the value, because a wrong label shows the model a \
-class that the client does not have. Free riders are honest in the first round. Noise of 3 standard deviations \
+class that the client does not have. Free riders and copiers are honest in the first round. Noise of 3 standard deviations \
 hardly lowers the value of MNIST clients.
 
 A client is said to harm the model if its whole 90 % interval lies below zero. Such a finding is at least 95 % \

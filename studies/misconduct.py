@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from fedworth import Answer
+from fedworth.findings import KINDS
 
 CHEAT = "0"
 COPIED = "copy, equal batches"
 Model = Mapping[str, torch.Tensor]
 Answers = dict[str, Answer]
+Act = Callable[["Memory", Model, Answers], Model | Answer]
+"""What a client sends instead, from what it remembers, the global model and the honest answers."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +28,19 @@ class Kind:
     planted: tuple[int, ...]
     found_as: frozenset[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    act: Callable[["Memory", Model, Answers], Model] | None = None
+    act: Act | None = None
 
     @property
     def is_valued(self) -> bool:
         """Whether values can show it. Then the federation is valued, and findings about values count."""
-        return not self.found_as or "low value" in self.found_as
+        return not self.found_as or any(KINDS[name].is_of_values for name in self.found_as)
 
 
 @dataclass
 class Memory:
     """What a client that cheats remembers, and how it cheats."""
 
-    act: Callable[["Memory", Model, Answers], Model]
+    act: Act
     starts: list[Model] = field(default_factory=list)  # the global models so far
     own: list[Model] = field(default_factory=list)  # the honest updates so far
     others: list[Model] = field(default_factory=list)  # another client's update of each round
@@ -50,9 +53,9 @@ class Memory:
         if CHEAT in answers:
             honest = answers[CHEAT]
             model = self.act(self, start, answers) if round_index else honest.model
-            changed[CHEAT] = Answer(dict(model), honest.n_samples)
+            changed[CHEAT] = model if isinstance(model, Answer) else Answer(dict(model), honest.n_samples)
             self.own.append(minus(honest.model, start))
-            self.last_sent = model
+            self.last_sent = changed[CHEAT].model
         self.starts.append(start)
         self.others.append(minus(answers[other].model, start))
         return changed
@@ -73,12 +76,37 @@ def _sends_again(memory: Memory, _start: Model, answers: Answers) -> Model:
     return answers[CHEAT].model if len(memory.own) % 2 == 0 or memory.last_sent is None else memory.last_sent
 
 
-ACTS: Mapping[str, tuple[str, Callable[[Memory, Model, Answers], Model]]] = {
+def _follows(memory: Memory, start: Model, _: Answers) -> Model:
+    """Three times the server's last step, with noise of a tenth of that."""
+    step = minus(start, memory.starts[-1])
+    generator = torch.Generator().manual_seed(len(memory.starts))
+    noise = {name: torch.randn(tensor.shape, generator=generator, dtype=torch.float64) for name, tensor in step.items()}
+    part = 0.1 * _length(step) / _length(noise)
+    return plus(start, {name: tensor + part * noise[name] for name, tensor in step.items()}, 3.0)
+
+
+def _length(update: Model) -> float:
+    return float(torch.stack([tensor.square().sum() for tensor in update.values()]).sum().sqrt())
+
+
+def _copies(_: Memory, start: Model, answers: Answers) -> Model:
+    """Another client's update of the same round, half as long again."""
+    other = next(answer for name, answer in answers.items() if name != CHEAT)
+    return plus(start, minus(other.model, start), 1.5)
+
+
+ACTS: Mapping[str, tuple[str, Act]] = {
     "free rider: no update": ("no update", lambda _, start, __: {name: t.clone() for name, t in start.items()}),
     "free rider: repeats its first update": ("replay", lambda memory, start, _: plus(start, memory.own[0])),
     "free rider: another's last update": ("late copy", lambda memory, start, _: plus(start, memory.others[-1])),
     "free rider: the server's last step × 1.5": (
         "echo", lambda memory, start, _: plus(start, minus(start, memory.starts[-1]), 1.5)
+    ),
+    "free rider: the server's last step × 3, with 10 % noise": ("follower", _follows),
+    "free rider: an earlier global model": ("stale model", lambda memory, _, __: memory.starts[-1]),
+    "another's update × 1.5": ("scaled copy", _copies),
+    "200 times the samples": (
+        "many samples", lambda _, __, answers: Answer(answers[CHEAT].model, 200 * answers[CHEAT].n_samples)
     ),
     "update × 10": ("large update", lambda _, start, answers: plus(start, minus(answers[CHEAT].model, start), 10.0)),
     "replay of the last model": ("replay", _sends_again),
@@ -96,9 +124,9 @@ def kinds(n: int) -> tuple[Kind, ...]:
         Kind("clean", (), frozenset()),
         Kind(COPIED, pair, same, copies),
         Kind("copy, other batches", pair, same, {**copies, "copies_shuffled": True}),
-        *cheats[:4],
+        *cheats[:8],
         Kind("30 % of labels flipped", noisy, low, {"flip_shares": some}),
         Kind("noisy features, 3 sd", noisy, low, {"noise_shares": every, "noise_strength": 3.0}),
         Kind("noisy features, 10 sd", noisy, low, {"noise_shares": every, "noise_strength": 10.0}),
-        *cheats[4:],
+        *cheats[8:],
     )

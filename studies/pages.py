@@ -203,6 +203,7 @@ def _own_page(name: str, found: Mapping[str, Section], accounts: Accounts) -> st
         study.about,
         markdown(section.table, section.n_names),
         f"![{study.title}](figures/{name}.svg)",
+        f"## By kind\n\n{markdown(section.appendix, n_names=6)}" if section.appendix is not None else "",
         f"## Bars\n\n{held} of {len(section.claims)} are met.",
         "\n".join(f"- {claim.mark} {claim.what}: {claim.why}" for claim in section.claims),
         f"## How it was run\n\n{_ran(study, accounts)} [Numbers](figures/{name}.csv).",

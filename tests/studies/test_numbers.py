@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from fedworth import Answer, FactorSettings, SimulationSettings, ValuationSettings, value
+from fedworth.findings import KINDS
 from studies import federations, fidelity, findings, values
 from studies.calibration import RATES, STRENGTHS, choices
 from studies.misconduct import COPIED, Memory, kinds
@@ -111,6 +112,22 @@ def test_the_client_that_was_copied_is_no_false_alarm():
     kind = next(kind for kind in kinds(10) if kind.name == "free rider: another's last update")
     found = findings.counted(kind, [{"kind": "late copy", "clients": ["0", "4"], "confidence": 1.0}], 10)
     assert (found["n_right"], found["n_false"]) == (1, 0)
+
+
+def test_each_kind_of_finding_counts_whom_it_names_itself():
+    (kind,) = [kind for kind in kinds(10) if kind.name == "free rider: another's last update"]
+    said = [
+        {"kind": "late copy", "clients": ["0", "4"]},  # 4 was copied: no false alarm
+        {"kind": "large update", "clients": ["0"]},
+        {"kind": "large update", "clients": ["7"]},
+    ]
+    found = findings.by_finding(kind, said, ["late copy", "large update", "replay"])
+    assert found == {"late copy": (1, 0), "large update": (1, 1), "replay": (0, 0)}
+
+
+def test_every_kind_of_finding_that_a_simulation_can_show_is_planted():
+    planted = {name for kind in kinds(10) for name in kind.found_as}
+    assert set(KINDS) - planted == {"contested name", "shared node", "harm"}  # nodes are a framework's; harm has a truth
 
 
 @pytest.mark.parametrize(("n_wrong", "holds"), [(0, True), (1, True), (2, True), (3, False)])
