@@ -17,11 +17,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import fedworth
-from fedworth.findings import KINDS
 from studies import figures
 from studies.bars import Claim
 from studies.federations import federation, simulated
-from studies.misconduct import COPIED, Kind, Memory, kinds
+from studies.misconduct import COPIED, KINDS, Kind, Memory, kinds
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import NONE, number, table
@@ -276,8 +275,8 @@ with the true value under *Bars*.
 
 Some things cannot be found. With two classes a client, a copy that draws other batches looks like another client \
 with the same two classes. There, noisy labels do not lower the value, because a wrong label shows the model a \
-class that the client does not have. Free riders and copiers are honest in the first round. Noise of 3 standard deviations \
-hardly lowers the value of MNIST clients.
+class that the client does not have. Free riders and copiers are honest in the first round. Noise of 3 standard \
+deviations hardly lowers the value of MNIST clients.
 
 A client is said to harm the model if its whole 90 % interval lies below zero. Such a finding is at least 95 % \
 certain, so one in twenty of the least certain ones may be wrong. The bar asks that findings are right as often as \

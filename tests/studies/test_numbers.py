@@ -9,10 +9,9 @@ import torch
 from scipy import stats
 
 from fedworth import Answer, FactorSettings, SimulationSettings, ValuationSettings, value
-from fedworth.findings import KINDS
 from studies import federations, fidelity, findings, values
 from studies.calibration import RATES, STRENGTHS, choices
-from studies.misconduct import COPIED, Memory, kinds
+from studies.misconduct import COPIED, KINDS, Memory, kinds
 from studies.setups import SETUPS
 from studies.study import cases_of, study_named
 from studies.tables import markdown, table
@@ -127,7 +126,11 @@ def test_each_kind_of_finding_counts_whom_it_names_itself():
 
 def test_every_kind_of_finding_that_a_simulation_can_show_is_planted():
     planted = {name for kind in kinds(10) for name in kind.found_as}
-    assert set(KINDS) - planted == {"contested name", "shared node", "harm"}  # nodes are a framework's; harm has a truth
+    assert set(KINDS) - planted == {
+        "contested name",
+        "shared node",
+        "harm",
+    }  # nodes are a framework's; harm has a truth
 
 
 @pytest.mark.parametrize(("n_wrong", "holds"), [(0, True), (1, True), (2, True), (3, False)])
