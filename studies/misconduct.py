@@ -117,7 +117,7 @@ ACTS: Mapping[str, tuple[str, Act]] = {
 
 def kinds(n: int) -> tuple[Kind, ...]:
     """All kinds of federations of n clients."""
-    same, low = frozenset({"same model", "scaled copy", "similar updates"}), frozenset({"low value"})
+    same, low = frozenset({"same model", "scaled copy", "look-alikes"}), frozenset({"low value"})
     copies, pair, noisy = {"copies": ((n - 1, 0),)}, (0, n - 1), (0, 1)
     some, every = ((share, share) + (0.0,) * (n - 2) for share in (0.3, 1.0))
     cheats = [Kind(name, (0,), frozenset({found}), act=act) for name, (found, act) in ACTS.items()]

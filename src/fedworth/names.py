@@ -29,6 +29,9 @@ PenaltyKind = Literal["counts", "uniform"]
 Unseen = Literal["refuse", "zero"]
 """What becomes of a coalition that no round has shown."""
 
+Clip = Literal["median"]
+"""To which length updates are rescaled before they are valued."""
+
 RewardRule = Literal["positive", "floor", "lower", "softmax"]
 """By what a pool of money is split."""
 
@@ -47,6 +50,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "form of Proposition 2": get_args(ScheduleForm),
     "penalty kind": get_args(PenaltyKind),
     "treatment of unseen coalitions": get_args(Unseen),
+    "clip": get_args(Clip),
     "rule": get_args(RewardRule),
     "data set": get_args(DatasetName),
     "partition": get_args(PartitionName),

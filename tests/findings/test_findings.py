@@ -241,6 +241,7 @@ def test_one_update_can_be_two_findings(planted, tmp_path):
 
 def test_every_kind_has_a_sentence_with_its_confidence_and_basis():
     evidence = {**EVIDENCE, "ratio": 12345.6, "value": -0.5, "low": -0.7, "high": -0.3, "middle": 0.2}
+    evidence |= {"share": 35.0, "equal": 12.0}
     for kind in KINDS.values():
         sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence, 0.953).sentence
         assert "'h' and 3 more" in sentence

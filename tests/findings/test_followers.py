@@ -46,8 +46,8 @@ def followers(ledger):
 
 @pytest.mark.parametrize(
     "act",
-    [Follower(), Follower(3.0), Follower(1.0, 1.0), Follower(of_mean=True)],
-    ids=["last", "long", "noisy", "mean"],
+    [Follower(), Follower(3.0), Follower(1.0, 1.0), Follower(3.0, 1.0), Follower(of_mean=True)],
+    ids=["last", "long", "noisy", "long and noisy", "mean"],
 )
 def test_a_follower_is_found_at_any_length_and_under_noise(act, tmp_path):
     found = followers(simulate(SETTINGS, tmp_path / "l", misconduct=act))

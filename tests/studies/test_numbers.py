@@ -97,7 +97,7 @@ def test_findings_count_each_client_once():
         {"kind": name, "clients": clients, "confidence": 0.95}
         for name, clients in (
             ("low value", ["0"]),
-            ("similar updates", ["0", "1"]),
+            ("look-alikes", ["0", "1"]),
             ("low value", ["5"]),
             ("harm", ["7"]),
         )

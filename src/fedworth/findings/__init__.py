@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from fedworth.arrays import Floats
 from fedworth.findings import copies, followers, nodes, norms, similarity
 from fedworth.findings.copies import ECHO, LATE_COPY, REPLAY, SAME_MODEL, SCALED_COPY, STALE_MODEL
 from fedworth.findings.finding import Evidence, Finding, Kind, Level, gathered
 from fedworth.findings.followers import FOLLOWER
+from fedworth.findings.lengths import AS_SENT, EQUAL, LONG, length_evidence
 from fedworth.findings.nodes import CONTESTED_NAME, SHARED_NODE
 from fedworth.findings.norms import LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE
 from fedworth.findings.similarity import SIMILAR
@@ -37,12 +39,13 @@ OF_ANSWERS = tuple(kind for _, _, kinds in DETECTORS for kind in kinds)
 OF_VALUES = (LOW_VALUE, HARM)
 """Kinds that are found in the values."""
 
-KINDS = {kind.name: kind for kind in (*OF_ANSWERS, *OF_VALUES)}
+KINDS = {kind.name: kind for kind in (*OF_ANSWERS, LONG, *OF_VALUES)}
 
 __all__ = [
-    "CONTESTED_NAME", "DETECTORS", "ECHO", "FOLLOWER", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LOW_VALUE",
-    "MANY_SAMPLES", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL", "SCALED_COPY", "SHARED_NODE",
-    "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings", "look", "looked_for_in_values", "value_findings",
+    "CONTESTED_NAME", "DETECTORS", "ECHO", "FOLLOWER", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LONG",
+    "LOW_VALUE", "MANY_SAMPLES", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL", "SCALED_COPY",
+    "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings", "look", "look_at_lengths",
+    "looked_for_in_values", "value_findings",
 ]  # fmt: skip
 
 
@@ -54,6 +57,16 @@ def look(ledger: Ledger) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
         evidence += detect(ledger, traces, evidence)
     kinds = {kind.name for _, looked_for, _ in DETECTORS for kind in looked_for(ledger, traces)}
     return tuple(gathered(ledger, OF_ANSWERS, evidence)), tuple(kind for kind in OF_ANSWERS if kind.name in kinds)
+
+
+def look_at_lengths(
+    ledger: Ledger, valuations: Iterable[Valuation], lengths: Callable[[], Floats]
+) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
+    """Who gains by length, and whether that was looked for; from values by both methods, and lengths over medians."""
+    made = {valuation.method: valuation for valuation in valuations}
+    if AS_SENT not in made or EQUAL not in made:
+        return (), ()
+    return tuple(gathered(ledger, (LONG,), [*length_evidence(made[AS_SENT], made[EQUAL], lengths())])), (LONG,)
 
 
 def findings(ledger: Ledger) -> tuple[Finding, ...]:

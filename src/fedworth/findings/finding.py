@@ -20,6 +20,9 @@ MOST_LISTED = 8
 LEAST_CONFIDENCE = 0.9
 """Findings below this confidence are not reported."""
 
+SIGNED = {"value", "low", "high", "middle"}
+"""Evidence that is shown with its sign: values of clients."""
+
 LEAST_CHANCE = 1e-9
 """Lower bound for estimated probabilities: nothing that is estimated is called certain."""
 
@@ -77,7 +80,7 @@ class Finding:
     def sentence(self) -> str:
         """The finding in words."""
         kind, of_values = self.kind, self.kind.is_of_values
-        numbers = {name: f"{x:+.3g}" if of_values else _number(x) for name, x in self.evidence.items()}
+        numbers = {name: f"{x:+.3g}" if name in SIGNED else _number(x) for name, x in self.evidence.items()}
         low, high = (self.evidence.get(name, 0.0) for name in ("low", "high"))
         numbers["interval"] = f" ({low:+.3g} to {high:+.3g})" if low < high else ""
         text = kind.several if kind.several and len(self.clients) > 1 else kind.sentence
@@ -123,7 +126,7 @@ def gathered(ledger: "Ledger", kinds: Iterable[Kind], evidence: list[Evidence]) 
     """One finding for each kind and each group of clients that belong together, over all rounds."""
     for kind in kinds:
         of_kind = [piece for piece in evidence if piece.kind is kind]
-        for clients in _joined([piece.clients for piece in of_kind]):
+        for clients in joined([piece.clients for piece in of_kind]):
             pieces = [piece for piece in of_kind if piece.clients[0] in clients]
             found = _finding(ledger, kind, clients, pieces)
             if found.confidence >= LEAST_CONFIDENCE:
@@ -135,7 +138,7 @@ def confidence_of(chance: float) -> float:
     return 1 - min(max(chance, LEAST_CHANCE), 1.0)
 
 
-def _joined(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def joined(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Groups that share a client merged, in the order of the clients."""
     joined: list[set[int]] = []
     for group in map(set, groups):

@@ -10,10 +10,13 @@ in all of its rounds. With u_kt the client's update at length one:
 
 Noise that is drawn anew has S = 0, whatever its length, and so has a perfect follower, since its r is 0. Clients with
 similar data have a large R² as well, so S is compared with what is usual: an honest client of typical size should
-have at least .15 of the others' median S. A client with c times the median sample count may have 1/c of that, because
+have at least .2 of the others' median S. A client with c times the median sample count may have 1/c of that, because
 its data deviate less from everybody's. The error of S comes from the jackknife over the client's rounds:
 
-    t = (S_k − .15 min(1, 1/c) median S_j) / se_k,     compared with Student's t, counted for all clients
+    t = (S_k − .2 min(1, 1/c) median S_j) / se_k,     compared with Student's t, counted for all clients
+
+Student's t has a degree of freedom for each pair of rounds beyond the first: what is left of a follower is independent
+from pair to pair.
 
 Noise that a client keeps from round to round looks like data, and is not found. Neither is a follower among clients
 that have no part of their own, as with a few small batches of much data: there nothing is usual.
@@ -38,7 +41,7 @@ FEWEST_ANSWERS, FEWEST_ROUNDS, FEWEST_CLIENTS = 3, 3, 5
 N_STEPS = 3
 """How many past steps of the server an update is compared with."""
 
-USUAL = 0.15
+USUAL = 0.2
 """The least part of the usual that an honest client of typical size has of its own."""
 
 FOLLOWER = Kind(
@@ -80,7 +83,8 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
             continue
         rounds = residuals[client]
         t = (part - least) / error if error > 0 else -np.inf
-        confidence = confidence_of(len(own) * float(stdtr(len(rounds) - 1, t)))
+        n_pairs = len(rounds) * (len(rounds) - 1) / 2
+        confidence = confidence_of(len(own) * float(stdtr(n_pairs - 1, t)))
         for round_index, residual in rounds.items():
             numbers = {
                 "explained": 100 * (1 - float(residual @ residual)),

@@ -1,17 +1,26 @@
-"""Similar updates: the one pair of clients whose updates are far more similar than those of any other pair.
+"""Look-alikes: clients whose updates cannot be told apart over the rounds, as if they held the same data.
 
-A copy of a client that draws other batches looks like this. The mean of the round's updates is subtracted first, then
-the similarity of two clients is the cosine c_ij of the rest. Among the pairs of a round c has a median m and a robust
-spread s (1.48 times the median distance from m):
+Two identities of one client look like this, and so does a copy of a client's data that draws other batches, or another
+client's updates under noise. With c_kt the update of client k in round t at length one, minus the mean of the round,
+and again at length one:
 
-    z_ij = (c_ij − m) / s,     confidence = 1 − n_pairs Φ(−z), and at most .99
+    S_kk = mean of c_kt · c_ks over rounds t ≠ s         how much a client is like itself in another round
+    S_ij = mean of c_it · c_js over rounds t ≠ s         how much two clients are like each other in different rounds
+    ρ_ij = S_ij / √(S_ii S_jj)                           1: no less like each other than each is like itself
 
-A pair is reported if z ≥ 3.3 and no other pair has z ≥ 3, or if c ≥ .999, where little more than rounding separates
-the two. If several pairs stand out, clients come in groups (the same two classes, say), and a copy cannot be
-distinguished from a client of the same group: nothing is reported. This is possible even for a single pair, hence the
-.99. Rounds of fewer than eight answers have too few pairs to know how much they vary.
+Batches and noise differ from round to round, so they change neither side of the ratio. Clients are reported as
+look-alikes if ρ ≥ .85 and this is far from what is usual, with m the median of all pairs and s their robust spread
+(1.48 times the median distance from m):
+
+    confidence = 1 − n_pairs Φ(−(ρ_ij − m) / s), and at most .99
+
+Clients whose data are of the same kind, as with the same two classes, look alike as well, hence the .99. If several
+groups of clients look alike, clients come in kinds, and nothing is reported. Two halves of one client's data look alike
+only where its data differ from the others': where all clients' data are alike, so is everybody.
 """
 
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,76 +28,96 @@ from scipy.special import ndtr
 
 from fedworth.arrays import Floats
 from fedworth.findings.copies import CLIENT_COPY, COPIES, REPEATS
-from fedworth.findings.finding import Evidence, Kind, Level
+from fedworth.findings.finding import Evidence, Kind, Level, joined
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
-STANDS_OUT, OTHERS_BELOW = 3.3, 3.0
-NEARLY_EQUAL = 0.999
+ALIKE = 0.85
 MOST_CONFIDENCE = 0.99
-FEWEST = 8
+FEWEST_ANSWERS, FEWEST_ROUNDS, FEWEST_CLIENTS = 3, 3, 5
+"""Answers that a round needs, rounds that a client needs, and clients with so many rounds."""
+
+LEAST_OWN = 0.25
+"""A client is compared if it is like itself by at least this part of what is usual; below, all is noise."""
 
 SIMILAR = Kind(
-    "similar updates",
+    "look-alikes",
     Level.NOTE,
-    sentence="{clients} sent the most similar updates of all pairs (cosine similarity {similarity})",
+    sentence="{clients} cannot be told apart by their updates (as similar as each is to itself in other rounds, by a "
+    "factor of {similarity})",
     basis="similarity of all other pairs; data of the same kind can look like a copy",
-    tag="Similar",
-    title="sent updates more similar than those of any other pair",
-    why="They may hold the same data and draw other batches of it, or hold data of the same kind. " + COPIES,
-    action="Ask each of them where its data come from.",
-    client_title="Your updates were very similar to another {noun}’s",
+    tag="Look-alike",
+    title="cannot be told apart by their updates",
+    why="They may be one client under several names, hold the same data, or hold data of the same kind. " + COPIES,
+    action="Ask each of them where its data come from. To value them as one client and share its value among them, "
+    "make the report again with option --as-one.",
+    client_title="Your updates could not be told apart from another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="No two {nouns} sent updates more similar than chance explains.",
-    needs="a round of eight answers, with models that are not too large to compare all pairs",
+    passed="All {nouns} can be told apart by their updates.",
+    needs="five {nouns} with three rounds each, in rounds of three answers",
+    across_rounds=True,
 )
+
+Directions = dict[int, dict[int, Floats]]
+"""Client → round → c, (WIDTH,)."""
 
 
 def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
-    """Similar pairs, without answers that are reported as copies or repeats."""
-    copied = {(client, piece.round_index) for piece in earlier if piece.kind in REPEATS for client in piece.clients}
-    for round_index, trace in enumerate(traces):
-        for clients, similarity, confidence in similar_pairs(trace):
-            if not any((client, round_index) in copied for client in clients):
-                yield Evidence(SIMILAR, clients, round_index, {"similarity": similarity}, confidence)
+    """Look-alikes, without answers that are reported as copies or repeats."""
+    reported = {(k, piece.round_index) for piece in earlier if piece.kind in REPEATS for k in piece.clients}
+    directions = directions_of(traces, reported)
+    found = alike(directions)
+    if len(joined([pair for pair, _, _ in found])) != 1:
+        return
+    for (first, second), similarity, confidence in found:
+        for round_index in sorted({*directions[first], *directions[second]}):
+            yield Evidence(SIMILAR, (first, second), round_index, {"similarity": similarity}, confidence)
 
 
 def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    """The kind, if a round can show it."""
-    if any(len(trace.clients) >= FEWEST and trace.products is not None for trace in traces):
+    """The kind, if enough clients answered in enough rounds."""
+    if len(directions_of(traces, set())) >= FEWEST_CLIENTS:
         yield SIMILAR
 
 
-def similar_pairs(trace: RoundTrace) -> list[tuple[tuple[int, int], float, float]]:
-    """The pairs of one round that stand out: the two clients, their similarity and the confidence."""
-    if len(trace.clients) < FEWEST or trace.products is None:
+def directions_of(traces: list[RoundTrace], reported: set[tuple[int, int]]) -> Directions:
+    """c of every client in its rounds, for clients with enough of them; `reported` are left out."""
+    found: Directions = defaultdict(dict)
+    for t, trace in enumerate(traces):
+        if len(trace.clients) >= FEWEST_ANSWERS:
+            units = _units(trace.sketches[1:])  # (n, WIDTH)
+            for client, direction in zip(trace.clients, _units(units - units.mean(axis=0)), strict=True):
+                if (client, t) not in reported and direction.any():
+                    found[client][t] = direction
+    return {client: of for client, of in sorted(found.items()) if len(of) >= FEWEST_ROUNDS}
+
+
+def alike(directions: Directions) -> list[tuple[tuple[int, int], float, float]]:
+    """The pairs that cannot be told apart: the two clients, ρ and the confidence."""
+    own = {k: _between(directions[k], directions[k]) for k in directions}
+    least = LEAST_OWN * float(np.median(list(own.values()))) if own else 0.0
+    clients = [k for k in own if own[k] >= least > 0]
+    if len(clients) < FEWEST_CLIENTS:
         return []
-    cosines = _cosines(trace.products)
-    first, second = np.triu_indices(len(cosines), 1)
-    found = cosines[first, second]  # (n_pairs,)
-    middle = np.median(found)
-    spread = 1.4826 * float(np.median(np.abs(found - middle)))
-    z = (found - middle) / spread if spread > 0 else np.zeros(len(found))
-    stands_out = (z >= STANDS_OUT) & ((z >= OTHERS_BELOW).sum() == 1)
+    pairs = list(itertools.combinations(clients, 2))
+    ratios = np.array([_between(directions[i], directions[j]) / np.sqrt(own[i] * own[j]) for i, j in pairs])
+    middle = float(np.median(ratios))
+    spread = 1.4826 * float(np.median(np.abs(ratios - middle)))
+    with np.errstate(divide="ignore"):
+        chances = len(pairs) * ndtr(-(ratios - middle) / spread)
     return [
-        (
-            (trace.clients[int(first[k])], trace.clients[int(second[k])]),
-            float(found[k]),
-            min(MOST_CONFIDENCE, 1 - len(found) * float(ndtr(-z[k]))),
-        )
-        for k in np.flatnonzero(stands_out | (found >= NEARLY_EQUAL)).tolist()
+        (pairs[k], float(ratios[k]), min(MOST_CONFIDENCE, 1 - float(chances[k])))
+        for k in np.flatnonzero(ratios >= ALIKE).tolist()
     ]
 
 
-def _cosines(products: Floats) -> Floats:
-    """(n, n): cosines of the updates after subtracting their mean; 0 for an update equal to the mean."""
-    n = len(products)
-    lengths = np.sqrt(np.maximum(np.diag(products), 0))
-    scales = np.divide(1.0, lengths, out=np.zeros(n), where=lengths > 0)
-    units = products * np.outer(scales, scales)  # so that one long update does not decide the mean
-    centre = np.eye(n) - 1 / n
-    left = centre @ units @ centre
-    sizes = np.sqrt(np.maximum(np.diag(left), 0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cosines = np.clip(left / np.outer(sizes, sizes), -1, 1)
-    return np.where(np.isfinite(cosines), cosines, 0.0)
+def _between(first: dict[int, Floats], second: dict[int, Floats]) -> float:
+    """The mean product of two clients' directions over pairs of different rounds."""
+    products = np.stack(list(first.values())) @ np.stack(list(second.values())).T
+    return float(products[np.not_equal.outer(list(first), list(second))].mean())
+
+
+def _units(rows: Floats) -> Floats:
+    """Rows at length one; zeros stay zeros."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0))

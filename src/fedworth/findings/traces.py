@@ -1,7 +1,7 @@
 """The trace of a round: the few numbers about its models that findings are made from.
 
-For the global model and each answer a trace has the sha256 of the model, its norm, the norm of its update w_k − w^t, a
-*sketch* of that update, and the inner products of the updates (unless they take too long).
+For the global model and each answer a trace has the sha256 of the model, its norm, the norm of its update w_k − w^t and
+a *sketch* of that update.
 
 The sketch is a linear map to 2,048 numbers, s_j = Σ_b ±_b u[2048 b + j], with fixed signs. A scaled copy of an update
 has a scaled copy of its sketch, and inner products are those of the updates up to about 1/√2048 of their lengths. So
@@ -23,10 +23,6 @@ from fedworth.threads import one_torch_thread
 
 WIDTH = 2048
 PIECE = 128  # rows of WIDTH numbers that are processed together
-MOST_PRODUCTS = 2e10
-"""Multiplications that the inner products of a round may take, which is some seconds."""
-
-TOGETHER = 1 << 22  # numbers of all updates in memory for a product
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,6 @@ class RoundTrace:
     sketches: Floats  # (1 + n_answered, WIDTH): of the global model, then of the updates
     rounding: float  # the largest relative error of a number in the models' dtypes
     n_numbers: int  # that a model has
-    products: Floats | None = None  # (n_answered, n_answered): inner products of the updates
 
 
 @one_torch_thread()
@@ -57,24 +52,7 @@ def trace_of(round_: Round) -> RoundTrace:
         np.stack([sketch for _, _, sketch in sums]),
         max((torch.finfo(tensor.dtype).eps for tensor in floats), default=1.0),
         sum(tensor.numel() for tensor in floats),
-        _products(round_),
     )
-
-
-def _products(round_: Round) -> Floats | None:
-    """(n, n): inner products of the updates in float64; None if they would take too long."""
-    models, n = list(round_.client_models.values()), len(round_.client_models)
-    starts = {name: tensor.reshape(-1) for name, tensor in round_.global_model.items() if tensor.is_floating_point()}
-    if n * n * sum(map(len, starts.values())) > MOST_PRODUCTS:
-        return None
-    total, width = np.zeros((n, n)), max(1, TOGETHER // max(n, 1))
-    for name, start in starts.items():
-        for first in range(0, len(start), width):
-            part = slice(first, first + width)
-            rows = [model[name].reshape(-1)[part].double() - start[part].double() for model in models]
-            updates = torch.stack(rows).numpy() if rows else np.zeros((0, 0))
-            total += updates @ updates.T
-    return total
 
 
 def model_sha256(model: Model) -> str:

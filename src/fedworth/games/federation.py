@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.errors import LedgerError, UsageError
+from fedworth.games.equal_length import at_equal_length, rescaling
 from fedworth.games.game import ModelGame
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import Weighting
@@ -29,12 +30,16 @@ class UtilityStore(Protocol):
     def save(self, round_index: int, coalitions: Memberships, utilities: Floats) -> None:
         """Keep all that is known of a round, in place of what was kept before."""
 
+    def at_equal_length(self) -> "UtilityStore":
+        """The store for the same rounds at equal length."""
+
 
 @dataclass
 class RecordedFederation:
     """The rounds of a ledger, their models, and what an oracle measures on them.
 
-    The oracle follows the server's own rule. Each coalition is measured once.
+    The oracle follows the server's own rule. Each coalition is measured once. With `is_clipped`, every update has the
+    median length of its round.
     """
 
     ledger: Ledger
@@ -42,8 +47,10 @@ class RecordedFederation:
     weighting: Weighting
     notes: tuple[str, ...] = ()  # what a reader of any value must know
     store: UtilityStore | None = None
+    is_clipped: bool = False
     _games: dict[int, ModelGame] = field(default_factory=dict, repr=False)
     _n_kept: dict[int, int] = field(default_factory=dict, repr=False)  # utilities of each round that the store has
+    _rescaled: dict[tuple[int, bool], Round] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.ledger.n_rounds == 0:
@@ -86,7 +93,29 @@ class RecordedFederation:
 
     def round(self, round_index: int, *, with_apart: bool = False) -> Round:
         """The models of a round; its file is checked when it is first opened."""
-        return self.ledger.open_round(round_index, with_apart=with_apart)
+        if not self.is_clipped:
+            return self.ledger.open_round(round_index, with_apart=with_apart)
+        key = round_index, with_apart
+        if key not in self._rescaled:
+            found = self.ledger.open_round(round_index, with_apart=with_apart)
+            self._rescaled[key] = at_equal_length(found, self.ledger.participants(round_index))
+        return self._rescaled[key]
+
+    @cached_property
+    def at_equal_length(self) -> "RecordedFederation":
+        """The same federation with every update at the median length of its round."""
+        if self.is_clipped:
+            return self
+        store = None if self.store is None else self.store.at_equal_length()
+        return RecordedFederation(self.ledger, self.oracle, self.weighting, self.notes, store, is_clipped=True)
+
+    def lengths(self) -> Floats:
+        """(n_rounds, n_clients): the length of each update over the median of its round; NaN for absent clients."""
+        found = np.full(self.participants.shape, np.nan)
+        for t in range(self.n_rounds):
+            for client, factor in rescaling(self.ledger.open_round(t), self.ledger.participants(t)).items():
+                found[t, client] = 1 / factor if factor > 0 else np.nan
+        return np.where(self.participants, found, np.nan)
 
     def weights(self, round_index: int) -> Floats:
         """(n_clients,): what each client counts in a coalition's model."""
@@ -105,6 +134,8 @@ class RecordedFederation:
 
     def keep(self, round_index: int) -> None:
         """Store what is known of a round, if something was measured since it was last stored."""
+        if "at_equal_length" in self.__dict__ and not self.is_clipped:
+            self.at_equal_length.keep(round_index)
         game = self._games.get(round_index)
         if self.store is None or game is None or len(game.memory) == self._n_kept.get(round_index, 0):
             return

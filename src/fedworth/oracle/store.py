@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
@@ -39,7 +39,7 @@ from fedworth.storage import make_folder, read_npz, write_npz
 from fedworth.task.losses import name_of
 from fedworth.task.task import Task
 
-FORMAT = 6
+FORMAT = 7
 FOLDER_VARIABLE = "FEDWORTH_CACHE"
 KNOWN_PACKAGES = ("torch", "fedworth")  # their code changes with their versions only
 OF_STATE = {"_parameters", "_buffers", "_modules", "training"}  # described by name, or set before every evaluation
@@ -85,6 +85,11 @@ class LedgerStore:
     server: Server
     weighting: Weighting
     session: Session | None = None
+    is_clipped: bool = False  # every update at its round's median length
+
+    def at_equal_length(self) -> "LedgerStore":
+        """The store for the same rounds at equal length."""
+        return replace(self, is_clipped=True)
 
     @property
     def oracle(self) -> Oracle:
@@ -148,6 +153,7 @@ class LedgerStore:
             self.weighting,
             [(client, float(weights[client])) for client in self._members(round_index)],
             self.server.identity(self.ledger, round_index),
+            self.is_clipped,
         ]
         return hashlib.sha256(json.dumps(decides, allow_nan=False).encode()).hexdigest()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedworth.completion.coverage import coverage
 from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
-from fedworth.findings import look
+from fedworth.findings import look, look_at_lengths
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import heads
@@ -26,6 +26,7 @@ REPORTED = (
     "comfedsv-models",
     "comfedsv",
     "fedsv",
+    "fedsv-equal",
     "truth",
     "all-clients-round",
     "leave-one-out",
@@ -76,11 +77,14 @@ def report_on(
     if task is None:
         raise UsageError(f"{of.folder}: a ledger is valued on a task; give one (a model and a test set)")
     federation = Federation(of, task, settings, work=work, session=session, progress=progress)
-    names = methods or [name for name in REPORTED if name != "truth" or federation.has_truth]
+    absent = {"truth"} if not federation.has_truth else set()
+    absent |= {"fedsv-equal"} if settings.clip else set()  # the same as FedSV then
+    names = methods or [name for name in REPORTED if name not in absent]
     valuations, refusals = values_by(federation, list(dict.fromkeys(names)))
     recorded = federation.recorded
     findings, looked_for = look(recorded.ledger)
     criterion = recorded.oracle.task.criterion(settings.measure)
+    by_length, looked_at = look_at_lengths(recorded.ledger, valuations, recorded.lengths)
     return Report(
         title=title or f"{of.folder}: {len(of.clients)} clients, {of.n_rounds} rounds",
         clients=of.clients,
@@ -89,8 +93,8 @@ def report_on(
         copies=copies,
         coverage=_coverage(federation) if "comfedsv" in names else None,  # others need no utility matrix
         notes=_notes(federation, is_valued=bool(valuations)),
-        findings=findings,
-        looked_for=looked_for,
+        findings=findings + by_length,
+        looked_for=looked_for + looked_at,
         rounds=Rounds(recorded.numbers, recorded.participants, round_gains(federation)),
         scores=scores_of(federation) if "leave-one-out" in names else None,  # what it measured already
         provenance=Provenance(
@@ -120,7 +124,7 @@ def _on_utilities(
     title: str | None,
     copies: tuple[tuple[str, str], ...],
 ) -> Report:
-    names = methods or [name for name in REPORTED if name not in ("truth", "comfedsv-models")]
+    names = methods or [name for name in REPORTED if name not in ("truth", "comfedsv-models", "fedsv-equal")]
     valuations, refusals = values_by(source, list(dict.fromkeys(names)))
     n_rounds = source.matrix.n_rounds
     return Report(

@@ -34,6 +34,8 @@ from fedworth.valuation.methods import value_by
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
 
+CLIPPED = "every update was rescaled to the median length of its round, as asked (--clip median)"
+
 Refusals = tuple[tuple[str, str], ...]
 """(method, why it gave no values)."""
 
@@ -74,9 +76,10 @@ class Federation:
         weighting = self.settings.weighting or ledger.default_weighting
         oracle = oracle or _oracle(task, self.settings, work)
         server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
-        store = LedgerStore(ledger, server, weighting, session) if work.cache else None
-        notes = ledger.warnings() + server.notes
-        self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store)
+        is_clipped = self.settings.clip is not None
+        store = LedgerStore(ledger, server, weighting, session, is_clipped) if work.cache else None
+        notes = ledger.warnings() + server.notes + ((CLIPPED,) if is_clipped else ())
+        self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped)
         self.clients = ledger.clients
         self.seed, self.strict = self.settings.seed, self.settings.strict
         self.sums: dict[str, tuple[Valuation, Floats | None]] = {}

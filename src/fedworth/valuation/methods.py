@@ -124,6 +124,11 @@ def participants(source: GameSource) -> RoundGames:
     return RoundGames(source.game, np.flatnonzero(source.participants.any(axis=1)).tolist())
 
 
+def equal_length(source: GameSource) -> RoundGames:
+    """As `participants`, with every update at the median length of its round."""
+    return replace(participants(source), game=_recorded(source).at_equal_length.game)
+
+
 def later_rounds(source: GameSource) -> RoundGames:
     """As `participants`, without the rounds in which everyone took part."""
     some = source.participants.any(axis=1) & ~_has_everyone(source)
@@ -352,6 +357,12 @@ METHODS: dict[str, Method] = {
         share_out(shapley),
         Basis.EARNED,
         adds_up=True,
+    ),
+    "fedsv-equal": Method(
+        "FedSV at equal length",
+        "earned, if every update had the median length of its round; a longer update gains nothing",
+        share_out(shapley, equal_length),
+        Basis.EARNED,
     ),
     "fedsv-later": Method(
         "FedSV, later rounds",

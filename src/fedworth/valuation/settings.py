@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from fedworth.completion.settings import FactorSettings
 from fedworth.errors import UsageError
-from fedworth.names import EngineName, Measure, OracleName, Unseen, Weighting, checked_name
+from fedworth.names import Clip, EngineName, Measure, OracleName, Unseen, Weighting, checked_name
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class ValuationSettings:
         unseen: What the paper's completion does with a coalition that was never seen: `refuse` to value, or count it as
             `zero`.
         strict: Fail if a method cannot be applied or a client never took part, instead of noting it.
+        clip: Rescale every update to the `median` length of its round first, so that nobody gains by sending a longer
+            one (default: as sent).
         without: Value the federation as if this client had never answered.
         seed: Random seed.
 
@@ -43,12 +45,15 @@ class ValuationSettings:
     auto_rank: bool = False
     unseen: Unseen = "refuse"
     strict: bool = False
+    clip: Clip | None = None
     without: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.weighting is not None:
             checked_name("weighting", self.weighting)
+        if self.clip is not None:
+            checked_name("clip", self.clip)
         checked_name("oracle", self.oracle)
         checked_name("treatment of unseen coalitions", self.unseen)
         if self.test_samples is not None and self.test_samples < 1:
