@@ -1,6 +1,8 @@
 """What a user gets with the wheel: a description that stands alone, the pages, and the Pythons that it names."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -31,6 +33,16 @@ def test_every_page_and_every_picture_on_it_is_installed():
     for page in (ROOT / "docs").glob("*.md"):
         for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
             assert ROOT / "docs" / picture in found, page
+
+
+def test_another_system_gets_one_clear_error_and_the_pages_say_so():
+    """A program that believes it runs on Windows."""
+    code = "import os, importlib, typing; os.name = 'nt'; import fedworth"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr.strip().splitlines()[-1].startswith("ImportError: fedworth does not run on Windows")
+    assert [kind for kind in PROJECT["classifiers"] if kind.startswith("Operating")] == ["Operating System :: POSIX :: Linux"]
+    for page in ("README.md", "PACKAGE.md", "docs/index.md"):
+        assert "Windows is not" in (ROOT / page).read_text().replace("\n", " ")
 
 
 def test_the_pythons_that_are_named_are_those_that_wheels_are_tried_on():

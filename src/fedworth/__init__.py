@@ -6,8 +6,15 @@
 elsewhere. Names are loaded when they are first used, so that importing fedworth is cheap.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if os.name != "posix":
+    raise ImportError(
+        "fedworth does not run on Windows, which lacks the file locks and the safe replacing of files that ledgers need; "
+        "use Linux, or the Windows Subsystem for Linux"
+    )
 
 if TYPE_CHECKING:
     from fedworth import flower as flower
