@@ -14,6 +14,7 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.report.report import Report
 from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
 
@@ -123,7 +124,6 @@ decides how many sweeps a solver takes."""
 def test_any_edited_number_of_a_report_is_found(run, monkeypatch, capsys):
     """One leaf of each kind of place: the same keys, whatever the numbers between them."""
     from fedworth.pipeline import verify
-    from fedworth.report.report import Report
 
     original = json.loads((run / "report.json").read_text())
     again = Report.read(run / "report.json")
@@ -213,6 +213,25 @@ def test_edited_rewards_are_found(run, told, refused):
     document["cents"][1] -= 1
     (run / "rewards.json").write_text(json.dumps(document))
     assert "cents" in refused(12, "verify", run)
+
+
+def test_what_was_chosen_and_what_cannot_be_compared_is_said(run, told):
+    told("report", run / "ledger", "--out", run / "other", "--without", "2", "--weighting", "fixed")
+    shutil.copy(run / "report.html", run / "other" / "report-2.html")
+    report = json.loads((run / "other" / "report.json").read_text())
+    report = Report.from_document({**report, "copies": [["1", "0"]]})
+    report.write(run / "other")
+    found = {check["check"]: check for check in told("verify", run / "other", "--ledger", run / "ledger")["checks"]}
+    assert found["settings"]["found"].endswith("weighting fixed, without ('2',)")
+    assert [name for name, check in found.items() if not check["is_checked"]] == ["copies", "other files"]
+    assert "1 and 0 hold the same data, as the report says" in found["copies"]["found"]
+    assert "report-2.html" in found["other files"]["found"]
+
+
+def test_edited_settings_of_a_run_are_found(run, refused):
+    settings = (run / "settings.json").read_text()
+    (run / "settings.json").write_text(settings.replace('"n_rounds": 3', '"n_rounds": 30'))
+    assert "settings.json" in refused(12, "verify", run)
 
 
 def test_a_report_on_the_first_rounds_holds_after_more_were_recorded(small_run, tmp_path, told):

@@ -8,8 +8,8 @@ import itertools
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from fedworth.errors import ArtefactError, FedworthError, LedgerError
 from fedworth.ledger.ledger import Ledger, verify_ledger
 from fedworth.ledger.manifest import find_head
 from fedworth.pipeline.report_on import report_on
+from fedworth.pipeline.run import SETTINGS, RunSettings
 from fedworth.provenance import SOFTWARE, Provenance
 from fedworth.report.page.page import settings_of
 from fedworth.report.report import Report
 from fedworth.report.rewards import Rewards, split_again
 from fedworth.report.settings import PageSettings
+from fedworth.simulation.simulate import simulation_of
 from fedworth.storage import Place, Progress, json_bytes, read_json, silent
 from fedworth.task.task import Task
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -31,6 +33,9 @@ from fedworth.valuation.settings import ValuationSettings, WorkSettings
 TOLERANCE = 1e-5
 """Numbers may differ by this part of the largest beside them: other processors add in other orders, and intervals
 follow from solved systems, which magnify that. Whole numbers may not differ."""
+
+MOST_LISTED = 8
+"""Other files in the folder that are named."""
 
 DECIDED_BY_ROUNDING = {"stationarity": 1e-6, "n_sweeps": math.inf}
 """By how much these may differ: how near to 0 the solver's gradient is, and how many sweeps that took."""
@@ -84,6 +89,7 @@ def verify_report(
         settings = msgspec.convert(provenance.settings, ValuationSettings)
     except msgspec.ValidationError as error:
         raise _broken("settings", str(error)) from None
+    checks += _chosen(report, whole, settings)
     work = WorkSettings(cache=False)
     methods = [made.method for made in report.valuations] + [method for method, _ in report.refusals]
     again = report_on(
@@ -106,7 +112,7 @@ def verify_report(
     checks += (
         []
         if path is None
-        else _files(report, whole, Path(path).parent, is_same_software=provenance.software == SOFTWARE)
+        else _files(report, whole, settings, Path(path).parent, is_same_software=provenance.software == SOFTWARE)
     )
     checks.append(Check("software", True, f"made by {provenance.software}, verified by {SOFTWARE}"))
     return checks
@@ -135,7 +141,20 @@ def _as_it_was(ledger: Ledger, provenance: Provenance) -> Ledger:
     )
 
 
-def _files(report: Report, ledger: Ledger, folder: Path, *, is_same_software: bool) -> list[Check]:
+def _chosen(report: Report, ledger: Ledger, settings: ValuationSettings) -> Iterator[Check]:
+    """What whoever made the report has chosen: no computation can say whether that was right."""
+    plain, chosen = asdict(ValuationSettings()), asdict(settings)
+    other = ", ".join(f"{name} {value}" for name, value in chosen.items() if value != plain[name])
+    yield Check("settings", True, f"the report's; not as by default: {other}" if other else "as by default")
+    known = {(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())}
+    if unknown := [f"{a} and {b}" for a, b in report.copies if (a, b) not in known]:
+        said = f"{', '.join(unknown)} hold the same data, as the report says; the ledger does not say so"
+        yield Check("copies", False, said)
+
+
+def _files(
+    report: Report, ledger: Ledger, settings: ValuationSettings, folder: Path, *, is_same_software: bool
+) -> list[Check]:
     """The files beside report.json, each compared with what is written for report.json now.
 
     A page is written with the words that it names; rewards are split again. A file that another version wrote may have
@@ -146,6 +165,9 @@ def _files(report: Report, ledger: Ledger, folder: Path, *, is_same_software: bo
         report.write(place)
         expected = {folder / name: {(Path(place) / name).read_bytes()} for name in ("report.csv", "report.md")}
         expected |= {} if paid is None else {folder / name: {data} for name, data in paid.files().items()}
+        if ledger.simulation is not None:
+            run = RunSettings(simulation_of(ledger), settings)
+            expected[folder / SETTINGS] = {json_bytes(run.document())}
         page = folder / "report.html"
         expected[page] = {report.page_html(_words(page), rewards=each).encode() for each in {None, paid}}
         for client in report.clients if report.valuations else ():
@@ -162,6 +184,12 @@ def _files(report: Report, ledger: Ledger, folder: Path, *, is_same_software: bo
                 raise _broken(name, "differs from what is written for report.json")
             said = "says what report.json says" if same else "of another version, which writes other words"
             checks.append(Check(name, same, said))
+    there = (*folder.glob("*"), *(folder / "statements").glob("*"))
+    others = sorted(str(path.relative_to(folder)) for path in {*there} - {*expected} if path.is_file())
+    if others := [name for name in others if name != "report.json"]:
+        more = f" and {len(others) - MOST_LISTED} more" if len(others) > MOST_LISTED else ""
+        said = f"{', '.join(others[:MOST_LISTED])}{more}; they were not written for this report"
+        checks.append(Check("other files", False, said))
     return checks
 
 
