@@ -76,12 +76,22 @@ def test_a_statement_says_what_its_value_rests_on(federation):
 
 def test_what_was_sent_is_what_was_valued(federation, told, capsys):
     found = told("verify", statement_of(federation, "a"), "--receipts", federation / "a.jsonl")["checks"]
-    assert [(check["name"], check["is_checked"]) for check in found] == [(f"round {n}", True) for n in range(4)]
+    names = [("statement", False), *((f"round {n}", True) for n in range(4))]
+    assert [(check["name"], check["is_checked"]) for check in found] == names
     assert main(["verify", str(statement_of(federation)), "--receipts", "b.jsonl"]) == 0
     shown = capsys.readouterr().out
     assert "round 1: the model that you sent, 10 samples" in shown
     assert "round 2: not checked: your model was not used (rejected); ask for the reason" in shown
-    assert "2 of 3 compared; all agree" in shown
+    assert "2 of 3 rounds compared; all agree" in shown
+
+
+def test_what_the_statement_says_to_programs_is_printed_since_its_page_may_show_something_else(federation, told):
+    page = statement_of(federation, "a")
+    head = fedworth.open_ledger(federation / "my.ledger").chain
+    shown, _, block = page.read_text().partition("<script type")
+    page.write_text(shown.replace(head, "0" * 64) + "<script type" + block)
+    said, *_ = told("verify", page, "--receipts", federation / "a.jsonl")["checks"]
+    assert f"cross-entropy on 24 test samples, from the ledger with the head {head}" in said["found"]
 
 
 def test_the_statement_can_be_compared_with_the_ledger_too(federation, told, refused):
@@ -133,10 +143,10 @@ def test_receipts_without_names_compare_the_numbers_only(federation, told):
     rewrite(federation / "a.jsonl", receipts)
     found = told("verify", statement_of(federation, "a"), "--receipts", "a.jsonl")["checks"]
     assert not any(check["is_checked"] for check in found)
-    assert all("no names" in check["found"] for check in found)
+    assert all("no names" in check["found"] for check in found[1:])
     rewrite(federation / "a.jsonl", [])
     found = told("verify", statement_of(federation, "a"), "--receipts", "a.jsonl")["checks"]
-    assert {check["found"] for check in found} == {"you have no receipt"}
+    assert {check["found"] for check in found[1:]} == {"you have no receipt"}
 
 
 def test_a_statement_made_without_its_ledger_says_so(federation, refused, capsys):

@@ -178,9 +178,10 @@ class Verify:
             show_json({"statement": str(self.path), "checks": [asdict(check) for check in checks]})
             return
         show_lines(f"{check.name}: {'' if check.is_checked else 'not checked: '}{check.found}" for check in checks)
-        n_checked = sum(check.is_checked for check in checks)
-        outcome = "all agree" if n_checked else "this shows nothing"
-        show_lines([f"{self.path}: {n_checked} of {len(checks)} compared; {outcome}"])
+        rounds = [check.is_checked for check in checks if check.name.startswith("round")]
+        outcome = "all agree" if any(check.is_checked for check in checks) else "this shows nothing"
+        compared = f"{sum(rounds)} of {len(rounds)} rounds compared; " if rounds else ""
+        show_lines([f"{self.path}: {compared}{outcome}"])
 
     def _ledger(self, *, as_json: bool) -> None:
         from fedworth.findings import OF_ANSWERS, look

@@ -36,7 +36,7 @@ def verify_statement(statement: Place, receipts: Place | None = None, *, ledger:
             f"{statement}: names no models, so it cannot be compared; ask for one made with the ledger "
             "(fedworth statement … --ledger LEDGER)"
         )
-    checks: list[Check] = []
+    checks = [Check("statement", False, f"{_claims(said)}; see that the page shows the same")]
     wrong: list[Check] = []
     if receipts is not None:
         for check, is_wrong in _compared(said, said.models, read_receipts(receipts)):
@@ -49,6 +49,15 @@ def verify_statement(statement: Place, receipts: Place | None = None, *, ledger:
         found = "; ".join(f"{check.name}: {check.found}" for check in wrong)
         raise ArtefactError(f"{statement}: {found}. Show this to the coordinator, with your receipts")
     return checks
+
+
+def _claims(said: Statement) -> str:
+    """What the statement's block of JSON says; whoever wrote the page may show its reader something else."""
+    value = "no value" if said.value is None else f"a value of {said.value:+.4g}"
+    return (
+        f"says that {said.client!r} has {value} by {said.method}, by {said.judged_by} on {said.n_test_samples} test "
+        f"samples, from the ledger with the head {said.ledger_head}"
+    )
 
 
 def _compared(said: Statement, models: Sequence[Receipt], receipts: Sequence[Receipt]) -> Iterator[tuple[Check, bool]]:
