@@ -40,7 +40,9 @@ def test_another_system_gets_one_clear_error_and_the_pages_say_so():
     code = "import os, importlib, typing; os.name = 'nt'; import fedworth"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stderr.strip().splitlines()[-1].startswith("ImportError: fedworth does not run on Windows")
-    assert [kind for kind in PROJECT["classifiers"] if kind.startswith("Operating")] == ["Operating System :: POSIX :: Linux"]
+    assert [kind for kind in PROJECT["classifiers"] if kind.startswith("Operating")] == [
+        "Operating System :: POSIX :: Linux"
+    ]
     for page in ("README.md", "PACKAGE.md", "docs/index.md"):
         assert "Windows is not" in (ROOT / page).read_text().replace("\n", " ")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if os.name != "posix":
     raise ImportError(
-        "fedworth does not run on Windows, which lacks the file locks and the safe replacing of files that ledgers need; "
+        "fedworth does not run on Windows, which lacks the file locks that ledgers need; "
         "use Linux, or the Windows Subsystem for Linux"
     )
 
