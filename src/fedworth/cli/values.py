@@ -31,10 +31,10 @@ COMPARE_LEGEND = (
 )
 CLEAR = "\x1b[2J\x1b[H"
 ABOUT_FACTORS = ("factors", "auto_rank", "unseen")
-MEASURED = {"hidden": (*ABOUT_FACTORS, "strict")}
-COMPLETED = {"hidden": ("strict",)}
-BY_MODELS = {"hidden": (*ABOUT_FACTORS, "strict", "permutations")}
-BY_FACTORS = {"hidden": ("strict", "permutations")}
+MEASURED = {"hidden": (*ABOUT_FACTORS, "strict", "as_one")}
+COMPLETED = {"hidden": ("strict", "as_one")}
+BY_MODELS = {"hidden": (*ABOUT_FACTORS, "strict", "permutations", "as_one")}
+BY_FACTORS = {"hidden": ("strict", "permutations", "as_one")}
 """Options of a valuation that do nothing in some commands."""
 
 
@@ -106,6 +106,7 @@ def _refuse_for_utilities(of: Path, task: TaskOptions, settings: ValuationSettin
         auto_rank=settings.auto_rank,
         unseen=settings.unseen,
         strict=settings.strict,
+        as_one=settings.as_one,
         seed=settings.seed,
     )
     if (task, settings, work) != (TaskOptions(), plain, WorkSettings()):

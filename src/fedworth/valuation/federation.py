@@ -17,6 +17,7 @@ from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
 from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.errors import CompletionError, TooManyError, ValuationError
+from fedworth.games.as_one import groups_of
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, MatrixGame
 from fedworth.games.matrix import UtilityMatrix
@@ -38,6 +39,13 @@ CLIPPED = "every update was rescaled to the median length of its round, as asked
 
 Refusals = tuple[tuple[str, str], ...]
 """(method, why it gave no values)."""
+
+
+def as_one_notes(settings: ValuationSettings) -> tuple[str, ...]:
+    """A note for each group of clients that is valued as one."""
+    return tuple(
+        f"clients {text} are valued as one, as asked, and have equal parts of its value" for text in settings.as_one
+    )
 
 
 class Federation:
@@ -78,7 +86,8 @@ class Federation:
         server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
         is_clipped = self.settings.clip is not None
         store = LedgerStore(ledger, server, weighting, session, is_clipped) if work.cache else None
-        notes = ledger.warnings() + server.notes + ((CLIPPED,) if is_clipped else ())
+        notes = ledger.warnings() + server.notes + ((CLIPPED,) if is_clipped else ()) + as_one_notes(self.settings)
+        self.as_one = groups_of(self.settings.as_one, ledger.clients)
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped)
         self.clients = ledger.clients
         self.seed, self.strict = self.settings.seed, self.settings.strict
@@ -165,7 +174,6 @@ class BroughtUtilities:
     """Utilities that a user brings, as a source of games; no models are known."""
 
     recorded = None
-    notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
     def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:
@@ -173,6 +181,7 @@ class BroughtUtilities:
         self.clients, self.participants = matrix.clients, matrix.participants
         self.sums: dict[str, tuple[Valuation, Floats | None]] = {}
         self.seed, self.strict = settings.seed, settings.strict
+        self.as_one, self.notes = groups_of(settings.as_one, matrix.clients), as_one_notes(settings)
 
     def game(self, round_index: int) -> Game:
         """The game among a round's participants, as far as its utilities were brought."""

@@ -25,11 +25,12 @@ from fedworth.arrays import Floats, Indices, stream
 from fedworth.completion.completion import Caveat, Completion
 from fedworth.completion.factors import FactorCompletion
 from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown_name
+from fedworth.games.as_one import Groups, averaged, sharing_as_one
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, SharingRule, SummedGame, everyone_of
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.rules import banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc
-from fedworth.games.shapley import shapley
+from fedworth.games.shapley import MOST_ENUMERATED, shapley
 from fedworth.valuation import others
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
@@ -50,6 +51,7 @@ class GameSource(Protocol):
     sums: "dict[str, tuple[Valuation, Floats | None]]"  # made so far, since one method may need another's
     seed: int
     strict: bool  # whether a client that no round has heard is an error
+    as_one: Groups  # clients that are valued as one
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -228,6 +230,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     sampling = np.zeros((n_clients, n_clients))
     n_evaluations = 0
     notes: dict[str, None] = {}  # each once, in order
+    rule = sharing_as_one(rule, source.as_one)
     for t in games.rounds:
         game = games.game(t)
         if len(game.clients) == 0:
@@ -255,6 +258,8 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         covariance = sampling if is_sampled else None
     else:  # without the errors of the estimates, those of the sampling are no uncertainty of the values
         of_estimates = completion.covariance()
+        if of_estimates is not None and source.as_one:
+            of_estimates = averaged(of_estimates, heard, source.as_one)
         covariance = None if of_estimates is None else sampling + spread(of_estimates, heard, n_clients)
     made = Valuation(
         method="",
@@ -286,6 +291,8 @@ def comfedsv(source: GameSource) -> Valuation:
     permutations = completion.permutations
     rule: SharingRule = shapley
     games = _completed(source, completion)
+    if permutations is not None and source.as_one:
+        raise ValuationError(f"--as-one needs all coalitions of clients, at most {MOST_ENUMERATED}; use another method")
     if permutations is not None:
         rule = lambda game, _rng: permutation_shapley(game, permutations)  # noqa: E731
         whole = SummedGame([games.game(t) for t in games.rounds])  # all rounds have the same permutations

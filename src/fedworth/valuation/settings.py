@@ -29,6 +29,8 @@ class ValuationSettings:
         clip: Rescale every update to the `median` length of its round first, so that nobody gains by sending a longer
             one (default: as sent).
         without: Value the federation as if this client had never answered.
+        as_one: Value these clients, with commas between their names, as one client that shares its value equally among
+            them: for a client under several names.
         seed: Random seed.
 
     Example:
@@ -47,6 +49,7 @@ class ValuationSettings:
     strict: bool = False
     clip: Clip | None = None
     without: tuple[str, ...] = ()
+    as_one: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
