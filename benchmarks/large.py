@@ -82,7 +82,7 @@ def _valued(folder: Path, data_folder: Path | None) -> dict[str, float]:
     with Watch(every=0.05) as watch:
         report = report_on(ledger, task)
     made = report.chosen
-    errors = np.zeros(len(made)) if made.standard_errors is None else made.standard_errors
+    errors = np.zeros(len(made)) if made.sampling_errors is None else made.sampling_errors
     return {
         "wall": time.monotonic() - start,
         "cpu": time.process_time() - cpu,

@@ -80,10 +80,11 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """One row a method."""
     ledger, task = simulated(case.federation, scratch, data)
     true = federation(ledger, task, seed=case.federation.seed).value("truth")
-    errors = true.standard_errors if true.standard_errors is not None else np.zeros(len(true.values))
+    errors = true.sampling_errors if true.sampling_errors is not None else np.zeros(len(true.values))
     truth, rows = true.values, []
     for key in METHODS:
-        of, start = federation(ledger, task, seed=case.federation.seed), time.process_time()
+        of = federation(ledger, task, seed=case.federation.seed, interval="test-set")
+        start = time.process_time()
         try:
             found = of.value(key)
         except FedworthError:  # a method may refuse, for example without a round that has all clients

@@ -18,6 +18,9 @@ Weighting = Literal["uniform", "samples", "fixed"]
 Measure = str
 """`loss`, or a measure that goes with the task's loss, such as `accuracy`: an open list, which the task checks."""
 
+Interval = Literal["new-data", "test-set"]
+"""What intervals hold: the value on data like the test set, or on exactly these test samples."""
+
 OracleName = Literal["fast", "loop"]
 EngineName = Literal["local", "ray"]
 
@@ -45,6 +48,7 @@ ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
 CHOICES: dict[str, tuple[Any, ...]] = {
     "aggregation": get_args(Aggregation),
     "weighting": get_args(Weighting),
+    "interval": get_args(Interval),
     "oracle": get_args(OracleName),
     "engine": get_args(EngineName),
     "form of Proposition 2": get_args(ScheduleForm),

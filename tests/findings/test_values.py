@@ -15,7 +15,7 @@ ALIKE = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, 1.03]
 def valued(values, deviation=0.05, completion=None, caveats=()):
     names, found = tuple(str(k) for k in range(len(values))), np.array(values, dtype=float)
     known = uncertainty(found, np.eye(len(found)) * deviation**2, caveats=caveats) if deviation else None
-    return Valuation("comfedsv", names, found, None, {} if completion is None else completion, (), known)
+    return Valuation("comfedsv", names, found, {} if completion is None else completion, (), known)
 
 
 def kinds(valuation):
@@ -63,10 +63,14 @@ def test_many_that_harm_are_one_finding():
     assert found.sentence.startswith("Clients '0', '1', '2', '3', '4', '5', '6', '7' and 2 more made the model worse: ")
 
 
-def test_a_measured_value_below_zero_is_certain():
-    names = ("a", "b")
-    (found,) = value_findings(Valuation("fedsv", names, np.array([1.0, -1.0])))
-    assert (found.clients, found.confidence) == (("b",), 1.0)
+def test_a_value_is_never_certain_even_if_it_is_exact_on_its_test_set():
+    values = np.array([1.0, -1.0])
+    exact = Valuation("fedsv", ("a", "b"), values, uncertainty=uncertainty(values, np.zeros((2, 2))))
+    (found,) = value_findings(exact)
+    assert found.clients == ("b",)
+    assert found.confidence < 1
+    assert "certain" not in found.sentence
+    assert value_findings(Valuation("fedsv", ("a", "b"), values)) == ()
 
 
 def test_of_values_whose_errors_are_not_known_nothing_is_said():

@@ -72,9 +72,8 @@ def test_a_number_of_samples_that_cannot_be_had_is_refused(n):
         stratified_subset(task_with([0, 1, 2]), n, rng=np.random.default_rng(0))
 
 
-def test_samples_keep_their_blocks():
+def test_samples_keep_their_groups():
     labels = torch.arange(12) % 3
-    task = Task(nn.Linear(1, 3), torch.arange(12.0)[:, None], labels, blocks=np.arange(12) // 4)
+    task = Task(nn.Linear(1, 3), torch.arange(12.0)[:, None], labels, groups=np.arange(12) // 4)
     small = stratified_subset(task, 6, rng=np.random.default_rng(0))
-    assert small.blocks is not None
-    assert small.blocks.tolist() == [int(x) // 4 for x in small.inputs[:, 0]]
+    assert small.groups == tuple(str(int(x) // 4) for x in small.inputs[:, 0])

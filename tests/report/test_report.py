@@ -19,8 +19,10 @@ CLIENTS = ("a", "b", "c")
 
 
 def valuation(method: str, *values: float, clients=CLIENTS, errors=None) -> Valuation:
-    spread = None if errors is None else np.array(errors)
-    return Valuation(method, clients, np.array(values), spread, notes=("mind this",) if method == "fedsv" else ())
+    known, found = None, np.array(values)
+    if errors is not None:
+        known = uncertainty(found, np.zeros((len(found),) * 2), sampling=np.diag(np.array(errors) ** 2))
+    return Valuation(method, clients, found, notes=("mind this",) if method == "fedsv" else (), uncertainty=known)
 
 
 def report(**changes) -> Report:

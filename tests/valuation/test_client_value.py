@@ -5,8 +5,8 @@ import pytest
 
 from fedworth.errors import UsageError
 from fedworth.valuation.notebook import MOST_ROWS, digits_of, notebook_html, signed
-from fedworth.valuation.uncertainty import uncertainty
-from fedworth.valuation.valuation import COLUMNS, ClientValue, Covered, Valuation
+from fedworth.valuation.uncertainty import Source, uncertainty
+from fedworth.valuation.valuation import COLUMNS, ClientValue, Valuation
 
 VALUES = np.array([0.5, -0.25, np.nan])
 
@@ -51,16 +51,18 @@ def test_the_text_is_short_and_names_the_best():
 
 
 def test_what_the_intervals_cover_is_said():
-    errors = np.array([0.1, 0.1, np.nan])
-    assert KNOWN.covered is Covered.ESTIMATES
-    assert made(standard_errors=errors).covered is Covered.SAMPLING
-    assert made().covered is Covered.UNKNOWN
-    exact = Valuation("fedsv", ("a",), np.array([1.0]))
-    assert exact.covered is Covered.MEASURED
-    assert exact.intervals is None
-    drawn = made(standard_errors=errors).intervals
-    assert drawn is not None
-    assert drawn[0] == pytest.approx([0.3355, 0.6645], abs=1e-4)
+    variances = np.diag([0.01, 0.01, np.nan])
+    assert KNOWN.covered == (Source.ESTIMATES,)
+    drawn = made(uncertainty=uncertainty(VALUES, 0 * variances, sampling=variances, test_set=variances, degrees=31))
+    assert drawn.covered == (Source.SAMPLING, Source.TEST_SET)
+    assert drawn.sampling_errors == pytest.approx([0.1, 0.1, np.nan], nan_ok=True)
+    assert drawn.standard_errors == pytest.approx([0.02**0.5, 0.02**0.5, np.nan], nan_ok=True)
+    assert made().covered == ()
+    assert made().intervals is None
+
+
+def test_without_an_interval_nobody_is_said_to_help():
+    assert [line.helps for line in made()] == [None, None, None]
 
 
 def test_a_notebook_gets_a_table_without_a_script_and_with_names_as_text():

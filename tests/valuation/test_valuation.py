@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedworth.errors import ValuationError
 from fedworth.valuation.methods import METHODS
 from fedworth.valuation.ranking import EQUAL, rank_correlation
+from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
 VALUES = st.lists(st.floats(-1e300, 1e300) | st.just(math.nan), min_size=1, max_size=8)
@@ -56,8 +57,8 @@ def test_a_better_rank_is_a_value_larger_by_more_than_rounding(values):
 
 @given(VALUES, st.booleans())
 def test_a_valuation_comes_back_from_json_to_the_bit(values, with_errors):
-    errors = np.abs(np.array(values)) if with_errors else None
-    before = valuation(*values, standard_errors=errors, completion={"rank": 2}, notes=("careful",))
+    known = uncertainty(np.clip(values, -1e6, 1e6), np.diag(np.minimum(np.abs(values), 1))) if with_errors else None
+    before = valuation(*values, uncertainty=known, completion={"rank": 2}, notes=("careful",))
     text = json.dumps(before.document(), allow_nan=False)
     after = Valuation.from_document(json.loads(text))
     assert after.document() == before.document()

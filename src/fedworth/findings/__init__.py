@@ -21,7 +21,7 @@ from fedworth.findings.similarity import SIMILAR
 from fedworth.findings.traces import RoundTrace, trace_of
 from fedworth.findings.values import FEWEST, HARM, LOW_VALUE, value_findings
 from fedworth.ledger.ledger import Ledger
-from fedworth.valuation.valuation import Covered, Valuation
+from fedworth.valuation.valuation import Valuation
 
 Detect = Callable[[Ledger, list[RoundTrace], list[Evidence]], Iterable[Evidence]]
 LookedFor = Callable[[Ledger, list[RoundTrace]], Iterable[Kind]]
@@ -76,6 +76,6 @@ def findings(ledger: Ledger) -> tuple[Finding, ...]:
 
 def looked_for_in_values(valuation: Valuation) -> tuple[Kind, ...]:
     """The kinds that values can show: those whose errors are known, and low ones only among enough clients."""
-    if valuation.covered is Covered.UNKNOWN:
+    if valuation.uncertainty is None:
         return ()
     return OF_VALUES if np.isfinite(valuation.values).sum() >= FEWEST else (HARM,)

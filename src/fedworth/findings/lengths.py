@@ -51,7 +51,7 @@ def length_evidence(sent: Valuation, equal: Valuation, lengths: Floats) -> Itera
         if ratio < LEAST_LENGTH:
             continue
         error = float(np.hypot(_error(sent)[k], _error(equal)[k]))
-        confidence = confidence_of(float(ndtr(-(shares[k] - at_equal[k]) / error))) if error > 0 else 1.0
+        confidence = confidence_of(float(ndtr(-(shares[k] - at_equal[k]) / error)) if error > 0 else 0.0)
         numbers = {"ratio": ratio, "share": 100 * float(shares[k]), "equal": 100 * float(at_equal[k])}
         for t in np.flatnonzero(lengths[:, k] > 1).tolist():
             yield Evidence(LONG, (k,), t, numbers, confidence)
@@ -59,5 +59,5 @@ def length_evidence(sent: Valuation, equal: Valuation, lengths: Floats) -> Itera
 
 def _error(made: Valuation) -> Floats:
     """(n_clients,): standard errors of shares due to the sampling of coalitions."""
-    errors = np.zeros(len(made)) if made.standard_errors is None else np.nan_to_num(made.standard_errors)
+    errors = np.zeros(len(made)) if made.sampling_errors is None else np.nan_to_num(made.sampling_errors)
     return np.asarray(errors / float(np.nansum(np.maximum(made.values, 0))))

@@ -17,7 +17,7 @@ from scipy.special import ndtr, stdtr
 from fedworth.arrays import Floats, Indices
 from fedworth.findings.finding import LEAST_CONFIDENCE, Finding, Kind, Level, confidence_of
 from fedworth.valuation.uncertainty import HALF_WIDTH
-from fedworth.valuation.valuation import Covered, Valuation
+from fedworth.valuation.valuation import Valuation
 
 FEWEST = 5
 MOST_SEPARATE = 8
@@ -65,15 +65,13 @@ HARM = Kind(
 
 def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     """What the values show; nothing if their errors are unknown."""
-    if valuation.covered is Covered.UNKNOWN:
+    known, ends = valuation.uncertainty, valuation.intervals
+    if known is None or ends is None:
         return ()
-    caveats = () if valuation.uncertainty is None else valuation.uncertainty.caveats
-    named = {caveat.client for caveat in caveats}
+    named = {caveat.client for caveat in known.caveats}
     is_reliable = np.array([None not in named and client not in named for client in valuation.clients], dtype=bool)
-    ends = valuation.intervals
-    intervals = np.stack([valuation.values] * 2, axis=1) if ends is None else ends  # (n_clients, 2)
-    low = (found for k, found in _low(valuation, intervals) if is_reliable[k])
-    return (*low, *_harming(valuation, intervals, np.flatnonzero((intervals[:, 1] < 0) & is_reliable)))
+    low = (found for k, found in _low(valuation, ends) if is_reliable[k])
+    return (*low, *_harming(valuation, ends, np.flatnonzero((ends[:, 1] < 0) & is_reliable)))
 
 
 def _low(valuation: Valuation, intervals: Floats) -> Iterator[tuple[int, Finding]]:
@@ -96,7 +94,7 @@ def _harming(valuation: Valuation, intervals: Floats, below: Indices) -> Iterato
     deviations = (intervals[below, 1] - intervals[below, 0]) / (2 * HALF_WIDTH)
     with np.errstate(divide="ignore"):
         chances = ndtr(valuation.values[below] / deviations)
-    found = [confidence_of(p) if width > 0 else 1.0 for p, width in zip(chances.tolist(), deviations, strict=True)]
+    found = [confidence_of(chance) for chance in chances.tolist()]
     if len(below) <= MOST_SEPARATE:
         for client, confidence in zip(below.tolist(), found, strict=True):
             yield _finding(HARM, valuation, client, intervals, confidence)

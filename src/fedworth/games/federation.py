@@ -19,6 +19,7 @@ from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.weighting import participation, round_weights
+from fedworth.task.cells import Cells
 
 
 class UtilityStore(Protocol):
@@ -48,6 +49,7 @@ class RecordedFederation:
     notes: tuple[str, ...] = ()  # what a reader of any value must know
     store: UtilityStore | None = None
     is_clipped: bool = False
+    cells: Cells | None = None  # of the test samples; without them every block that is measured is a random one
     _games: dict[int, ModelGame] = field(default_factory=dict, repr=False)
     _n_kept: dict[int, int] = field(default_factory=dict, repr=False)  # utilities of each round that the store has
     _rescaled: dict[tuple[int, bool], Round] = field(default_factory=dict, repr=False)

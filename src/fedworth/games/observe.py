@@ -157,11 +157,12 @@ class _Measuring:
 def _matrix(
     federation: RecordedFederation, wanted: list[Memberships], permutations: Permutations | None
 ) -> UtilityMatrix:
-    """The utility matrix of measured coalitions."""
-    rounds = []
+    """The utility matrix of measured coalitions, summed over groups of test samples: it would be large otherwise."""
+    rounds, cells = [], federation.cells
     for t, coalitions in enumerate(wanted):
         game, listed = federation.game(t), distinct(coalitions)[0]
-        rounds.append((listed, game.utilities(listed[:, game.clients])))
+        found = game.utilities(listed[:, game.clients])  # (n_listed, n_cells)
+        rounds.append((listed, found if cells is None else cells.by_block(found)))
     return matrix_from_rounds(federation.clients, federation.participants, rounds, permutations)
 
 

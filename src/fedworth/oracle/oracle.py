@@ -276,9 +276,9 @@ def block_totals(
 def _block_totals(
     criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, blocks: Indices, n_blocks: int
 ) -> Floats:
-    if criterion.is_whole:
-        return jackknife(criterion, outputs, labels, blocks, n_blocks)
     scores = criterion.of(outputs, labels).double().cpu().numpy()  # (n_samples,)
+    if scores.ndim == 0:
+        return jackknife(criterion, outputs, labels, blocks, n_blocks)
     totals = np.bincount(blocks, scores, minlength=n_blocks).astype(np.float64)
     return totals if criterion.is_better_higher else -totals
 

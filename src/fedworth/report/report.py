@@ -160,9 +160,9 @@ class Report:
     def error_of_truth(self) -> float | None:
         """The error of the truth over its spread, if the truth was sampled; None if it is exact or absent."""
         truth = self.valuation("truth")
-        if truth is None or truth.standard_errors is None:
+        if truth is None or truth.sampling_errors is None:
             return None
-        errors, spread = truth.standard_errors, float(np.nanstd(truth.values))
+        errors, spread = truth.sampling_errors, float(np.nanstd(truth.values))
         return float(np.sqrt(np.nanmean(errors**2))) / spread if spread > 0 and np.nanmax(errors) > 0 else None
 
     def __getitem__(self, client: str) -> ClientValue:
@@ -196,6 +196,14 @@ class Report:
         import pandas
 
         return pandas.concat(frames, ignore_index=True)
+
+    def by_group(self) -> Any:
+        """A pandas data frame of the chosen values by group of test samples: `Valuation.by_group`.
+
+        Example:
+            report.by_group().pivot(index="client", columns="group", values="value")
+        """
+        return self.chosen.by_group()
 
     def document(self) -> dict[str, Any]:
         """The report as JSON in full precision, with what follows from it."""

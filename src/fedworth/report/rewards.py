@@ -5,7 +5,7 @@ up for that (`docs/rewards.md`):
 
     positive   w_i = max(s_i, 0)              keeps symmetry and the null client; gives up additivity
     floor      a part of the pool in equal parts for taking part, the rest as `positive`; gives up the null client
-    lower      w_i = max(lower end of i, 0)   pays what is certain; equal values with unequal intervals differ
+    lower      w_i = max(lower end of i, 0)   pays the least that is likely; equal values with unequal intervals differ
     softmax    w_i = exp(s_i / (τ sd(s)))     everyone gets something; keeps the order, gives up the null client
 
 Rewards are w_i / Σ w of the pool, rounded down to cents; the remaining cents go one each to the largest remainders.
@@ -28,7 +28,7 @@ from fedworth.report.settings import RewardSettings
 from fedworth.report.tables import csv_of
 from fedworth.storage import Place, json_bytes, read_json, write_together
 from fedworth.valuation.uncertainty import Trust
-from fedworth.valuation.valuation import ClientValue, Covered, Valuation
+from fedworth.valuation.valuation import ClientValue, Valuation
 
 if TYPE_CHECKING:
     from fedworth.report.report import Report
@@ -212,10 +212,11 @@ def _notes(valuation: Valuation, settings: RewardSettings) -> list[str]:
             "only the rough order of the values can be trusted: fine shares are not justified between clients whose "
             "rank ranges overlap"
         )
-    elif valuation.covered is Covered.UNKNOWN:
+    elif trust is None:
         notes.append("the errors of the values are not known, so it is not known whether fine shares are justified")
-    if valuation.covered is Covered.SAMPLING and valuation.completion is not None and settings.rule == "lower":
-        notes.append("the ranges leave out the error of the estimates, so their lower ends are not certain")
+    if settings.rule == "lower" and valuation.uncertainty is not None:
+        for_all = [caveat.reason for caveat in valuation.uncertainty.caveats if caveat.client is None]
+        notes += [f"the lower ends of the ranges are too high: {reason}" for reason in for_all]
     if absent := [line.client for line in valuation if line.value is None]:
         notes.append(f"without a value, and so without a reward: {', '.join(absent)}")
     return notes

@@ -45,7 +45,7 @@ class PageSettings:
 SENTENCES: dict[RewardRule, str] = {
     "positive": "in proportion to the value where it is above zero; the others get nothing",
     "floor": "{floor} of the pool in equal parts for taking part, the rest in proportion to values above zero",
-    "lower": "in proportion to the lower end of the likely range where it is above zero, which pays what is certain",
+    "lower": "in proportion to the lower end of the likely range where it is above zero; the others get nothing",
     "softmax": "in proportion to exp(value / ({temperature:g} × their standard deviation)); everyone gets something",
 }
 

@@ -16,6 +16,7 @@ import numpy as np
 from fedworth.findings import Finding, Kind
 from fedworth.report.scores import change_text, levels_text, measure_text, score_text, test_set_text
 from fedworth.valuation.methods import description, label
+from fedworth.valuation.uncertainty import Source
 from fedworth.valuation.valuation import COLUMNS, Valuation
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ MOST_CAVEATS = 4
 NARROW = 0.01
 """Intervals with a smaller standard deviation are shown with four decimals."""
 
+SOURCE_WORDS = {
+    Source.ESTIMATES: "what no round has shown and had to be estimated",
+    Source.SAMPLING: "coalitions were drawn, not all measured",
+    Source.TEST_SET: "other test samples of the same kind would give other values",
+}
 SAMPLED_TRUTH = "The truth was itself sampled, so distances from it are partly its own error"
 FINDINGS = "Findings: reasons to ask, not verdicts"
 
@@ -49,12 +55,11 @@ class Table:
 
 @dataclass(frozen=True)
 class ValueColumn:
-    """A column for each of the main methods."""
+    """A column for a method."""
 
     heading: str  # {label} is the method's
     cell: Callable[[Valuation, int], str]
     words: str = ""
-    is_shown: Callable[[Valuation], bool] = lambda valuation: True  # noqa: ARG005
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,8 @@ class AgreementColumn:
     words: str
 
 
-def _has_interval(valuation: Valuation) -> bool:
-    return valuation.completion is not None and valuation.uncertainty is not None
-
-
 def _value(valuation: Valuation, client: int) -> str:
-    errors = valuation.standard_errors
+    errors = valuation.sampling_errors
     text = _number(valuation.values[client], "+.4f")
     return text if errors is None or math.isnan(errors[client]) else f"{text} ± {errors[client]:.4f}"
 
@@ -92,17 +93,26 @@ def _rank(valuation: Valuation, client: int) -> str:
     rank = valuation.ranks[client]
     if rank is None:
         return ABSENT
-    text = f"={rank}" if valuation.ranks.count(rank) > 1 else str(rank)
-    interval = valuation.uncertainty.rank_intervals[client] if valuation.uncertainty and valuation.completion else None
+    return f"={rank}" if valuation.ranks.count(rank) > 1 else str(rank)
+
+
+def _rank_range(valuation: Valuation, client: int) -> str:
+    interval = None if valuation.uncertainty is None else valuation.uncertainty.rank_intervals[client]
+    text = _rank(valuation, client)
     return text if interval is None or interval[0] == interval[1] else f"{text} ({interval[0]}–{interval[1]})"
 
 
 VALUE_COLUMNS = (
     ValueColumn("{label}", _value),
-    ValueColumn("90 % interval", _interval, is_shown=_has_interval),
+    ValueColumn("90 % interval", _interval),
     ValueColumn("share", _share, "share: part of all positive values"),
-    ValueColumn("rank", _rank, "rank: 1 for the most valuable, = for a tie, (from–to) is its 90 % interval"),
+    ValueColumn("rank", _rank_range, "rank: 1 for the most valuable, = for a tie, (from–to) is its 90 % interval"),
 )
+"""Columns of the chosen valuation."""
+
+BESIDE_COLUMNS = (VALUE_COLUMNS[0], VALUE_COLUMNS[2], ValueColumn("rank", _rank))
+"""Columns of the valuations beside it."""
+
 AGREEMENT_COLUMNS = (
     AgreementColumn(
         "rank_correlation",
@@ -125,7 +135,7 @@ AGREEMENT_COLUMNS = (
 def values_table(report: "Report") -> Table:
     """Every client's value, interval, share and rank by the main methods."""
     shown = _main(report)
-    blocks = [[column for column in VALUE_COLUMNS if column.is_shown(v)] for v in shown]
+    blocks = [BESIDE_COLUMNS if v is not shown[0] or v.uncertainty is None else VALUE_COLUMNS for v in shown]
     headings = [
         column.heading.format(label=v.label) for v, block in zip(shown, blocks, strict=True) for column in block
     ]
@@ -138,7 +148,7 @@ def values_table(report: "Report") -> Table:
     words = [f"value: {said}; measured in: {measure_text(known)}"]
     words += [column.words for column in VALUE_COLUMNS if column.words]
     words += ["±: standard error of the sampling, which an interval includes"] * any(
-        v.standard_errors is not None for v in shown
+        v.sampling_errors is not None for v in shown
     )
     return Table(
         "What each client is worth",
@@ -147,6 +157,25 @@ def values_table(report: "Report") -> Table:
         trust_text(shown),
         "; ".join(words),
         tuple(map(len, blocks)),
+    )
+
+
+def uncertainty_table(report: "Report") -> Table | None:
+    """Where the uncertainty of the chosen values comes from: standard deviations by source."""
+    known = report.chosen.uncertainty if report.valuations else None
+    if known is None or not known.shares:
+        return None
+    columns = [known.standard_deviations, *(known.parts[source] for source in known.shares)]
+    rows = tuple(
+        (name, *(_number(float(column[k]), ".4f") for column in columns)) for k, name in enumerate(report.clients)
+    )
+    return Table(
+        f"How sure {report.chosen.label} is, and why",
+        ("client", "standard error", *known.shares),
+        rows,
+        known.advice,
+        "the squares of the parts add up to the square of the standard error; "
+        + "; ".join(f"{source}: {SOURCE_WORDS[source]}" for source in known.shares),
     )
 
 
@@ -218,7 +247,9 @@ def coverage_table(report: "Report") -> Table | None:
 def tables(report: "Report") -> list[Table]:
     """All tables of a report, in reading order."""
     first = [values_table(report)] if report.valuations else []
-    rest = (make(report) for make in (scores_table, baselines_table, agreement_table, coverage_table))
+    rest = (
+        make(report) for make in (uncertainty_table, scores_table, baselines_table, agreement_table, coverage_table)
+    )
     return [*first, *(table for table in rest if table is not None)]
 
 

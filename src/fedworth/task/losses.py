@@ -55,8 +55,8 @@ def _n_samples(labels: torch.Tensor) -> float:
 class Criterion:
     """Scores outputs: each sample separately, or all together.
 
-    A criterion with `is_whole` has no score per sample (AUC, R², Cox's likelihood): it takes the outputs of the whole
-    test set and returns one number.
+    A criterion with `is_whole` takes the outputs of the whole test set. It returns one number (AUC, R², Cox's
+    likelihood), or the parts of samples in it, as a user's function may.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Loss:
     outputs: Check
     measures: tuple[Criterion, ...] = ()
     over_classes: int | None = None  # adding a constant along this dimension of the outputs changes nothing
+    has_classes: bool = False  # whether the label of a sample is its class
     takes_probabilities: bool = True  # False: outputs must be logits, and a module that ends in a softmax is refused
 
 
@@ -383,10 +384,22 @@ _NEXT_TOKEN = Criterion("next-token", _next_tokens, counted=_n_next_labels, unit
 LOSSES: dict[str, Loss] = {
     loss.criterion.name: loss
     for loss in (
-        Loss(CROSS_ENTROPY, _one_class, _logits(1), (ACCURACY,), 1, takes_probabilities=False),
-        Loss(Criterion("probabilities", _of_probabilities, unit=NATS), _one_class, _logits(1), (ACCURACY,)),
-        Loss(Criterion("one-vs-rest", _one_vs_rest, unit=NATS), _one_class, _logits(1), (ACCURACY,)),
-        Loss(Criterion("hinge", _hinge, is_smooth=False, unit=PER_SAMPLE), _one_class, _logits(1), (ACCURACY,)),
+        Loss(CROSS_ENTROPY, _one_class, _logits(1), (ACCURACY,), 1, has_classes=True, takes_probabilities=False),
+        Loss(
+            Criterion("probabilities", _of_probabilities, unit=NATS),
+            _one_class,
+            _logits(1),
+            (ACCURACY,),
+            has_classes=True,
+        ),
+        Loss(Criterion("one-vs-rest", _one_vs_rest, unit=NATS), _one_class, _logits(1), (ACCURACY,), has_classes=True),
+        Loss(
+            Criterion("hinge", _hinge, is_smooth=False, unit=PER_SAMPLE),
+            _one_class,
+            _logits(1),
+            (ACCURACY,),
+            has_classes=True,
+        ),
         Loss(_SEGMENTATION, _class_map, _logits(1), (_PIXEL_ACCURACY, _DICE), 1, takes_probabilities=False),
         Loss(
             Criterion("dice", _soft_dice, unit=PER_SAMPLE), _class_map, _masks, (_DICE,), 1, takes_probabilities=False
@@ -404,6 +417,7 @@ LOSSES: dict[str, Loss] = {
             _zero_or_one,
             _as_labels,
             (_FLAG_ACCURACY, _AUC),
+            has_classes=True,
             takes_probabilities=False,
         ),
         Loss(
@@ -411,6 +425,7 @@ LOSSES: dict[str, Loss] = {
             _zero_or_one,
             _as_labels,
             (_FLAG_ACCURACY, _AUC),
+            has_classes=True,
         ),
         Loss(
             Criterion("multi-label", _flags, unit="in nats per label"),
@@ -450,7 +465,8 @@ def loss_of(loss: str | UserFunction) -> Loss:
 def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criterion:
     """A criterion made of a user's function, known by the function's name.
 
-    The function sees the whole test set at once, so it need not know how the test set is cut into batches.
+    Numbers of samples are divided by the number of samples, so that they add up to their mean. The function sees the
+    whole test set at once, so it need not know how the test set is cut into batches.
     """
 
     def of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -469,7 +485,7 @@ def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criteri
         if found.is_complex() or found.ndim > 1 or (found.ndim == 1 and len(found) != len(labels)):
             shape = f"gave {found.dtype} of shape {tuple(found.shape)} for {len(labels)} samples"
             raise DataError(f"{name_of(function)}: {shape}, expected one number or one a sample")
-        return found.mean(dtype=torch.float64)
+        return found.double() / len(labels) if found.ndim else found.double()
 
     unit = getattr(function, "unit", "in its own unit")
     return Criterion(name_of(function), of, is_better_higher, is_whole=True, is_smooth=False, is_own=True, unit=unit)

@@ -55,7 +55,9 @@ class Task:
         exchanged: Which tensors the federation exchanges, if not all: a part of their names, the names in the order in
             which arrays are sent, or a dictionary from the ledger's names to the module's.
         client_noise: The standard deviation of the noise that clients add to their models, if they do.
-        blocks: The block number of each test sample, from 0 on; all samples are in block 0 if it is not given.
+        groups: A label for each test sample, such as its site or scanner: values are given by group too (default: the
+            class, if samples have one).
+        blocks: The number of each test sample's cell; set when a federation is opened.
 
     Example:
         task = fedworth.Task(torch.nn.Linear(64, 10), torch.rand(50, 64), torch.arange(50) % 10)
@@ -69,6 +71,7 @@ class Task:
     measure: UserFunction | None = None
     exchanged: str | Collection[str] | None = None
     client_noise: float | None = None
+    groups: Any = None  # a sequence of labels, (n_samples,); a tuple of texts once the task is made
     blocks: Indices | None = None  # (n_samples,)
 
     def __post_init__(self) -> None:
@@ -83,6 +86,13 @@ class Task:
             raise DataError(f"test set: {problem}, as loss {self.judged_by.criterion.name!r} needs")
         if any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in tensors):
             raise DataError("test set: some inputs are NaN or infinite")
+        if self.groups is not None:
+            listed = self.groups.tolist() if hasattr(self.groups, "tolist") else self.groups
+            object.__setattr__(self, "groups", tuple(map(str, listed)))  # the class is frozen
+            if len(self.groups) != len(self.labels):
+                raise DataError(
+                    f"test set: {len(self.groups)} groups, expected one for each of {len(self.labels)} samples"
+                )
         if self.blocks is not None and (self.blocks.shape != (len(self.labels),) or self.blocks.min() < 0):
             raise DataError(
                 f"test set: blocks of shape {self.blocks.shape} from {self.blocks.min()} on, "
@@ -167,6 +177,13 @@ class Task:
         return 1 if self.blocks is None else int(self.blocks.max()) + 1
 
     @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The class of each test sample; None if samples do not have one class each."""
+        if not self.judged_by.has_classes or self.labels.numel() != len(self.labels):
+            return None
+        return tuple(str(int(label)) for label in self.labels.reshape(-1).tolist())
+
+    @property
     def judged_by(self) -> Loss:
         """The loss, with the checks of labels and outputs and the measures that belong to it."""
         return loss_of(self.loss)
@@ -215,8 +232,8 @@ class Task:
     def fingerprint(self) -> str:
         """The sha256 of the test set, of what judges it, and of the task's rule and noise; equal on all devices.
 
-        If the federation exchanges only part of the module, the module's other tensors count too. The blocks do not:
-        they divide utilities, and change no total.
+        If the federation exchanges only part of the module, the module's other tensors count too. The cells of the
+        test samples do not: they follow from the rest.
         """
         tensors = tensors_of(self.inputs)
         digest = hashlib.sha256(str((tuple(tensors[0].shape), tensors[0].dtype)).encode())
@@ -233,6 +250,8 @@ class Task:
             digest.update(identity_of(self.measure).encode())
         if self.client_noise is not None:
             digest.update(f"client noise {self.client_noise!r}".encode())
+        if self.groups is not None:
+            digest.update(f"groups {self.groups!r}".encode())
         if self.rule is not None:
             digest.update(f"rule {json.dumps(self.rule.document())}".encode())
         if self.exchanged is not None:

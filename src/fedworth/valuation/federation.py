@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Floats, stream
+from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
@@ -25,13 +25,15 @@ from fedworth.games.observe import Budget, planned_permutations, utility_matrix
 from fedworth.games.shapley import MOST_ENUMERATED
 from fedworth.games.subset import stratified_subset
 from fedworth.ledger.ledger import Ledger
+from fedworth.names import Interval
 from fedworth.oracle.choices import device_named, oracle_named
 from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.server import server_of
 from fedworth.oracle.store import LedgerStore, Session
 from fedworth.storage import Progress, silent
+from fedworth.task.cells import Cells, Undivided, brought_cells, cells_of, divide
 from fedworth.task.task import Task
-from fedworth.valuation.methods import value_by
+from fedworth.valuation.methods import Errors, value_by
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
 
@@ -74,7 +76,8 @@ class Federation:
             task: What its models are judged by.
             settings: How it is valued.
             work: Where coalitions are measured.
-            oracle: What measures coalitions; the settings' oracle if not given.
+            oracle: What measures coalitions; the settings' oracle if not given. Unless its task has blocks of test
+                samples, the test set's part of the uncertainty is not known.
             session: What this process remembers of the same ledger and task, for a ledger that grows.
             progress: Called with what is being done, how many parts are done and how many there are.
         """
@@ -82,16 +85,21 @@ class Federation:
         self.progress = progress
         ledger = ledger.without(self.settings.without)
         weighting = self.settings.weighting or ledger.default_weighting
-        oracle = oracle or _oracle(task, self.settings, work)
+        self.interval: Interval = self.settings.interval
+        if oracle is None:
+            oracle, self.test_set = _oracle(task, self.settings, work)
+        else:
+            self.test_set = cells_of(oracle.task)
         server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
         is_clipped = self.settings.clip is not None
         store = LedgerStore(ledger, server, weighting, session, is_clipped) if work.cache else None
         notes = ledger.warnings() + server.notes + ((CLIPPED,) if is_clipped else ()) + as_one_notes(self.settings)
         self.as_one = groups_of(self.settings.as_one, ledger.clients)
-        self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped)
+        cells = None if isinstance(self.test_set, Undivided) else self.test_set
+        self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
         self.clients = ledger.clients
         self.seed, self.strict = self.settings.seed, self.settings.strict
-        self.sums: dict[str, tuple[Valuation, Floats | None]] = {}
+        self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self._values: dict[str, Valuation] = {}
 
     @property
@@ -156,18 +164,19 @@ class Federation:
         return complete_by_models(self.recorded, progress=self.progress)
 
 
-def _oracle(task: Task, settings: ValuationSettings, work: WorkSettings) -> Oracle:
-    """The oracle that the settings ask for, on the device and engine of the work."""
+def _oracle(task: Task, settings: ValuationSettings, work: WorkSettings) -> tuple[Oracle, Cells | Undivided]:
+    """The oracle that the settings ask for, on the device and engine of the work, and the cells that it measures."""
     if settings.test_samples is not None:
         task = stratified_subset(task, settings.test_samples, rng=stream(settings.seed, "test samples"))
+    task, cells = divide(task, task.criterion(settings.measure))
     task = task if work.device == "cpu" else task.to(device_named(work.device))
     is_remote = work.engine == "ray"
     oracle = oracle_named(settings.oracle, task, settings.measure, n_threads=1 if is_remote else work.n_threads)
     if not is_remote:
-        return oracle
+        return oracle, cells
     from fedworth.oracle.ray_oracle import RayOracle
 
-    return RayOracle(oracle, work.address)
+    return RayOracle(oracle, work.address), cells
 
 
 class BroughtUtilities:
@@ -179,7 +188,8 @@ class BroughtUtilities:
     def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:
         self.matrix, self.settings = matrix, settings
         self.clients, self.participants = matrix.clients, matrix.participants
-        self.sums: dict[str, tuple[Valuation, Floats | None]] = {}
+        self.test_set, self.interval = brought_cells(matrix.n_blocks), settings.interval
+        self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self.seed, self.strict = settings.seed, settings.strict
         self.as_one, self.notes = groups_of(settings.as_one, matrix.clients), as_one_notes(settings)
 

@@ -29,16 +29,26 @@ from fedworth.games.as_one import Groups, averaged, sharing_as_one
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, SharingRule, SummedGame, everyone_of
 from fedworth.games.permutations import permutation_shapley
-from fedworth.games.rules import banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc
+from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc
 from fedworth.games.shapley import MOST_ENUMERATED, shapley
+from fedworth.names import Interval
+from fedworth.task.cells import Cells, Undivided
 from fedworth.valuation import others
+from fedworth.valuation.groups import GroupValues, group_values
+from fedworth.valuation.ranking import EQUAL
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
 MR_DECAY = 0.9
 """What a round counts in MR, relative to the one before (λ of Song et al., 2019)."""
 
-UNKNOWN_ERRORS = "how far off the estimates are is not known: a completion knows the errors of Shapley values only"
+UNKNOWN_ESTIMATES = "how far off the estimates are is not known: a completion knows the errors of Shapley values only"
+UNKNOWN_SAMPLING = "how much the drawn coalitions change the values is not known"
+NO_PARTS = "the method gives no values by block of test samples"
+ALL_ALIKE = "every block of test samples gives the same values"
+UNKNOWN = "how sure the values are is not known: {reason}"
+ON_THIS_TEST_SET = "the intervals hold on this test set only: {reason}"
+NO_GAME = "this measure shares out no game, and no standard errors of it are known"
 
 GTG_SKIPPED = 0.05
 """GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
@@ -48,7 +58,9 @@ class GameSource(Protocol):
     """What methods value: the rounds of a federation as games."""
 
     clients: tuple[str, ...]
-    sums: "dict[str, tuple[Valuation, Floats | None]]"  # made so far, since one method may need another's
+    test_set: Cells | Undivided  # the cells that utilities are measured on, if the test set is divided
+    interval: Interval
+    sums: "dict[str, tuple[Valuation, Errors]]"  # made so far, since one method may need another's
     seed: int
     strict: bool  # whether a client that no round has heard is an error
     as_one: Groups  # clients that are valued as one
@@ -119,6 +131,15 @@ class RoundGames:
     completion: Completion | None = None
     sampling: Floats | None = None  # (n_heard, n_heard), of the sums, if the rounds' draws are not independent
     decay: float = 1.0  # what a round counts, relative to the one before
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The errors of values on the test set that they were measured on."""
+
+    estimates: Floats | None  # (n_clients, n_clients): covariance of the errors of a completion; None if unknown
+    sampling: Floats  # (n_clients, n_clients): covariance of the errors of sampled coalitions
+    ratios: Floats | None = None  # (n_groups,): errors of the completion by group, over those of all; None if unknown
 
 
 def participants(source: GameSource) -> RoundGames:
@@ -209,20 +230,17 @@ def share_out(
 
 
 def add_up(source: GameSource, rule: SharingRule, games: RoundGames) -> Valuation:
-    """Share out each game, and sum values, covariances and costs over the rounds.
-
-    A completion knows the errors of Shapley values only, so other rules on completed games have no intervals.
-    """
-    made, covariance = _sums(source, rule, games)
-    if games.completion is None:
-        return _with_uncertainty(made, covariance, ())
-    if rule is not shapley:
-        return replace(made, notes=(*made.notes, UNKNOWN_ERRORS))
-    return _with_uncertainty(made, covariance, games.completion.caveats)
+    """Share out each game, and sum values, covariances and costs over the rounds."""
+    made, errors = _sums(source, rule, games)
+    if made.completion is None or games.completion is None:
+        return _with_uncertainty(source, made, errors, ())
+    if rule is not shapley:  # a completion knows the errors of Shapley values only
+        return _with_uncertainty(source, made, replace(errors, estimates=None), ())
+    return _with_uncertainty(source, made, errors, games.completion.caveats)
 
 
-def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Valuation, Floats | None]:
-    """The valuation without its uncertainty, and the covariance of its errors, (n_clients, n_clients), if known."""
+def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Valuation, Errors]:
+    """The valuation without its uncertainty, and the errors of its values."""
     n_rounds, n_clients = source.participants.shape
     heard = heard_clients(source)
     by_round = np.zeros((n_rounds, n_clients))
@@ -252,33 +270,93 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     sampling[:, silent] = np.nan
     if by_block is not None:
         by_block[silent] = np.nan
-    is_sampled = bool((np.nan_to_num(sampling) != 0).any())
-    completion = games.completion
-    if completion is None:
-        covariance = sampling if is_sampled else None
-    else:  # without the errors of the estimates, those of the sampling are no uncertainty of the values
-        of_estimates = completion.covariance()
-        if of_estimates is not None and source.as_one:
-            of_estimates = averaged(of_estimates, heard, source.as_one)
-        covariance = None if of_estimates is None else sampling + spread(of_estimates, heard, n_clients)
+    completion, errors = games.completion, Errors(np.zeros((n_clients, n_clients)), sampling)
+    if completion is not None:
+        covariance = completion.covariance()
+        if covariance is not None and not covariance.any():
+            completion = None  # nothing had to be estimated
+        else:
+            if covariance is not None and source.as_one:
+                covariance = averaged(covariance, heard, source.as_one)
+            of_estimates = None if covariance is None else spread(covariance, heard, n_clients)
+            errors = Errors(of_estimates, sampling, _error_ratios(source, completion))
     made = Valuation(
         method="",
         clients=source.clients,
         values=values,
-        standard_errors=np.sqrt(np.maximum(np.diag(sampling), 0)) if is_sampled else None,
         by_round=by_round,
-        block_values=by_block,
+        block_values=None if rule in NONLINEAR else by_block,
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
         n_evaluations=n_evaluations,
     )
-    return made, covariance
+    return made, errors
 
 
-def _with_uncertainty(made: Valuation, covariance: Floats | None, caveats: Sequence[Caveat]) -> Valuation:
-    if covariance is None:
-        return replace(made, notes=(*made.notes, *map(str, caveats)))
-    return replace(made, uncertainty=uncertainty(made.values, covariance, caveats=tuple(caveats)))
+def _error_ratios(source: GameSource, completion: Completion) -> Floats | None:
+    """(n_groups,): errors of values by group, over those of the values; None if unknown, or without groups."""
+    cells = source.test_set
+    if isinstance(cells, Undivided) or not cells.groups:
+        return None
+    return completion.error_ratios(cells.group_of, len(cells.groups))
+
+
+def _with_uncertainty(
+    source: GameSource,
+    made: Valuation,
+    errors: Errors,
+    caveats: Sequence[Caveat],
+    cells: Cells | Undivided | None = None,
+) -> Valuation:
+    """The valuation with its parts by group, and its uncertainty as far as that is known.
+
+    Without the errors of estimates or of drawn coalitions there are no intervals. If only the test set's part is
+    unknown, intervals hold on this test set only, and a caveat says so.
+    """
+    cells, of_test_set, unknown = cells or source.test_set, None, []
+    if source.interval == "new-data":
+        found = _of_test_set(cells, made)
+        of_test_set, unknown = (None, [found]) if isinstance(found, str) else (found, [])
+    made = replace(made, groups=_groups(cells, made, errors, with_test_set=of_test_set is not None))
+    missing = [UNKNOWN_ESTIMATES] if errors.estimates is None and not caveats else []
+    missing += [UNKNOWN_SAMPLING] if np.isnan(np.diag(errors.sampling)[~np.isnan(made.values)]).any() else []
+    if errors.estimates is None or missing or (unknown and not np.nansum(errors.estimates + errors.sampling)):
+        said = (UNKNOWN.format(reason=reason) for reason in (*missing, *unknown))
+        return replace(made, notes=(*made.notes, *map(str, caveats), *said))
+    known = uncertainty(
+        made.values,
+        errors.estimates,
+        sampling=errors.sampling,
+        test_set=of_test_set,
+        degrees=np.inf if isinstance(cells, Undivided) else cells.n_blocks - 1,
+        n_test_samples=None if isinstance(cells, Undivided) else cells.n_samples,
+        caveats=(*caveats, *(Caveat(None, ON_THIS_TEST_SET.format(reason=reason)) for reason in unknown)),
+    )
+    return replace(made, uncertainty=known)
+
+
+def _of_test_set(cells: Cells | Undivided, made: Valuation) -> Floats | str:
+    """(n_clients, n_clients): the test set's part of the covariance, or why it is not known."""
+    if isinstance(cells, Undivided):
+        return cells.reason
+    if made.block_values is None:
+        return NO_PARTS
+    residuals = cells.residuals(made.block_values)
+    if np.nanmax(np.abs(residuals), initial=0) <= EQUAL * np.nanmax(np.abs(made.values), initial=0):
+        return ALL_ALIKE
+    return np.asarray(residuals @ residuals.T)
+
+
+def _groups(cells: Cells | Undivided, made: Valuation, errors: Errors, *, with_test_set: bool) -> GroupValues | None:
+    """The values by group, if the test samples have groups; their errors are NaN if those of estimates are unknown."""
+    if isinstance(cells, Undivided) or not cells.groups or made.block_values is None:
+        return None
+    estimates = np.full((len(made.values), len(cells.groups)), np.nan)
+    if errors.estimates is not None and not np.nansum(errors.estimates):
+        estimates[:] = 0.0
+    elif errors.estimates is not None and errors.ratios is not None:
+        estimates[:] = np.outer(np.diag(errors.estimates), errors.ratios**2)
+    return group_values(made.block_values, cells, estimates, np.diag(errors.sampling), with_test_set=with_test_set)
 
 
 def comfedsv(source: GameSource) -> Valuation:
@@ -297,26 +375,29 @@ def comfedsv(source: GameSource) -> Valuation:
         rule = lambda game, _rng: permutation_shapley(game, permutations)  # noqa: E731
         whole = SummedGame([games.game(t) for t in games.rounds])  # all rounds have the same permutations
         games = replace(games, sampling=permutation_shapley(whole, permutations).sampling_covariance)
-    made, covariance = _sums(source, rule, games)
+    made, errors = _sums(source, rule, games)
     made, caveats = replace(made, n_evaluations=completion.n_seen), completion.caveats
     if completion.n_unseen:  # only if they are to count as 0: otherwise the game has refused
         made = replace(made, notes=(*made.notes, f"{completion.n_unseen:,} coalitions were never seen and count as 0"))
     if source.recorded is not None:
         reference, of_reference = _sums_by_models(source)
-        if of_reference is not None:
+        if of_reference.estimates is not None:
             apart = made.values - reference.values
-            covariance, caveats = np.outer(apart, apart) + of_reference, source.by_models().caveats
-    return _with_uncertainty(made, covariance, caveats)
+            total = np.outer(apart, apart) + of_reference.estimates + of_reference.sampling
+            errors, caveats = Errors(total, 0 * total), source.by_models().caveats
+    cells = source.test_set  # the utility matrix is not divided into groups
+    cells = cells if isinstance(cells, Undivided) else cells.without_groups()
+    return _with_uncertainty(source, made, errors, caveats, cells)
 
 
 def comfedsv_models(source: GameSource) -> Valuation:
     """ComFedSV by models: the Shapley value of everyone's game of each round, on recorded and predicted models."""
-    made, covariance = _sums_by_models(source)
-    return _with_uncertainty(made, covariance, source.by_models().caveats)
+    made, errors = _sums_by_models(source)
+    return _with_uncertainty(source, made, errors, source.by_models().caveats)
 
 
-def _sums_by_models(source: GameSource) -> tuple[Valuation, Floats | None]:
-    """Values by models and the covariance of their errors; made once, since the paper's method needs them too."""
+def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:
+    """Values by models and their errors; made once, since the paper's method needs them too."""
     if "models" not in source.sums:
         source.sums["models"] = _sums(source, shapley, by_models(source))
     return source.sums["models"]
@@ -338,7 +419,7 @@ def _measured(measure: Callable[[RecordedFederation], Floats]) -> Callable[[Game
 
     def value(source: GameSource) -> Valuation:
         found = np.where(source.participants.any(axis=0), measure(_recorded(source)), np.nan)
-        return Valuation(method="", clients=source.clients, values=found)
+        return Valuation(method="", clients=source.clients, values=found, notes=(NO_GAME,))
 
     return value
 

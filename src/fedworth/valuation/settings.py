@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from fedworth.completion.settings import FactorSettings
 from fedworth.errors import UsageError
-from fedworth.names import Clip, EngineName, Measure, OracleName, Unseen, Weighting, checked_name
+from fedworth.names import Clip, EngineName, Interval, Measure, OracleName, Unseen, Weighting, checked_name
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class ValuationSettings:
             whole round (default: uniform for a simulated ledger, else as the server averaged).
         measure: What a model's utility is: `loss`, or a measure of the task such as `accuracy`.
         test_samples: Evaluate on this many test samples, each class in proportion (default: all).
+        interval: What intervals hold: the value on new data like the test set (`new-data`), or on exactly these test
+            samples (`test-set`).
         oracle: Measure coalitions by the `fast` oracle, or by the plain and slow `loop`.
         as_average: Value the ledger as if the server had averaged, even if its models show that it did not; reports say
             so.
@@ -40,6 +42,7 @@ class ValuationSettings:
     weighting: Weighting | None = None
     measure: Measure = "loss"
     test_samples: int | None = None
+    interval: Interval = "new-data"
     oracle: OracleName = "fast"
     as_average: bool = False
     permutations: int | None = None
@@ -57,6 +60,7 @@ class ValuationSettings:
             checked_name("weighting", self.weighting)
         if self.clip is not None:
             checked_name("clip", self.clip)
+        checked_name("interval", self.interval)
         checked_name("oracle", self.oracle)
         checked_name("treatment of unseen coalitions", self.unseen)
         if self.test_samples is not None and self.test_samples < 1:

@@ -6,8 +6,7 @@ positive values, so clients that did harm have a share of 0.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,16 @@ import numpy as np
 from fedworth.arrays import Floats
 from fedworth.errors import UsageError, ValuationError, unknown_name
 from fedworth.records import document_of, read_as
+from fedworth.valuation.groups import GroupValues
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import ranks_of
-from fedworth.valuation.uncertainty import HALF_WIDTH, Uncertainty
+from fedworth.valuation.uncertainty import Source, Uncertainty
 
 COLUMNS = ("client", "method", "value", "standard_error", "low", "high", "share", "rank", "rank_low", "rank_high")
 """Of `report.csv` and of data frames; low and high are the ends of the 90 % interval."""
 
 
-class Covered(StrEnum):
-    """Which errors the intervals of a valuation cover."""
-
-    ESTIMATES = "the error of what was estimated"
-    SAMPLING = "the sampling of coalitions"
-    MEASURED = "no error: every coalition was measured"
-    UNKNOWN = "no error: the error of the estimates is unknown"
+GROUP_COLUMNS = ("client", "group", "value", "low", "high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +54,10 @@ class ClientValue:
 
     @property
     def helps(self) -> bool | None:
-        """True if the whole interval lies above zero, False if below; None if neither, or without a value."""
-        if self.value is None:
+        """True if the whole interval lies above zero, False if below; None if neither, or without an interval."""
+        if self.low is None or self.high is None:
             return None
-        low, high = (self.value if end is None else end for end in (self.low, self.high))
-        return True if low > 0 else False if high < 0 else None
+        return True if self.low > 0 else False if self.high < 0 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,12 +75,12 @@ class Valuation:
     method: str
     clients: tuple[str, ...]
     values: Floats  # (n_clients,), NaN without a value
-    standard_errors: Floats | None = None  # (n_clients,), of the sampling of coalitions
-    completion: dict[str, Any] | None = None  # the summary of the completion
+    completion: dict[str, Any] | None = None  # the summary of the completion; None if nothing was estimated
     notes: tuple[str, ...] = ()
     uncertainty: Uncertainty | None = None
     by_round: Floats | None = None  # (n_rounds, n_clients), adds up to the values
-    block_values: Floats | None = None  # (n_clients, n_blocks), adds up to the values
+    groups: GroupValues | None = None  # on groups of test samples, if these have some
+    block_values: Floats | None = None  # (n_clients, n_cells), adds up to the values; not kept in JSON
     n_evaluations: int = 0
 
     def __post_init__(self) -> None:
@@ -98,9 +91,9 @@ class Valuation:
             raise ValuationError(f"{self.method}: the value of a client is infinite")
         known = self.uncertainty
         shapes = [
-            ("standard errors", self.standard_errors, (n,)),
             ("standard deviations", None if known is None else known.standard_deviations, (n,)),
             ("chances", None if known is None else known.chances, (n, n)),
+            ("values by group", None if self.groups is None else self.groups.values, (n, None)),
             ("values by round", self.by_round, (None, n)),
             ("values by block", self.block_values, (n, None)),
         ]
@@ -137,23 +130,25 @@ class Valuation:
         return tuple(None if math.isnan(rank) else int(rank) for rank in ranks_of(self.values))
 
     @property
-    def covered(self) -> Covered:
-        """Which errors the intervals cover."""
-        if self.uncertainty is not None and self.completion is not None:
-            return Covered.ESTIMATES
-        if self.uncertainty is not None or self.standard_errors is not None:
-            return Covered.SAMPLING
-        return Covered.MEASURED if self.completion is None else Covered.UNKNOWN
+    def covered(self) -> tuple[Source, ...]:
+        """Which errors the intervals cover; nothing without intervals, or if there are no errors."""
+        return () if self.uncertainty is None else tuple(self.uncertainty.shares)
+
+    @property
+    def standard_errors(self) -> Floats | None:
+        """(n_clients,): of the values, from all sources that the intervals cover; None if they are unknown."""
+        return None if self.uncertainty is None else self.uncertainty.standard_deviations
+
+    @property
+    def sampling_errors(self) -> Floats | None:
+        """(n_clients,): standard errors of the sampling of coalitions alone; None if all were measured, or unknown."""
+        known = self.uncertainty
+        return None if known is None or Source.SAMPLING not in known.shares else known.parts[Source.SAMPLING]
 
     @property
     def intervals(self) -> Floats | None:
-        """(n_clients, 2): the ends of the 90 % intervals, NaN where one is unknown; None if all are."""
-        if self.uncertainty is not None:
-            return self.uncertainty.intervals(self.values)
-        if self.standard_errors is None:
-            return None
-        half = HALF_WIDTH * self.standard_errors
-        return np.stack([self.values - half, self.values + half], axis=1)
+        """(n_clients, 2): the ends of the 90 % intervals; None if they are unknown."""
+        return None if self.uncertainty is None else self.uncertainty.intervals(self.values)
 
     def __getitem__(self, client: str) -> ClientValue:
         if client not in self.clients:
@@ -190,11 +185,32 @@ class Valuation:
         Example:
             fedworth.value(utilities, "fedsv").to_dataframe().sort_values("value")
         """
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("to_dataframe needs pandas: install it with  pip install 'fedworth[pandas]'") from None
-        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
+        return _data_frame(self.rows(), COLUMNS)
+
+    def by_group(self) -> Any:
+        """A pandas data frame with a row for each client and group of test samples: the value on it, and its interval.
+
+        The values of a client's groups add up to its value.
+
+        Example:
+            valuation.by_group().pivot(index="client", columns="group", values="value")
+        """
+        return _data_frame(self.group_rows(), GROUP_COLUMNS)
+
+    def group_rows(self) -> list[tuple[Any, ...]]:
+        """A row for each client and group, in the order of `GROUP_COLUMNS`; None where nothing is known."""
+        if self.groups is None:
+            raise UsageError(
+                f"{self.label} has no values by group: give the test samples groups, Task(…, groups=…), and choose a "
+                "measure that is a mean over samples"
+            )
+        values, half = self.groups.values, self.groups.half_widths
+        numbers = np.stack([values, values - half, values + half], axis=2).tolist()  # (n_clients, n_groups, 3)
+        return [
+            (client, name, *(None if math.isnan(number) else number for number in row))
+            for client, rows in zip(self.clients, numbers, strict=True)
+            for name, row in zip(self.groups.names, rows, strict=True)
+        ]
 
     def rows(self) -> list[tuple[Any, ...]]:
         """A row for each client, in the order of `COLUMNS`; None where nothing is known."""
@@ -207,10 +223,12 @@ class Valuation:
 
     def document(self) -> dict[str, Any]:
         """The valuation as JSON in full precision, with what follows from it."""
-        derived = {"label": self.label, "description": self.description, "covered": str(self.covered)}
-        document: dict[str, Any] = document_of(self)
+        derived = {"label": self.label, "description": self.description, "covered": list(map(str, self.covered))}
+        document: dict[str, Any] = document_of(replace(self, block_values=None))
         if self.uncertainty is not None:
-            document["uncertainty"] |= {"trust": str(self.uncertainty.trust), "sentence": self.uncertainty.sentence}
+            known = self.uncertainty
+            said = {"trust": str(known.trust), "sentence": known.sentence, "advice": known.advice}
+            document["uncertainty"] |= said
         lines = list(self)
         intervals = [None if line.low is None else [line.low, line.high] for line in lines]
         return {
@@ -218,6 +236,7 @@ class Valuation:
             **derived,
             "shares": [line.share for line in lines],
             "ranks": [line.rank for line in lines],
+            "standard_errors": None if self.uncertainty is None else document["uncertainty"]["standard_deviations"],
             "intervals_90": None if self.intervals is None else intervals,
         }
 
@@ -229,6 +248,14 @@ class Valuation:
             assert fedworth.Valuation.from_document(valuation.document()) == valuation
         """
         return read_as(Valuation, document, "a valuation", ValuationError)
+
+
+def _data_frame(rows: list[tuple[Any, ...]], columns: tuple[str, ...]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise UsageError("data frames need pandas: install it with  pip install 'fedworth[pandas]'") from None
+    return pandas.DataFrame(rows, columns=list(columns))
 
 
 def _fits(array: Floats, shape: tuple[int | None, ...]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedworth.colours import DARK, LIGHT
+from fedworth.completion.completion import Caveat
 from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, OF_VALUES, SAME_MODEL, Finding, Kind
 from fedworth.report.page.figures import axis_over, nice_ticks, packed
@@ -86,26 +87,35 @@ def test_every_row_has_its_range_rank_and_findings():
 
 
 def test_the_wording_follows_the_method_and_what_its_range_covers():
-    errors = np.array([0.1, 0.1, 0.1])
-    exact = text_of(plain("fedsv", [1.0, 2.0, -1.0]).page_html())
-    drawn = text_of(plain("fedsv", [1.0, 2.0, -1.0], standard_errors=errors).page_html())
-    unknown = text_of(plain("comfedsv", [1.0, 2.0, -1.0], completion={"kind": "factors"}).page_html())
-    narrow = text_of(
-        plain("comfedsv", [1.0, 2.0, 3.0], standard_errors=errors, completion={"kind": "factors"}).page_html()
-    )
-    assert "in the rounds it took part in" in exact
-    assert "All values are measured; none is estimated." in exact
-    assert "had it taken part in every one" not in exact
-    assert "the line through each bar shows how far off" in drawn
-    assert "how far off they may be is not known for this method" in unknown
+    values, errors, completion = np.array([1.0, 2.0, -1.0]), np.eye(3) / 100, {"kind": "factors"}
+
+    def page(method, known=None, **more):
+        return text_of(plain(method, values.tolist(), uncertainty=known, **more).page_html())
+
+    measured = page("fedsv", uncertainty(values, 0 * errors, test_set=errors, degrees=31))
+    exact = page("fedsv", uncertainty(values, 0 * errors))
+    unknown = page("comfedsv", completion=completion)
+    narrow = page("comfedsv", uncertainty(values, errors, caveats=(Caveat(None, "too narrow"),)), completion=completion)
+    assert "in the rounds it took part in" in measured
+    assert "All values are measured; none is estimated; the line through each bar shows how far off" in measured
+    assert "estimated, because no round has shown it" not in measured
+    assert "had it taken part in every one" not in measured
+    assert "on data like the test data. The range covers the choice of the test samples." in measured
+    assert "It says nothing about another training." in measured
+    assert "There is none: every group that the values rest on was measured." in exact
+    assert "nothing about other test data, or another training" in exact
+    assert "how far off they may be is not known" in unknown
     assert "made the model worse" not in unknown
-    assert "leaves out the error of the estimates" in narrow
+    assert "on exactly these test data. The range covers what had to be estimated" in narrow
+    assert "Note: too narrow." in narrow
     assert "had it taken part in every one" in narrow
 
 
 def test_bare_numbers_are_called_by_the_noun():
     numbered = replace(plain("fedsv", [1.0, -2.0, 3.0]), clients=("0", "1", "2"), valuations=())
-    made = replace(numbered, valuations=(Valuation("fedsv", numbered.clients, np.array([1.0, -2.0, 3.0])),))
+    values = np.array([1.0, -2.0, 3.0])
+    known = uncertainty(values, np.eye(3) / 100)
+    made = replace(numbered, valuations=(Valuation("fedsv", numbered.clients, values, uncertainty=known),))
     assert "Client 1 made the model worse" in text_of(made.page_html())
     assert "Most valuable: client 2" in text_of(made.page_html())
 
@@ -155,9 +165,7 @@ def test_every_finding_says_what_was_seen_why_it_matters_and_what_to_do(kind: Ki
 def low_and_harming() -> Report:
     """Eight alike, one far below zero."""
     names, values = tuple("abcdefghi"), np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, -2.0])
-    return Report(
-        "t", names, (Valuation("comfedsv", names, values, None, {}, (), uncertainty(values, np.eye(9) / 100)),)
-    )
+    return Report("t", names, (Valuation("comfedsv", names, values, {}, (), uncertainty(values, np.eye(9) / 100)),))
 
 
 def test_what_values_show_has_the_same_words_in_text_json_markdown_and_on_the_page():

@@ -54,7 +54,7 @@ N_CHECKED = 4
 """Coalitions that are compared with the plain loop when a route is new; on later rounds it is one."""
 
 BLOCK_SAMPLES, MOST_BLOCKS = 512, 32
-"""A test set without blocks is divided into blocks of so many samples, or more, for the comparison."""
+"""The comparison is on blocks of so many samples together, or more; a test set without blocks is divided into some."""
 
 TOLERANCE, ROUNDING = 1e-3, 3e-6
 """How far the plain loop may be: so much of a utility, and so much of the scores before and after."""
@@ -227,7 +227,7 @@ class FastOracle:
         return each * len(self._samples)
 
     def _agrees(self, round_: Round, mixtures: Mixtures, found: Floats, scores: Floats, is_first: bool) -> bool:
-        """Whether the plain loop gives the same for a few coalitions on one block of samples, another in each round.
+        """Whether the plain loop gives the same for a few coalitions on a few blocks of samples, others in each round.
 
         The coalitions are the largest one and, if the route is new, some others. A measure that is not a mean over
         samples is compared on the whole test set.
@@ -241,11 +241,13 @@ class FastOracle:
             return True
         found, after, parts, task = found[chosen], scores[chosen], np.ones(1), self.task
         if not self._is_whole:
-            block, parts = counted[self._n_compared % len(counted)]
+            blocks, parts = counted[self._n_compared % len(counted)]
             self._n_compared += 1
-            which = torch.nonzero(self._samples.blocks == block)[:, 0]
-            task = replace(task, inputs=rows(task.inputs, which), labels=task.labels[which], blocks=None)
-            found, after = found[:, :, [block]], after[:, :, [block]]
+            which = torch.nonzero(torch.isin(self._samples.blocks, blocks))[:, 0]
+            task = replace(task, inputs=rows(task.inputs, which), labels=task.labels[which], groups=None, blocks=None)
+            found, after = (
+                by_block[:, :, blocks.cpu().numpy()].sum(axis=2, keepdims=True) for by_block in (found, after)
+            )
         plain = plain_utilities(task, self._criteria, fitted(round_, self.task), mixtures.rows(chosen))
         expected = parts * plain  # (n_chosen, n_columns)
         sizes = (np.abs(after) + np.abs(after - found)).sum(axis=2)  # after and before, (n_chosen, n_criteria)
@@ -255,12 +257,18 @@ class FastOracle:
         return bool((np.abs(in_columns(found) - expected) <= allowed + 1e-12).all())
 
     @cached_property
-    def _counted_blocks(self) -> list[tuple[int, Floats]]:
-        """The blocks that have labels which count, and the parts of all such labels that each has, (n_criteria,)."""
+    def _counted_blocks(self) -> list[tuple[torch.Tensor, Floats]]:
+        """Blocks to compare on, a few at a time, with the part of all labels that count which they have, (n_criteria,).
+
+        So many blocks go together that they have `BLOCK_SAMPLES` samples.
+        """
         criteria, labels, blocks = self._criteria, self.task.labels, self._samples.blocks
+        n_groups = min(MOST_BLOCKS, -(-len(labels) // BLOCK_SAMPLES))
+        groups = torch.arange(self._samples.n_blocks, device=blocks.device) % n_groups
         whole = n_counted(criteria, labels)
-        parts = [(b, (n_counted(criteria, labels[blocks == b]) / whole)[:, 0]) for b in blocks.unique().tolist()]
-        return [(block, part) for block, part in parts if (part > 0).all()]
+        listed = [torch.nonzero(groups == k)[:, 0] for k in range(n_groups)]
+        parts = [(some, (n_counted(criteria, labels[torch.isin(blocks, some)]) / whole)[:, 0]) for some in listed]
+        return [(some, part) for some, part in parts if (part > 0).all()]
 
 
 def _blocks(task: Task, *, is_whole: bool) -> torch.Tensor:

@@ -14,7 +14,7 @@ from fedworth.report.page.figures import Axis, axis_over
 from fedworth.report.report import Report
 from fedworth.report.settings import PageSettings
 from fedworth.valuation.notebook import digits_of, ranks_text, signed
-from fedworth.valuation.valuation import ClientValue, Covered
+from fedworth.valuation.valuation import ClientValue
 
 MOST_SHOWN, FIRST, LAST, MOST_FLAGGED = 25, 10, 5, 15
 """With more rows than `MOST_SHOWN` a script folds all but the first, the last and some of those with a finding."""
@@ -202,7 +202,7 @@ def summary_of(report: Report) -> tuple[str, ClientValue | None]:
     """How many clients helped, and the most valuable one."""
     valued = [line for line in report.chosen if line.value is not None]
     best = max(valued, default=None)
-    if report.chosen.covered in (Covered.MEASURED, Covered.UNKNOWN):
+    if report.chosen.uncertainty is None:
         above, below = (sum(sign * (line.value or 0) > 0 for line in valued) for sign in (1, -1))
         return f"{above} above zero, {below} below", best
     helped, unclear, harmed = (sum(line.helps is helps for line in valued) for helps in (True, None, False))

@@ -12,8 +12,8 @@ from fedworth.report.report import Report
 from fedworth.report.scores import change_text, detail_text, measure_text, test_set_text
 from fedworth.report.settings import PageSettings
 from fedworth.valuation.methods import Basis, method_text
-from fedworth.valuation.uncertainty import LEVEL, Trust
-from fedworth.valuation.valuation import Covered, Valuation
+from fedworth.valuation.uncertainty import LEVEL, Source, Trust
+from fedworth.valuation.valuation import Valuation
 
 LEVEL_TEXT = f"{LEVEL:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 ENOUGH, PARTLY = 0.5, 0.1
@@ -62,8 +62,7 @@ USES = {
     ),
     Trust.INDISTINGUISHABLE: (
         BAD,
-        "These values cannot tell the {nouns} apart. Treat all {nouns} as worth the same, or train more rounds with "
-        "everyone.",
+        "These values cannot tell the {nouns} apart. Treat all {nouns} as worth the same.",
     ),
 }
 
@@ -73,15 +72,10 @@ def verdict_of(report: Report, settings: PageSettings) -> Verdict:
     chosen = report.chosen
     if chosen.uncertainty is not None:
         head, use = USES[chosen.uncertainty.trust]
-        return Verdict(*head, settings.fill(use), chosen.uncertainty.sentence_about(settings.plural))
-    if chosen.method == "truth":
-        use = "Measured with every model of every round, which is possible in a simulation only."
-        return Verdict(*GOOD, use, "Nothing was estimated.")
-    if chosen.covered is Covered.MEASURED:
-        use = "Measured, not estimated: good for what was earned. The {nouns} did not choose their rounds."
-        return Verdict(*CARE, settings.fill(use), "Every group that these values rest on was measured.")
+        why = f"{chosen.uncertainty.sentence_about(settings.plural)} {chosen.uncertainty.advice}".strip()
+        return Verdict(*head, settings.fill(use), why)
     use = "How far off the values may be is not known. Look at large differences only, and split no money by them."
-    return Verdict(*CARE, use, f"The ranges cover {chosen.covered}.")
+    return Verdict(*CARE, use, "There are no likely ranges.")
 
 
 def questions_of(report: Report, settings: PageSettings) -> list[Question]:
@@ -113,11 +107,11 @@ def _estimates(report: Report, settings: PageSettings) -> Iterator[Question]:  #
     if n_held_out := chosen.completion.get("n_held_out"):
         answer, found = (
             Answer.YES,
-            f"{n_held_out:,} known answers were hidden and estimated; the ranges are their errors.",
+            f"{n_held_out:,} known answers were hidden and estimated; the ranges count their errors.",
         )
     elif report.coverage is not None and float(report.coverage["share_seen"]) >= 1:
         answer, found = Answer.YES, "Nothing had to be estimated: everything that the values rest on was measured."
-    elif chosen.covered is Covered.ESTIMATES:
+    elif Source.ESTIMATES in chosen.covered:
         answer = Answer.PARTLY
         found = "The ranges show how much other estimates differ that explain the measurements as well."
     else:
@@ -232,23 +226,27 @@ TOTALS = {
     Basis.POTENTIAL: "All values together are what the training would have gained with all {nouns} in every round.",
     Basis.EARNED: "All values together are what the training gained.",
 }
-BEYOND = "It says nothing about other test data, or another training."
+COVERED = {
+    Source.ESTIMATES: "what had to be estimated, because no round has shown it",
+    Source.SAMPLING: "the sampling of groups",
+    Source.TEST_SET: "the choice of the test samples",
+}
 
 
 def wording_of(report: Report, settings: PageSettings) -> Wording:
     """The sentences that are true of the chosen valuation."""
     valuation, known = report.chosen, report.provenance
-    text, covered = method_text(valuation.method), valuation.covered
+    text = method_text(valuation.method)
     n_rounds = n_rounds_of(report)
     rounds = f"all {n_rounds} rounds" if n_rounds and n_rounds > 1 else "all rounds"
     scope, own_scope = (scope.format(rounds=rounds) for scope in SCOPES[text.basis])
     change, _, name = change_text(known).replace("the ", "the model’s ").partition(" ")
     where = f"{name} ({detail_text(known)}) on {test_set_text(known)}"
     higher = "lower" if change == "lowers" else "higher"
-    estimate = {
-        Covered.MEASURED: "All values are measured; none is estimated.",
-        Covered.UNKNOWN: "All values are estimates; how far off they may be is not known for this method.",
-    }
+    made = "All values are measured; none is estimated" if valuation.completion is None else "All values are estimates"
+    off = "the line through each bar shows how far off they may be"
+    if valuation.uncertainty is None:
+        off = "how far off they may be is not known"
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
     return Wording(
         value=f"A value says how much a {settings.noun} {change} {where}{scope}. "
@@ -257,11 +255,9 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
         "Above zero they help, below zero they harm.",
         measure=measure_text(known),
         example=f"{name} is 0.50 {higher} with this {settings.noun} than without it",
-        estimate=estimate.get(
-            covered, "All values are estimates; the line through each bar shows how far off they may be."
-        ),
+        estimate=f"{made}; {off}.",
         range=_range(valuation),
-        no_range="measured" if covered is Covered.MEASURED else "not known",
+        no_range="not known",
         total=settings.fill(total or "The values need not add up to what the training gained."),
         rounds=settings.fill(ROUNDS[text.basis][0]),
         own_rounds=ROUNDS[text.basis][1],
@@ -270,17 +266,18 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
 
 
 def _range(valuation: Valuation) -> str:
-    match valuation.covered:
-        case Covered.ESTIMATES:
-            sampled = ", and the sampling of groups" if valuation.standard_errors is not None else ""
-            return (
-                f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group in every round would "
-                f"give. The range covers what had to be estimated, because no round has shown it{sampled}. {BEYOND}"
-            )
-        case Covered.SAMPLING:
-            wider = " It leaves out the error of the estimates: the real range is wider."
-            holds = f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group would give."
-            return f"{holds}{'' if valuation.completion is None else wider} {BEYOND}"
-        case Covered.MEASURED:
-            return f"There is none: every group that the values rest on was measured. {BEYOND}"
-    return "There is none: how far off the estimates may be is not known for this method."
+    known = valuation.uncertainty
+    if known is None:
+        return "There is none: how far off the values may be is not known."
+    on_new_data = known.interval == "new-data"
+    data = "data like the test data" if on_new_data else "exactly these test data"
+    beyond = f"It says nothing about {'' if on_new_data else 'other test data, or '}another training."
+    if not valuation.covered:
+        return f"There is none: every group that the values rest on was measured. {beyond}"
+    parts = [COVERED[source] for source in valuation.covered]
+    covers = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    missing = "".join(f" Note: {caveat.reason}." for caveat in known.caveats if caveat.client is None)
+    return (
+        f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group in every round would give on "
+        f"{data}. The range covers {covers}.{missing} {beyond}"
+    )

@@ -1,0 +1,159 @@
+"""How the test set is divided: cells of one group and one random block of samples each.
+
+Utilities are measured on each cell, and their sum over all cells is the paper's utility. Sums over blocks give the
+values by group; the spread of the sums over groups gives the test set's part of the uncertainty. With v_b the values on
+block b, w_b the block's share of the test set and B blocks,
+
+    r_b = v_b − w_b Σ_b v_b,        Σ_test = B/(B − 1) Σ_b r_b r_bᵀ
+
+A block is drawn at random from the whole test set, without regard to groups: most of the variance between samples lies
+between classes, and blocks that are alike in their classes would hide it.
+
+For a measure that is not a mean over samples (AUC, R², concordance) the sums over a block are its jackknife parts
+(`oracle.jackknife`); such a measure has no parts by group.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedworth.arrays import Floats, Indices, stream
+from fedworth.task.losses import Criterion
+from fedworth.task.modules import UtilityModule
+from fedworth.task.task import Task
+
+N_BLOCKS, FEWEST_BLOCKS, MOST_CELLS = 32, 12, 640
+"""Blocks of samples; fewer where many groups would make too many cells."""
+
+MOST_CLASSES = 50
+"""Test sets with more classes have no groups by default."""
+
+BATCH = 128
+
+ONE_SAMPLE = "the test set has one sample, so nothing can be told about other data"
+OWN_UTILITY = "a utility of your own gives one number for all test samples, so nothing can be told about other data"
+ONE_CLASS = "all test samples are of one class, so nothing can be told about data with other classes"
+UNDEFINED = "{name} is not defined without some of the test samples, so it cannot be told how it varies with them"
+OWN_ORACLE = "the oracle that was given measures all test samples together"
+BROUGHT = "the utilities are not given by block of test samples"
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells that utilities are measured on; each belongs to one group and to one random block of test samples."""
+
+    groups: tuple[str, ...]  # their names; empty if there are none
+    group_of: Indices  # (n_cells,), 0 everywhere if there are no groups
+    block_of: Indices  # (n_cells,)
+    shares: Floats  # (n_cells,): of the test set; they add up to 1
+    n_samples: int | None  # in the test set, if that is known
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of random blocks."""
+        return int(self.block_of.max()) + 1
+
+    @property
+    def group_shares(self) -> Floats:
+        """(n_groups,): each group's part of the test set."""
+        return np.bincount(self.group_of, self.shares, minlength=len(self.groups)).astype(np.float64)
+
+    def by_group(self, values: Floats) -> Floats:
+        """(n, n_groups): values by cell, (n, n_cells), summed over the cells of each group."""
+        return np.asarray(values @ (self.group_of[:, None] == np.arange(len(self.groups))))
+
+    def by_block(self, values: Floats) -> Floats:
+        """(n, n_blocks): values by cell, (n, n_cells), summed over the cells of each block."""
+        return np.asarray(values @ (self.block_of[:, None] == np.arange(self.n_blocks)))
+
+    def residuals(self, values: Floats) -> Floats:
+        """(n, n_blocks): √(B/(B − 1)) r_b of values by cell, (n, n_cells); their products add up to the covariance."""
+        expected = values.sum(axis=1, keepdims=True) * self.by_block(self.shares[None])
+        return np.asarray((self.by_block(values) - expected) * np.sqrt(self.n_blocks / (self.n_blocks - 1)))
+
+    def without_groups(self) -> "Cells":
+        """The random blocks as cells."""
+        return _random_blocks(self.by_block(self.shares[None])[0], self.n_samples)
+
+
+@dataclass(frozen=True)
+class Undivided:
+    """A test set whose part of the uncertainty is not known, and why."""
+
+    reason: str
+
+
+def divide(task: Task, criterion: Criterion) -> tuple[Task, Cells | Undivided]:
+    """The task with its test samples in cells, and the cells; the same division for the same test set and groups."""
+    n, classes = len(task.labels), task.classes
+    if isinstance(task.module, UtilityModule):
+        return task, Undivided(OWN_UTILITY)
+    if n == 1:
+        return task, Undivided(ONE_SAMPLE)
+    if classes is not None and len(set(classes)) == 1:
+        return task, Undivided(ONE_CLASS)
+    groups = task.groups or (classes if classes is not None and len(set(classes)) <= MOST_CLASSES else ("",) * n)
+    outputs = _outputs(task) if criterion.is_whole else None
+    if outputs is not None and _scores(criterion, outputs, task.labels).ndim == 0:
+        groups = ("",) * n  # no mean over samples
+    names = sorted(set(groups), key=_in_order)
+    n_blocks = min(n, N_BLOCKS, max(FEWEST_BLOCKS, MOST_CELLS // len(names)))
+    blocks = stream(0, "blocks of test samples").permutation(n) % n_blocks  # of equal sizes, give or take one sample
+    place = {name: k for k, name in enumerate(names)}
+    keys, of_samples = np.unique([place[name] * n_blocks for name in groups] + blocks, return_inverse=True)
+    if outputs is not None and not _is_defined(criterion, outputs, task.labels, of_samples):
+        return task, Undivided(UNDEFINED.format(name=criterion.name))
+    counts = [criterion.counted(task.labels[torch.from_numpy(of_samples == cell)]) for cell in range(len(keys))]
+    cells = Cells(
+        groups=tuple(names) if len(names) > 1 else (),
+        group_of=keys // n_blocks,
+        block_of=keys % n_blocks,
+        shares=np.array(counts) / sum(counts),
+        n_samples=n,
+    )
+    return replace(task, blocks=of_samples.astype(np.int64)), cells
+
+
+def cells_of(task: Task) -> Cells | Undivided:
+    """The cells of a task whose blocks somebody else has set: each block is a random part of the test set."""
+    if task.blocks is None or task.n_blocks == 1:
+        return Undivided(OWN_ORACLE)
+    return _random_blocks(np.bincount(task.blocks, minlength=task.n_blocks) / len(task.labels), len(task.labels))
+
+
+def brought_cells(n_blocks: int) -> Cells | Undivided:
+    """The cells of utilities that a user brings: each block is a random part of the test set, all of one size."""
+    return Undivided(BROUGHT) if n_blocks == 1 else _random_blocks(np.full(n_blocks, 1 / n_blocks), None)
+
+
+def _random_blocks(shares: Floats, n_samples: int | None) -> Cells:
+    return Cells((), np.zeros(len(shares), dtype=np.int64), np.arange(len(shares)), shares, n_samples)
+
+
+def _outputs(task: Task) -> torch.Tensor:
+    """The module's own outputs, with the weights that it has."""
+    with torch.inference_mode():
+        starts = range(0, len(task.labels), BATCH)
+        return torch.cat([task.outputs(task.state, slice(start, start + BATCH)) for start in starts])
+
+
+def _scores(criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """What a criterion gives; NaN where it fails, as functions of users do on samples that they did not expect."""
+    try:
+        return criterion.of(outputs, labels)
+    except Exception:
+        return torch.tensor(torch.nan)
+
+
+def _is_defined(criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor, of_samples: Indices) -> bool:
+    """Whether a score is defined without any one cell of samples; a score of samples always is."""
+    kept = (torch.from_numpy(of_samples != cell) for cell in range(int(of_samples.max()) + 1))
+    if _scores(criterion, outputs, labels).ndim:
+        return True
+    return all(bool(torch.isfinite(_scores(criterion, outputs[some], labels[some]))) for some in kept)
+
+
+def _in_order(name: str) -> tuple[bool, float, str]:
+    """Numbers in their order, before names."""
+    return (False, float(name), name) if name.isdecimal() else (True, 0.0, name)
