@@ -248,7 +248,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     sampling = np.zeros((n_clients, n_clients))
     n_evaluations = 0
     notes: dict[str, None] = {}  # each once, in order
-    rule = sharing_as_one(rule, source.as_one)
+    rule, is_linear = sharing_as_one(rule, source.as_one), rule not in NONLINEAR
     for t in games.rounds:
         game = games.game(t)
         if len(game.clients) == 0:
@@ -285,7 +285,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         clients=source.clients,
         values=values,
         by_round=by_round,
-        block_values=None if rule in NONLINEAR else by_block,
+        block_values=by_block if is_linear else None,
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
         n_evaluations=n_evaluations,
