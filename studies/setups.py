@@ -135,9 +135,28 @@ def _smaller(setup: Setup, *, is_long: bool = False, is_own: bool = False) -> Se
     return replace(setup, hidden=(64,) if setup.model == "mlp" else (), train_limit=train, test_limit=test)
 
 
+_LINEAR = Setup("mnist", "logistic", rate=0.1, train_limit=4_000, batch_size=32)
+_FASHIONS = replace(_LINEAR, dataset="fashion-mnist")
+_KINDS: Mapping[str, Setup] = {
+    "two-classes": _LINEAR,
+    "network": replace(_LINEAR, model="mlp", hidden=(32,)),
+    "sizes": replace(_FASHIONS, partition="quantity"),
+    "label-skew": replace(_LINEAR, partition="dirichlet"),
+    "momentum": replace(_FASHIONS, rate=0.02),
+    "adam": replace(_LINEAR, partition="dirichlet", rate=0.003),
+    "feature-shift": replace(_LINEAR, partition="feature"),
+    "drift": _LINEAR,
+    "turned-noisy": replace(_FASHIONS, partition="iid"),
+    "availability": _LINEAR,
+    "regression": Setup("regression", "logistic", rate=0.1, partition="natural", batch_size=32),
+    "many-rounds": _FASHIONS,
+}
+"""Kinds of federations of the studies `coverage` and `luck`; all test samples, so that most are left for the truth."""
+
 _PAGE = {
     **{name: _smaller(setup, is_long="-long" in name) for name, setup in _PAPERS.items()},
     **{name: _smaller(setup, is_own=True) for name, setup in _OWN.items()},
+    **_KINDS,
 }
 _TINY = {
     name: replace(setup, test_limit=30, n_steps=2, batch_size=8)

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from fedworth.report.report import Report as Report
     from fedworth.report.rewards import Rewards as Rewards
     from fedworth.report.rewards import rewards as rewards
+    from fedworth.report.runs import mean_of_runs as mean_of_runs
     from fedworth.report.settings import PageSettings as PageSettings
     from fedworth.report.settings import RewardSettings as RewardSettings
     from fedworth.simulation.settings import SimulationSettings as SimulationSettings
@@ -107,6 +108,7 @@ _MODULES = {
     "import_folder": "recording.importing",
     "interactions": "pipeline.compare",
     "load_task": "task.task",
+    "mean_of_runs": "report.runs",
     "open_ledger": "ledger.ledger",
     "receipt": "recording.receipts",
     "record_into": "recording.recorder",

@@ -21,3 +21,4 @@ class Provenance:
     judged_by: str | None = None  # the loss or measure by its name
     n_test_samples: int | None = None
     unit: str = ""  # of the loss or measure, in words that follow its name
+    other_heads: tuple[str, ...] = ()  # of the ledgers of further runs, if the report is their mean

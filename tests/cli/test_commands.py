@@ -282,6 +282,21 @@ def test_report_writes_a_run_again(small_run, tmp_path, told):
         assert (tmp_path / f"report.{ending}").read_bytes() == (small_run / f"report.{ending}").read_bytes()
 
 
+def test_several_runs_of_a_federation_are_reported_by_their_mean(small_run, tmp_path, told, refused):
+    """A run's folder and a ledger, trained with other batches and participants."""
+    again = tmp_path / "again"
+    told("simulate", *SMALL, *TINY_TEST, "--training-seed", "5", "--out", again)
+    found = told("report", small_run, again, "--out", tmp_path / "mean")
+    one, other = told("report", small_run, "--out", tmp_path / "one"), told("report", again, "--out", tmp_path / "two")
+    values = [values_of(report, "comfedsv-models") for report in (one, other)]
+    assert values_of(found, "comfedsv-models") == pytest.approx(np.mean(values, axis=0).tolist())
+    assert found["provenance"]["other_heads"] == [other["provenance"]["head"]]
+    assert "2 recorded runs" in (tmp_path / "mean" / "report.html").read_text()
+    assert "--out" in refused(2, "report", small_run, again)
+    assert "same recorded run" in refused(2, "report", small_run, small_run / "ledger", "--out", tmp_path / "mean")
+    assert "another federation" in refused(12, "report", again, "--out", tmp_path / "mean")
+
+
 def test_models_on_disk_become_a_ledger(small_run, tmp_path, monkeypatch, told, refused):
     kept = tmp_path / "kept"
     for round_ in open_ledger(small_run / "ledger").rounds():

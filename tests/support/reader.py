@@ -1,6 +1,7 @@
 """What a reader of README and docstrings has: a ledger, a task in a file, models in a folder, own utilities."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ task = task_of(open_ledger("runs/demo/ledger"))
 def lay_out(folder: Path) -> None:
     """Write into `folder` what examples read from the disk."""
     fedworth.run(fedworth.RunSettings(SMALL), folder / "runs" / "demo")
+    fedworth.run(fedworth.RunSettings(replace(SMALL, training_seed=6)), folder / "runs" / "again")
     simulated = fedworth.open_ledger(folder / "runs" / "demo" / "ledger")
     (folder / "mytask.py").write_text(TASK)
     _record(simulated, folder / "my.ledger")

@@ -276,18 +276,20 @@ def _show_one(made: "Valuation", *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """Value a ledger and write a page, CSV, JSON and Markdown; for a run, write them again.
+    """Value a ledger and write a page, CSV, JSON and Markdown; for a run, write them again; for several runs of one
+    federation, write their mean.
 
     Args:
-        ledger: A ledger, or the folder of a run or a report.
-        out: Folder to write to (default: LEDGER.report, or the folder of the run).
+        ledger: A ledger, or the folder of a run or a report. Several, recorded from one federation, give the mean of
+            their values, with intervals that include how much training again changes them.
+        out: Folder to write to (default: LEDGER.report, or the folder of the run; needed for several).
         rewards: Show the amounts of `fedworth rewards` on the page.
 
     Example:
         fedworth report my.ledger --task mytask.py:task
     """
 
-    ledger: Path
+    ledger: tuple[Path, ...]
     out: Path | None = None
     rewards: bool = False
     task: TaskOptions = field(default_factory=TaskOptions)
@@ -300,37 +302,45 @@ class Report:
         """Make or read the report, write its files, show it."""
         from fedworth.ledger.manifest import is_ledger
         from fedworth.report.rewards import Rewards
+        from fedworth.report.runs import mean_of_runs
 
-        page = self.page
-        if is_ledger(self.ledger):
-            folder = self.out or self.ledger.with_name(self.ledger.name + ".report")
-            report = self._of_ledger(folder)
+        page, first, is_mean = self.page, self.ledger[0], len(self.ledger) > 1
+        if is_mean and self.out is None:
+            raise UsageError(f"{len(self.ledger)} runs: name a folder for the report on their mean (--out)")
+        is_made = is_mean or is_ledger(first)
+        folder = self.out or (first.with_name(first.name + ".report") if is_made else first)
+        reports = [
+            self._of_ledger(path, None if is_mean else folder) if is_ledger(path) else self._of_run(path)
+            for path in self.ledger
+        ]
+        report = mean_of_runs(reports, [str(path) for path in self.ledger]) if is_mean else reports[0]
+        if is_made:
             page = replace(page, command=shlex.join(["fedworth", *self.line]))
-        else:
-            folder, report = self.out or self.ledger, self._of_run()
-        paid = Rewards.read(folder if is_ledger(self.ledger) else self.ledger) if self.rewards else None
+        paid = Rewards.read(folder if is_made else first) if self.rewards else None
         _show_report(report, report.write(folder, page, rewards=paid), as_json=as_json)
 
-    def _of_ledger(self, folder: Path) -> "ReportObject":
+    def _of_ledger(self, path: Path, folder: Path | None) -> "ReportObject":
+        """The report on a ledger, which is to be written to this folder if there is one."""
         from fedworth.ledger.ledger import open_ledger
         from fedworth.pipeline.report_on import refuse_other_report, report_on
 
-        ledger = open_ledger(self.ledger)
+        ledger = open_ledger(path)
         task = self.task.of(ledger)
-        refuse_other_report(folder, ledger, task, self.settings)
+        if folder is not None:
+            refuse_other_report(folder, ledger, task, self.settings)
         with progress_bars() as progress:
             return report_on(ledger, task, self.settings, work=self.work, progress=progress)
 
-    def _of_run(self) -> "ReportObject":
+    def _of_run(self, folder: Path) -> "ReportObject":
         from fedworth.report.report import Report as ReportObject
 
-        path = self.ledger / "report.json"
+        path = folder / "report.json"
         if not path.is_file():
-            raise ArtefactError(f"{self.ledger}: neither a ledger nor the folder of a run: no report.json is in it")
+            raise ArtefactError(f"{folder}: neither a ledger nor the folder of a run: no report.json is in it")
         if self.task != TaskOptions() or self.settings != ValuationSettings():
             raise UsageError(
-                f"{self.ledger}: the folder of a run, whose values are made; to value its federation otherwise name "
-                f"its ledger (of a simulated run {self.ledger / 'ledger'})"
+                f"{folder}: the folder of a run, whose values are made; to value its federation otherwise name "
+                f"its ledger (of a simulated run {folder / 'ledger'})"
             )
         return ReportObject.read(path)
 

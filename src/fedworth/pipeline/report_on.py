@@ -150,7 +150,7 @@ def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: Val
     if not path.is_file():
         return
     found = Report.read(path).provenance
-    if found is None or found.head not in {head.chain for head in heads(ledger.folder)}:
+    if found is None or found.other_heads or found.head not in {head.chain for head in heads(ledger.folder)}:
         raise ArtefactError(f"{path}: a report on another federation; name another folder (--out), or remove it first")
     if found.task != task.fingerprint or json_bytes(found.settings) != json_bytes(asdict(settings)):
         raise ArtefactError(f"{path}: of another task or other settings; name another folder (--out)")

@@ -73,6 +73,8 @@ def verify_report(
         raise ArtefactError(
             f"{report.title}: does not say which ledger it is of, since its utilities were brought; value a ledger"
         )
+    if provenance.other_heads:
+        raise ArtefactError(f"{report.title}: the mean of several runs; verify the report on each of them")
     ledger = Path(ledger)
     whole = verify_ledger(ledger)
     as_it_was = _as_it_was(whole, provenance)

@@ -34,6 +34,7 @@ SOURCE_WORDS = {
     Source.ESTIMATES: "what no round has shown and had to be estimated",
     Source.SAMPLING: "coalitions were drawn, not all measured",
     Source.TEST_SET: "other test samples of the same kind would give other values",
+    Source.RUNS: "training again, with other batches and other participants, gives other values",
 }
 SAMPLED_TRUTH = "The truth was itself sampled, so distances from it are partly its own error"
 FINDINGS = "Findings: reasons to ask, not verdicts"
@@ -301,6 +302,9 @@ def provenance_text(provenance: "Provenance | None") -> str:
     if provenance is None:
         return "The utilities were brought without a ledger, so there is no record to check."
     task = "an unknown task" if provenance.task is None else f"task {provenance.task}"
+    if provenance.other_heads:
+        heads = ", ".join((provenance.head, *provenance.other_heads))
+        return f"Mean of the runs in ledgers {heads}, {task}, {provenance.software}."
     return f"Ledger {provenance.head} ({provenance.n_rounds} rounds), {task}, {provenance.software}."
 
 

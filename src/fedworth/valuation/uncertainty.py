@@ -18,7 +18,7 @@ The test set's variance is estimated from B blocks. A sum of variances V with th
 `docs/fidelity.md` has its rank correlation with the real error.
 
 Training is not in Σ: other batches and other participants would have given other models, and one run does not show how
-different.
+different. The mean of several runs has a part for it (`report.runs`), in place of the first two.
 """
 
 import math
@@ -49,6 +49,7 @@ class Source(StrEnum):
     ESTIMATES = "estimates"
     SAMPLING = "sampling"
     TEST_SET = "test set"
+    RUNS = "runs"
 
 
 class Trust(StrEnum):
@@ -82,11 +83,13 @@ ORIGINS = {
     Source.ESTIMATES: "what no round has shown and had to be estimated",
     Source.SAMPLING: "the sampling of coalitions",
     Source.TEST_SET: "the test set",
+    Source.RUNS: "differences between the runs",
 }
 REMEDIES = {
     Source.ESTIMATES: "more rounds with everyone would reduce it most",
     Source.SAMPLING: "more evaluations would reduce it most",
     Source.TEST_SET: "more test samples would reduce it most",
+    Source.RUNS: "more runs would reduce it most",
 }
 
 
@@ -168,6 +171,7 @@ def uncertainty(
     *,
     sampling: Floats | None = None,
     test_set: Floats | None = None,
+    runs: Floats | None = None,
     degrees: float = math.inf,
     n_test_samples: int | None = None,
     caveats: tuple[Caveat, ...] = (),
@@ -177,7 +181,7 @@ def uncertainty(
     Without a covariance of the test set's part the intervals hold on this test set only; `degrees` are the degrees of
     freedom that it is estimated with.
     """
-    given = {Source.ESTIMATES: estimates, Source.SAMPLING: sampling, Source.TEST_SET: test_set}
+    given = {Source.ESTIMATES: estimates, Source.SAMPLING: sampling, Source.TEST_SET: test_set, Source.RUNS: runs}
     parts = {source: part for source, part in given.items() if part is not None}
     for part in parts.values():
         if part.shape != (len(values), len(values)):

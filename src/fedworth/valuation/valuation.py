@@ -135,6 +135,11 @@ class Valuation:
         return () if self.uncertainty is None else tuple(self.uncertainty.shares)
 
     @property
+    def is_mean_of_runs(self) -> bool:
+        """Whether these are means of several recorded runs."""
+        return self.uncertainty is not None and Source.RUNS in self.uncertainty.parts
+
+    @property
     def standard_errors(self) -> Floats | None:
         """(n_clients,): of the values, from all sources that the intervals cover; None if they are unknown."""
         return None if self.uncertainty is None else self.uncertainty.standard_deviations

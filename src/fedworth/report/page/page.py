@@ -192,8 +192,9 @@ def _facts(report: Report, settings: PageSettings, wording: Wording) -> list[tup
     if known is None:
         return [*facts, ("Provenance", provenance_text(None), False), ("Software", SOFTWARE, False)]
     facts.append(("Ledger", f"{known.head} ({known.n_rounds} rounds)", True))
+    facts += [("Ledger of another run", head, True) for head in known.other_heads]
     facts += [("Task", known.task, True)] if known.task is not None else []
-    facts.append(("Check it", "fedworth verify report.json --ledger LEDGER", True))
+    facts += [] if known.other_heads else [("Check it", "fedworth verify report.json --ledger LEDGER", True)]
     return [*facts, ("Software", known.software, False)]
 
 

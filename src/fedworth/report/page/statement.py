@@ -77,7 +77,7 @@ def statement_of(report: Report, client: str, ledger: Ledger | None = None) -> S
         None if known is None else known.n_test_samples,
         report.fingerprint,
         None if known is None else known.task,
-        None if known is None else known.head,
+        None if known is None or known.other_heads else known.head,
         None if known is None else known.n_rounds,
     )
     return facts if ledger is None else with_models(facts, ledger)

@@ -87,6 +87,8 @@ def questions_of(report: Report, settings: PageSettings) -> list[Question]:
 def _seen(report: Report, settings: PageSettings) -> Iterator[Question]:
     question = f"Were enough groups of {settings.plural} seen?"
     chosen, coverage = report.chosen, report.coverage
+    if chosen.is_mean_of_runs:
+        return
     if chosen.completion is None:
         found = "Every group that these values rest on was measured, or sampled from measured ones."
         yield Question(question, Answer.YES, found)
@@ -176,7 +178,10 @@ def _complete(report: Report, settings: PageSettings) -> Iterator[Question]:
         f"{known.n_rejected_answers} answers were rejected." if known.n_rejected_answers else "",
         f"{n_silent} {settings.noun if n_silent == 1 else settings.plural} never answered." if n_silent else "",
     ]
-    found = f"The {known.n_rounds} recorded rounds matched their checksums when they were read."
+    rounds = (
+        f"rounds of {1 + len(known.other_heads)} runs" if known.other_heads else f"{known.n_rounds} recorded rounds"
+    )
+    found = f"The {rounds} matched their checksums when they were read."
     answer = Answer.PARTLY if any(missing) else Answer.YES
     yield Question(question, answer, " ".join(text for text in (found, *missing) if text))
 
@@ -230,6 +235,7 @@ COVERED = {
     Source.ESTIMATES: "what had to be estimated, because no round has shown it",
     Source.SAMPLING: "the sampling of groups",
     Source.TEST_SET: "the choice of the test samples",
+    Source.RUNS: "how much another training with other batches and other participants changes the values",
 }
 
 
@@ -244,6 +250,8 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     where = f"{name} ({detail_text(known)}) on {test_set_text(known)}"
     higher = "lower" if change == "lowers" else "higher"
     made = "All values are measured; none is estimated" if valuation.completion is None else "All values are estimates"
+    if valuation.is_mean_of_runs:
+        made = "All values are means of several recorded runs"
     off = "the line through each bar shows how far off they may be"
     if valuation.uncertainty is None:
         off = "how far off they may be is not known"
@@ -271,7 +279,8 @@ def _range(valuation: Valuation) -> str:
         return "There is none: how far off the values may be is not known."
     on_new_data = known.interval == "new-data"
     data = "data like the test data" if on_new_data else "exactly these test data"
-    beyond = f"It says nothing about {'' if on_new_data else 'other test data, or '}another training."
+    left_out = ["other test data"] * (not on_new_data) + ["another training"] * (not valuation.is_mean_of_runs)
+    beyond = f"It says nothing about {', or '.join(left_out)}." if left_out else ""
     if not valuation.covered:
         return f"There is none: every group that the values rest on was measured. {beyond}"
     parts = [COVERED[source] for source in valuation.covered]
@@ -279,5 +288,5 @@ def _range(valuation: Valuation) -> str:
     missing = "".join(f" Note: {caveat.reason}." for caveat in known.caveats if caveat.client is None)
     return (
         f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group in every round would give on "
-        f"{data}. The range covers {covers}.{missing} {beyond}"
+        f"{data}. The range covers {covers}.{missing} {beyond}".rstrip()
     )

@@ -1,0 +1,114 @@
+"""The mean of several recorded runs of one federation: values whose intervals include training luck.
+
+A federation that is trained again, with other batches and other participants, gives other values. One run cannot show
+how far they move, so no interval of one run includes it. With R runs,
+
+    value       mean of the runs' values
+    covariance  S / R · (t / z)²  +  test set          S: covariance of the values over the runs
+
+where t and z are the 95 % quantiles of Student's t with R − 1 degrees of freedom and of the normal distribution, so
+that 90 % intervals, and whatever else asks for 95 % on one side, are Student's. S contains the errors of the
+completion and of sampled coalitions, which differ from run to run. The test set is the same in all runs, so its part
+is the mean of theirs, and more runs do not make it smaller. Reports do not keep how its errors in two clients' values
+go together, so pairs are told apart as if they were opposite, which is the worst case.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import stdtrit
+
+from fedworth.errors import UsageError
+from fedworth.report.report import Report
+from fedworth.storage import json_bytes
+from fedworth.task.cells import N_BLOCKS
+from fedworth.valuation.uncertainty import HALF_WIDTH, TAIL, Source, uncertainty
+from fedworth.valuation.valuation import Valuation
+
+
+def mean_of_runs(reports: Sequence[Report], names: Sequence[str] = (), *, title: str | None = None) -> Report:
+    """The mean values of several recorded runs of one federation, with intervals that include training luck.
+
+    Args:
+        reports: A report on each run: the same clients, task and settings, another ledger.
+        names: What errors call the reports; their titles by default.
+        title: The title of the new report.
+
+    Returns:
+        A report with the mean values by every method that all reports have. Findings in the answers are those of single
+        runs and not repeated.
+
+    Example:
+        report = fedworth.mean_of_runs([fedworth.Report.read(run) for run in ("runs/demo", "runs/again")])
+    """
+    names = names or [report.title for report in reports]
+    _refuse_others(reports, names)
+    first, n_runs = reports[0], len(reports)
+    methods = [
+        made.method for made in first.valuations if all(report.valuation(made.method) is not None for report in reports)
+    ]
+    if not methods:
+        raise UsageError(f"{', '.join(names)}: no method has values in all of them; value them by the same methods")
+    assert first.provenance is not None
+    heads = tuple(report.provenance.head for report in reports if report.provenance is not None)
+    return Report(
+        title=title or f"Mean of {n_runs} runs: {len(first)} clients",
+        clients=first.clients,
+        valuations=tuple(_mean([report.valued_by(method) for report in reports]) for method in methods),
+        copies=first.copies,
+        notes=(f"values are means of {n_runs} recorded runs, and intervals include how much the runs differ",),
+        provenance=replace(first.provenance, other_heads=heads[1:]),
+    )
+
+
+def _mean(made: Sequence[Valuation]) -> Valuation:
+    """The mean of valuations of the same clients by one method."""
+    clients, n_runs = made[0].clients, len(made)
+    orders = [[one.clients.index(client) for client in clients] for one in made]
+    values = np.stack([one.values[order] for one, order in zip(made, orders, strict=True)])  # (n_runs, n_clients)
+    mean, factor = values.mean(axis=0), float(stdtrit(n_runs - 1, TAIL)) / HALF_WIDTH
+    known = [one.uncertainty for one in made if one.uncertainty is not None]
+    of_test_set = None
+    if len(known) == n_runs and all(Source.TEST_SET in one.parts for one in known):
+        parts = [one.parts[Source.TEST_SET][order] for one, order in zip(known, orders, strict=True)]
+        deviations = np.mean(parts, axis=0)  # (n_clients,)
+        of_test_set = -np.outer(deviations, deviations)
+        np.fill_diagonal(of_test_set, deviations**2)
+    shared = set.intersection(*({caveat.client for caveat in one.caveats} for one in known)) if known else set()
+    found = uncertainty(
+        mean,
+        np.where(np.isnan(np.add.outer(mean, mean)), np.nan, 0.0),
+        test_set=of_test_set,
+        runs=np.atleast_2d(np.cov(values, rowvar=False)) / n_runs * factor**2,
+        degrees=N_BLOCKS - 1,
+        n_test_samples=known[0].n_test_samples if known else None,
+        caveats=tuple(caveat for caveat in known[0].caveats if caveat.client in shared) if known else (),
+    )
+    return Valuation(made[0].method, clients, mean, uncertainty=found)
+
+
+def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:
+    """Refuse what are not different runs of one federation, valued alike."""
+    if len(reports) < 2:
+        raise UsageError(f"{len(reports)} run: expected two or more recorded runs of one federation")
+    first, heads = reports[0], dict[str, str]()
+    for report, name in zip(reports, names, strict=True):
+        if apart := {*report.clients} ^ {*first.clients}:
+            odd = ", ".join(repr(client) for client in sorted(apart)[:3])
+            raise UsageError(f"{name}: other clients than {names[0]} ({odd}); expected runs of one federation")
+        known, expected = report.provenance, first.provenance
+        if known is None or expected is None:
+            raise UsageError(f"{name}: does not name its ledger and task, as a report on a ledger does; report on one")
+        if known.task != expected.task:
+            raise UsageError(f"{name}: of another task than {names[0]}; expected the same test set, loss and rule")
+        if known.other_heads:
+            raise UsageError(f"{name}: already the mean of several runs; name each run once")
+        mine, others = (json.loads(json_bytes(one.settings)) for one in (known, expected))
+        if mine != others:
+            odd = ", ".join(sorted(key for key in {**mine, **others} if mine.get(key) != others.get(key)))
+            raise UsageError(f"{name}: valued by other settings than {names[0]} ({odd}); value both alike")
+        if known.head in heads:
+            raise UsageError(f"{name}: the same recorded run as {heads[known.head]}; expected different runs")
+        heads[known.head] = name

@@ -1,0 +1,277 @@
+"""Coverage: do intervals hold the truth as often as they say, on the server's test set and on fresh samples?
+
+Every federation keeps every client's model of every round, so its true values are known on any samples. The server has
+n_test samples; several thousand others of the same distribution, which it never sees, stand for the population. One row
+a federation and size of the test set:
+
+    covered         share of clients whose 90 % interval holds the value on the population
+    covered_own     the same of the reading "on this test set", against the truth on the server's own samples
+    covered_before  the reading "on this test set" against the population
+    error           rms(values − truth on the own samples) / sd(true values): the error of the completion
+    completion, test_set   the printed parts of the standard deviation, rms over clients / sd(true values)
+    n_harm, n_harm_false   clients said to harm the model, and those among them whose value on the population is positive
+    n_apart, n_wrong, wrong_stated   pairs told apart, those in the wrong order, and how many that should be
+
+The population is a sample too. Its standard error, from its own blocks, is added to each interval's half-width by the
+root of the sum of squares; at 200 test samples that adds 1 % to a width, at 2,000 about 12 %.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+
+import fedworth
+from fedworth import Ledger, SimulationSettings, Task, Valuation
+from studies import figures
+from studies.bars import SHARES, Claim, bar, mean_of
+from studies.federations import Floats, simulated
+from studies.findings import harm_claim
+from studies.setups import Extent, Setup
+from studies.study import Case, Row, Section, Study
+from studies.tables import NONE, number, table
+
+OURS = "comfedsv-models"
+N_CLIENTS, N_PARTICIPANTS = 8, 3
+N_TESTS = (200, 500, 2_000)
+QUANTILE = 1.6449  # half the width of a 90 % interval, in standard deviations
+ROUNDING = 1e-5  # of the largest value: an interval without width holds what differs by less
+TOLD_APART = 0.95
+COVERED = {"least": 0.85, "most": 0.95}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of federation: its name on the page, what is special about it, and how many take part in a round."""
+
+    name: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    participants: tuple[int, ...] = (N_PARTICIPANTS, N_CLIENTS)
+    is_honest: bool = True
+
+
+_RARE = (1.0, 1.0, 0.2, 0.5, 1.0, 0.3, 1.0, 0.7)
+KINDS = {
+    "two-classes": Kind("two classes each"),
+    "network": Kind("two classes each, a network"),
+    "sizes": Kind("IID, unequal sizes", {"aggregation": "samples"}),
+    "label-skew": Kind("label skew, unequal sizes", {"alpha": 0.5, "aggregation": "samples"}),
+    "momentum": Kind("momentum 0.9", {"momentum": 0.9}),
+    "adam": Kind("Adam, label skew", {"alpha": 0.5, "optimizer": "adam"}),
+    "feature-shift": Kind("rotated images"),
+    "drift": Kind("drift", {"drift": 0.5}),
+    "turned-noisy": Kind(
+        "three turn noisy", {"flip_shares": (0.4,) * 3 + (0.0,) * 5, "noise_from": 5}, is_honest=False
+    ),
+    "availability": Kind(
+        "uneven availability, never all", {"availability": _RARE, "everyone_heard": False, "n_rounds": 20}, (3,)
+    ),
+    "regression": Kind("regression"),
+    "many-rounds": Kind("60 rounds, two a round", {"n_rounds": 60}, (2,)),
+}
+
+
+def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Case]:
+    """One federation a seed, with some clients a round and with all."""
+    kind = KINDS.get(name, KINDS["two-classes"])
+    changes = {"n_clients": N_CLIENTS, "n_rounds": extent.n_rounds, **kind.changes}
+    return [
+        Case(name, setup.federation(seed, **{**changes, "n_participants": k}))
+        for k in kind.participants
+        for seed in seeds
+    ]
+
+
+def samples_of(task: Task, indices: Any) -> Task:
+    """The task on some of its test samples."""
+    kept = torch.from_numpy(indices)
+    return replace(task, inputs=task.inputs[kept], labels=task.labels[kept])
+
+
+def divided(task: Task, seed: int) -> tuple[list[Task], Task]:
+    """Test sets of the server, each part of the next, and the population: samples in none of them."""
+    order = np.random.default_rng(seed).permutation(len(task.labels))
+    sizes = [n for n in N_TESTS if 2 * n <= len(order)] or [len(order) // 2]
+    return [samples_of(task, order[:n]) for n in sizes], samples_of(task, order[sizes[-1] :])
+
+
+def valued(ledger: Ledger, task: Task, settings: SimulationSettings, *methods: str) -> fedworth.Report:
+    """A report by these methods; coalitions are averaged as the server averages."""
+    chosen = fedworth.ValuationSettings(weighting=settings.aggregation, strict=True)
+    work = fedworth.WorkSettings(n_threads=1, cache=False)
+    return fedworth.report_on(ledger, task, chosen, methods=methods, work=work)
+
+
+def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
+    """One row for each size of the test set."""
+    ledger, whole = simulated(case.federation, scratch, data)
+    tests, fresh = divided(whole, case.federation.seed)
+    population = valued(ledger, fresh, case.federation, "truth").chosen
+    return [_row(case, ledger, task, population) for task in tests]
+
+
+def _row(case: Case, ledger: Ledger, task: Task, population: Valuation) -> Row:
+    own = valued(ledger, task, case.federation, "truth").chosen.values
+    report = valued(ledger, task, case.federation, OURS, "leave-one-out")
+    made, true = report.chosen, population.values
+    deviations, spread = deviations_of(population), float(true.std())
+    return {
+        "kind": KINDS.get(case.setup, KINDS["two-classes"]).name,
+        "n_test": len(task.labels),
+        "covered": held(made.intervals, true, deviations),
+        "covered_own": held(on_this_test_set(made), own),
+        "covered_before": held(on_this_test_set(made), true, deviations),
+        "error": float(np.sqrt(np.mean(np.square(made.values - own)))) / spread,
+        **{name: float(np.sqrt(np.mean(np.square(part)))) / spread for name, part in parts_of(made).items()},
+        **harm_of(report, true),
+        **order_of(made, true),
+    }
+
+
+def held(ends: Any, truth: Floats, deviations: Floats | float = 0.0) -> float:
+    """The share of intervals that hold the true values, which are known up to these standard deviations."""
+    low, high = ends.T
+    half = np.hypot((high - low) / 2, QUANTILE * deviations) + ROUNDING * np.abs(truth).max()
+    return float(np.mean(np.abs((low + high) / 2 - truth) <= half))
+
+
+def harm_of(report: fedworth.Report, truth: Floats) -> Row:
+    """Clients said to harm the model, whether they do, and how sure the findings are."""
+    named = {
+        report.clients.index(client): found.confidence
+        for found in report.all_findings
+        if found.kind.name == "harm"
+        for client in found.clients
+    }
+    n_false = sum(bool(truth[k] >= 0) for k in named)
+    return {
+        "n_harm": len(named),
+        "n_harm_false": n_false,
+        "harm_sure": " ".join(f"{sure:.9g}" for sure in named.values()),
+    }
+
+
+def order_of(made: Valuation, truth: Floats) -> Row:
+    """Pairs told apart, pairs in the wrong order among them, and how many of those the probabilities expect."""
+    assert made.uncertainty is not None
+    chances = made.uncertainty.chances
+    assert chances is not None
+    rows, columns = np.nonzero(chances > TOLD_APART)  # (n_apart,): the first of a pair is said to be worth more
+    return {
+        "n_pairs": len(truth) * (len(truth) - 1) // 2,
+        "n_apart": len(rows),
+        "n_wrong": int((truth[rows] < truth[columns]).sum()),
+        "wrong_stated": float((1 - chances[rows, columns]).sum()),
+    }
+
+
+def section(frame: pd.DataFrame) -> Section:
+    """Coverage, parts of the deviation, findings of harm and order of pairs, by kind and participation."""
+    groups = [
+        (f"{kind}", _taking_part(rows), rows)
+        for (kind, _), rows in frame.groupby(["kind", "n_participants"], sort=False)
+    ]
+    return Section(
+        table(_line(kind, part, rows) for kind, part, rows in groups),
+        claims=[*(_coverage_bar(kind, part, rows) for kind, part, rows in groups), *_bars(frame, groups)],
+        panels=[lambda axes: _draw(frame, axes, is_full=False), lambda axes: _draw(frame, axes, is_full=True)],
+        n_names=2,
+    )
+
+
+def _taking_part(rows: pd.DataFrame) -> str:
+    n, k = rows.n_clients.iloc[0], rows.n_participants.iloc[0]
+    return "all" if k == n else f"{k} of {n}"
+
+
+def _by_size(rows: pd.DataFrame, column: str, *, is_judged: bool = False) -> str:
+    """The column's mean at each size of the test set; bold where it is outside of the bar."""
+    texts = []
+    for value in rows.groupby("n_test")[column].mean():
+        is_met = not is_judged or COVERED["least"] <= round(value, 2) <= COVERED["most"]
+        texts.append(f"{100 * value:.0f}" if is_met else f"**{100 * value:.0f}**")
+    return " / ".join(texts)
+
+
+def _line(kind: str, part: str, rows: pd.DataFrame) -> dict[str, str]:
+    middle = rows[rows.n_test == sorted(rows.n_test.unique())[len(rows.n_test.unique()) // 2]]
+    return {
+        "federations": kind,
+        "take part": part,
+        "population, %": _by_size(rows, "covered", is_judged=True),
+        "without the test set’s part, %": _by_size(rows, "covered_before"),
+        "own test set, %": _by_size(rows, "covered_own"),
+        "completion error": number(middle.error.mean()),
+        "printed: completion": number(middle.completion.mean()),
+        "printed: test set": number(middle.test_set.mean()),
+        "harm, false": f"{rows.n_harm.sum()}, {rows.n_harm_false.sum()}",
+        "pairs told apart, %": f"{100 * rows.n_apart.sum() / rows.n_pairs.sum():.0f}",
+        "wrong order, stated, %": _order(rows),
+        "seeds": str(rows.seed.nunique()),
+    }
+
+
+def _order(rows: pd.DataFrame) -> str:
+    n = rows.n_apart.sum()
+    return f"{100 * rows.n_wrong.sum() / n:.1f}, {100 * rows.wrong_stated.sum() / n:.1f}" if n else NONE
+
+
+def _coverage_bar(kind: str, part: str, rows: pd.DataFrame) -> Claim:
+    """The coverage of one kind over all test sets, with the interval of its mean over federations."""
+    found = mean_of(rows.groupby("seed").covered.mean(), SHARES)
+    seeds = f"95 % interval over {found.n} federations {found.low:.2f} to {found.high:.2f}"
+    return bar(
+        f"{kind}, {part} take part: intervals that hold the value on the population", found.value, seeds, **COVERED
+    )
+
+
+def _bars(frame: pd.DataFrame, groups: Sequence[tuple[str, str, pd.DataFrame]]) -> list[Claim]:
+    """Bars over all kinds: cells of the table, the own test set, false findings of harm, wrong order of pairs."""
+    cells = frame.groupby(["kind", "n_participants", "n_test"]).covered.mean().round(2)
+    n_met = int(cells.between(*COVERED.values()).sum())
+    made = [
+        Claim("all cells: 85 to 95 % of the population", n_met == len(cells), f"{n_met} of {len(cells)} cells"),
+        *(
+            bar(f"{n:,} test samples: all kinds", float(rows.covered.mean()), f"{len(rows)} federations", **COVERED)
+            for n, rows in frame.groupby("n_test")
+        ),
+    ]
+    some = frame[frame.n_participants < frame.n_clients]
+    if len(some):
+        seeds = f"{some.groupby(['kind', 'seed']).ngroups} federations"
+        what = "own test set, some take part: intervals “on this test set” that hold the truth there"
+        made.append(bar(what, float(some.covered_own.mean()), seeds, least=COVERED["least"]))
+    honest = frame[frame.kind.isin([kind.name for kind in KINDS.values() if kind.is_honest])]
+    for is_full, where in ((False, "some take part"), (True, "all take part")):
+        for n, rows in honest[(honest.n_participants == honest.n_clients) == is_full].groupby("n_test"):
+            sure = [float(text) for said in rows.harm_sure.dropna() for text in str(said).split()]
+            if sure:
+                where_ = f"{len(rows)} honest federations, {where}, {n:,} test samples"
+                made.append(harm_claim(where_, len(sure) - int(rows.n_harm_false.sum()), sure))
+    for n, rows in frame.groupby("n_test"):
+        if n_apart := rows.n_apart.sum():
+            stated = float(rows.wrong_stated.sum() / n_apart)
+            wrong = float(rows.n_wrong.sum() / n_apart)
+            why = f"{rows.n_wrong.sum()} of {n_apart} pairs, {wrong:.2%}; stated {stated:.2%}"
+            made.append(
+                Claim(f"{n:,} test samples: pairs told apart are in the wrong order as stated", wrong <= stated, why)
+            )
+    return made
+
+
+def _draw(frame: pd.DataFrame, axes: Axes, *, is_full: bool) -> None:
+    rows = frame[(frame.n_participants == frame.n_clients) == is_full]
+    kinds = list(frame.kind.unique())
+    names = {"covered": "on data like the test set", "covered_before": "on this test set"}
+    for position, (column, label) in enumerate(names.items()):
+        means = rows.groupby("kind")[column].mean().reindex(kinds)
+        figures.line(axes, label, range(len(kinds)), means.to_list(), position, ls="")
+    axes.axhspan(COVERED["least"], COVERED["most"], color="#888888", alpha=0.15, lw=0)
+    axes.set_xticks(range(len(kinds)), [str(place + 1) for place in range(len(kinds))])
+    who = "all take part" if is_full else "some take part"
+    axes.set(title=f"intervals that hold the population, {who}", xlabel="kind, in order", ylim=(-0.03, 1.03))
