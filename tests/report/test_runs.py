@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 import fedworth
+from fedworth import Task
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report
@@ -22,14 +24,27 @@ def run(*values: float, head: str, clients=CLIENTS, task: str = "t", **settings:
     return Report(f"run {head}", clients, (made,), provenance=Provenance(head, 5, task, settings=settings))
 
 
+def intervals(report: Report) -> np.ndarray:
+    found = report.chosen.intervals
+    assert found is not None
+    return found
+
+
+def chances(report: Report) -> np.ndarray:
+    assert report.chosen.uncertainty is not None
+    found = report.chosen.uncertainty.chances
+    assert found is not None
+    return found
+
+
 def test_intervals_are_students_over_the_runs():
     values = np.array([[1.0, 2.0, 3.0], [1.5, 2.1, 2.0], [0.8, 2.2, 2.9], [1.1, 1.9, 2.2]])
     made = fedworth.mean_of_runs([run(*row, head=str(k)) for k, row in enumerate(values)])
-    low, high = made.chosen.intervals.T
+    low, high = intervals(made).T
     expected = stats.t.interval(0.9, 3, values.mean(axis=0), stats.sem(values))
     np.testing.assert_allclose([low, high], expected, rtol=1e-9)
     assert made.chosen.covered == ("runs",)
-    assert made.chosen.uncertainty.chances[1, 0] == pytest.approx(
+    assert chances(made)[1, 0] == pytest.approx(
         stats.norm.cdf(stats.ttest_rel(values[:, 1], values[:, 0]).statistic * 1.6448536 / stats.t.ppf(0.95, 3)),
         rel=1e-5,
     )
@@ -40,7 +55,7 @@ def test_intervals_over_runs_hold_the_expected_value_in_nine_of_ten_cases():
     rng, covered = np.random.default_rng(0), []
     for _ in range(300):
         made = fedworth.mean_of_runs([run(*rng.normal(0, 1, 3), head=str(k)) for k in range(3)])
-        low, high = made.chosen.intervals.T
+        low, high = intervals(made).T
         covered += ((low <= 0) & (high >= 0)).tolist()
     assert np.mean(covered) == pytest.approx(0.9, abs=0.03)
 
@@ -51,10 +66,10 @@ def test_the_test_sets_part_does_not_become_smaller_with_more_runs():
         report = run(*values, head=head)
         return replace(report, valuations=(replace(report.chosen, uncertainty=known),))
 
-    made = fedworth.mean_of_runs([with_part(str(k), 1.0, 2.0, 3.0) for k in range(5)]).chosen
-    assert made.standard_errors == pytest.approx([0.5, 0.0, 1.0])
-    assert made.intervals[2] == pytest.approx([3 - stats.t.ppf(0.95, 31), 3 + stats.t.ppf(0.95, 31)])
-    assert made.uncertainty.chances[2, 0] < stats.norm.cdf(2 / np.hypot(0.5, 1.0))
+    made = fedworth.mean_of_runs([with_part(str(k), 1.0, 2.0, 3.0) for k in range(5)])
+    assert made.chosen.standard_errors == pytest.approx([0.5, 0.0, 1.0])
+    assert intervals(made)[2] == pytest.approx([3 - stats.t.ppf(0.95, 31), 3 + stats.t.ppf(0.95, 31)])
+    assert chances(made)[2, 0] < stats.norm.cdf(2 / np.hypot(0.5, 1.0))
 
 
 def test_clients_are_matched_by_name():
@@ -95,4 +110,4 @@ def test_the_report_is_written_read_and_says_what_it_is(tmp_path):
     for name in ("report.html", "report.md"):
         assert "2 recorded runs" in (tmp_path / name).read_text()
     with pytest.raises(ArtefactError, match="mean of several runs"):
-        fedworth.verify_report(made, tmp_path, task=None)
+        fedworth.verify_report(made, tmp_path, Task(torch.nn.Linear(1, 2), torch.zeros(2, 1), torch.tensor([0, 1])))

@@ -9,6 +9,7 @@ import pytest
 from studies import pages
 from studies.calibration import choices
 from studies.setups import FIRST_CHOICE_SEED
+from studies.study import study_named
 
 DOCS = Path(__file__).parents[2] / "docs"
 ACCOUNTS, MADE = pages.accounts_in(DOCS), pages.pages(DOCS)
@@ -19,8 +20,10 @@ def test_the_pages_numbers_are_those_of_the_csv_files(name):
     assert (DOCS / name).read_text() == MADE[name]
 
 
-def test_all_rows_come_from_one_commit():
-    (commit,) = {commit for account in ACCOUNTS.values() for commit in account["commits"]}
+@pytest.mark.parametrize("page", sorted({study_named(name).page for name in ACCOUNTS}))
+def test_all_rows_of_a_page_come_from_one_commit(page):
+    accounts = [account for name, account in ACCOUNTS.items() if study_named(name).page == page]
+    (commit,) = {commit for account in accounts for commit in account["commits"]}
     assert len(commit) == 40
 
 

@@ -1,4 +1,4 @@
-"""The numbers of single trials by hand: measures of values, fidelity, findings, misconduct, and chosen settings."""
+"""The numbers of single trials by hand: measures of values, fidelity, coverage, findings, misconduct, and settings."""
 
 from itertools import combinations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedworth import Answer, FactorSettings, SimulationSettings, ValuationSettings, value
-from studies import federations, fidelity, findings, values
+from fedworth import Answer, FactorSettings, SimulationSettings, Task, ValuationSettings, value
+from studies import coverage, federations, fidelity, findings, values
 from studies.calibration import RATES, STRENGTHS, choices
 from studies.misconduct import COPIED, KINDS, Memory, kinds
 from studies.setups import SETUPS
@@ -89,6 +89,51 @@ def test_copies_with_other_batches_are_compared_with_the_other_methods():
     for models, others, holds in ((NEAR, FAR, True), (FAR, NEAR, False)):
         claims = fidelity.section(fidelity_rows(models, others, setting)).claims
         assert [claim.holds for claim in claims if "gap" in claim.what] == [holds]
+
+
+def test_intervals_hold_the_truth_as_far_as_the_truth_is_known():
+    ends = np.array([[0.0, 2.0], [0.0, 2.0], [1.0, 1.0], [1.0, 1.0]])
+    truth = np.array([1.9, 2.1, 1.0 + 1e-6, 1.1])
+    assert coverage.held(ends, truth) == 0.5  # without width, what differs by rounding is held
+    assert coverage.held(ends, truth, 0.3) == 1.0
+    assert coverage.held(ends, truth, np.array([0.0, 0.3, 0.0, 0.0])) == 0.75
+
+
+def test_test_sets_of_the_server_and_the_population_share_no_sample():
+    task = Task(torch.nn.Linear(1, 2), torch.arange(1100.0)[:, None], torch.zeros(1100, dtype=torch.int64))
+    tests, fresh = coverage.divided(task, 0)
+    samples = [set(one.inputs[:, 0].tolist()) for one in (*tests, fresh)]
+    assert [len(one) for one in samples] == [200, 500, 600]
+    assert samples[0] < samples[1]
+    assert samples[1].isdisjoint(samples[2])
+
+
+def coverage_rows(covered: float, n_false: int, n_wrong: int) -> pd.DataFrame:
+    same = {"n_clients": 8, "n_pairs": 28, "error": 0.1, "completion": 0.1, "test_set": 0.2, "covered_own": 0.9}
+    counts = {"n_harm": 1, "n_harm_false": n_false, "harm_sure": "0.99", "n_apart": 10, "n_wrong": n_wrong}
+    rows = [
+        {"kind": "regression", "n_participants": k, "n_test": n, "seed": seed, "covered_before": 0.0}
+        for k in (3, 8)
+        for n in coverage.N_TESTS
+        for seed in range(6)
+    ]
+    return pd.DataFrame([{**row, **same, **counts, "covered": covered, "wrong_stated": 0.5} for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("covered", "n_false", "n_wrong", "missed"),
+    [
+        (0.9, 0, 0, set()),
+        (0.8, 0, 0, {"population", "kinds"}),
+        (1.0, 0, 0, {"population", "kinds"}),
+        (0.9, 1, 0, {"say"}),
+        (0.9, 0, 1, {"stated"}),
+    ],
+)
+def test_bars_of_coverage_are_met_or_missed(covered, n_false, n_wrong, missed):
+    claims = coverage.section(coverage_rows(covered, n_false, n_wrong)).claims
+    assert {claim.what.split()[-1] for claim in claims if not claim.holds} == missed
+    assert {"population", "kinds", "there", "say", "stated"} == {claim.what.split()[-1] for claim in claims}
 
 
 def test_findings_count_each_client_once():
