@@ -34,6 +34,7 @@ LEVELS = {
     "harm": "5 % a client",
     **dict.fromkeys(("same model", "stale model", "no update", "many samples"), CERTAIN),
     **dict.fromkeys(("contested name", "shared node"), CERTAIN),
+    "value by length": "none: two shares are compared",
 }
 """How often chance may name an honest client; all other kinds count the chance for all clients of a federation."""
 COUNTS = ["n_planted", "n_right", "n_other", "n_honest", "n_false", "n_harm_right"]
@@ -276,7 +277,8 @@ with the true value under *Bars*.
 Some things cannot be found. With two classes a client, a copy that draws other batches looks like another client \
 with the same two classes. There, noisy labels do not lower the value, because a wrong label shows the model a \
 class that the client does not have. Free riders and copiers are honest in the first round. Noise of 3 standard \
-deviations hardly lowers the value of MNIST clients.
+deviations hardly lowers the value of MNIST clients. A client that sends three times its update is named for its \
+length only if it gains by it; the study `gaming` has federations where it does.
 
 A client is said to harm the model if its whole 90 % interval lies below zero. Such a finding is at least 95 % \
 certain, so one in twenty of the least certain ones may be wrong. The bar asks that findings are right as often as \

@@ -34,7 +34,7 @@ class Kind:
     @property
     def is_valued(self) -> bool:
         """Whether values can show it. Then the federation is valued, and findings about values count."""
-        return not self.found_as or any(KINDS[name].is_of_values for name in self.found_as)
+        return not self.found_as or bool(self.found_as & {"low value", "value by length"})
 
 
 @dataclass
@@ -110,6 +110,7 @@ ACTS: Mapping[str, tuple[str, Act]] = {
         "many samples", lambda _, __, answers: Answer(answers[CHEAT].model, 200 * answers[CHEAT].n_samples)
     ),
     "update × 10": ("large update", lambda _, start, answers: plus(start, minus(answers[CHEAT].model, start), 10.0)),
+    "update × 3": ("value by length", lambda _, start, answers: plus(start, minus(answers[CHEAT].model, start), 3.0)),
     "replay of the last model": ("replay", _sends_again),
 }  # fmt: skip
 """By kind: the finding that should name client 0, and what it sends."""

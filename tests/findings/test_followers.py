@@ -57,6 +57,17 @@ def test_a_follower_is_found_at_any_length_and_under_noise(act, tmp_path):
     assert "nothing of its own" in found["0"].sentence
 
 
+def test_a_client_that_sends_no_update_hides_no_follower(tmp_path):
+    follow = Follower(3.0)
+
+    def act(round_index, start, answers):
+        return {**follow(round_index, start, answers), "7": Answer(dict(start), answers["7"].n_samples)}
+
+    ledger = simulate(SETTINGS, tmp_path / "l", misconduct=act)
+    assert set(followers(ledger)) == {"0"}
+    assert FOLLOWER in look(ledger)[1]
+
+
 def halved(_round_index, start, answers):
     """Client 0 trains, and sends half of its update and half of another's."""
     mixed = {name: (answers["0"].model[name] + answers["1"].model[name]) / 2 for name in start}

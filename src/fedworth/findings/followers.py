@@ -95,8 +95,8 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
 
 
 def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    """The kind, if enough clients answered in enough rounds."""
-    heard = [k for trace in traces if len(trace.clients) >= FEWEST_ANSWERS for k in trace.clients]
+    """The kind, if enough clients sent updates in enough rounds."""
+    heard = [trace.clients[place] for trace in traces for place in _compared(trace)]
     if sum(heard.count(k) >= FEWEST_ROUNDS for k in set(heard)) >= FEWEST_CLIENTS:
         yield FOLLOWER
 
@@ -104,17 +104,22 @@ def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # n
 def _residuals(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[tuple[int, int, Floats]]:
     """(client, round, r) of every update in rounds of enough answers."""
     for t, trace in enumerate(traces):
-        lengths = np.linalg.norm(trace.sketches[1:], axis=1)
-        if len(trace.clients) < FEWEST_ANSWERS or not lengths.all():
-            continue
-        units = trace.sketches[1:] / lengths[:, None]  # (n, WIDTH)
-        counts = np.array([ledger.sample_counts(t)[k] for k in trace.clients])
-        by_samples = counts[:, None] * trace.sketches[1:]
+        places = _compared(trace)
+        clients, updates = [trace.clients[place] for place in places], trace.sketches[1:][places]
+        units = updates / np.linalg.norm(updates, axis=1, keepdims=True)  # (n, WIDTH)
+        counts = np.array([ledger.sample_counts(t)[k] for k in clients])
+        by_samples = counts[:, None] * updates
         past = [after.sketches[0] - before.sketches[0] for before, after in _steps(traces, t)]
-        for place, client in enumerate(trace.clients):
+        for place, client in enumerate(clients):
             others = [units.sum(axis=0) - units[place], by_samples.sum(axis=0) - by_samples[place]]
             basis = _orthonormal(np.stack([*past, *others]))  # (n_directions, WIDTH)
             yield client, t, units[place] - (units[place] @ basis.T) @ basis
+
+
+def _compared(trace: RoundTrace) -> list[int]:
+    """The answers of a round that have an update, by place; none if they are too few."""
+    moved = np.flatnonzero(np.linalg.norm(trace.sketches[1:], axis=1)).tolist()
+    return moved if len(moved) >= FEWEST_ANSWERS else []
 
 
 def _steps(traces: list[RoundTrace], t: int) -> Iterator[tuple[RoundTrace, RoundTrace]]:

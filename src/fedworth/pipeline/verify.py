@@ -147,7 +147,8 @@ def _chosen(report: Report, ledger: Ledger, settings: ValuationSettings) -> Iter
     """What whoever made the report has chosen: no computation can say whether that was right."""
     plain, chosen = asdict(ValuationSettings()), asdict(settings)
     other = ", ".join(f"{name} {value}" for name, value in chosen.items() if value != plain[name])
-    yield Check("settings", True, f"the report's; not as by default: {other}" if other else "as by default")
+    said = f"the report's; not as by default: {other}" if other else "as by default"
+    yield Check("settings", True, f"{said}; coalitions by weighting {settings.weighting or ledger.default_weighting}")
     known = {(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())}
     if unknown := [f"{a} and {b}" for a, b in report.copies if (a, b) not in known]:
         said = f"{', '.join(unknown)} hold the same data, as the report says; the ledger does not say so"
