@@ -30,6 +30,17 @@ def heard_once(client: str) -> Caveat:
     return Caveat(client, f"{client} was heard in one round only; its interval is likely too narrow")
 
 
+def heard_little(client: str, n_heard: int, n_rounds: int) -> Caveat:
+    """The caveat of a client that took part in two or three rounds of many."""
+    return Caveat(client, f"{client} was heard in {n_heard} of {n_rounds} rounds only; its interval may be too narrow")
+
+
+def heard_early(client: str, last: int) -> Caveat:
+    """The caveat of a client that missed more than the second half of the rounds; `last` is its last round."""
+    reason = "if its data have changed since then, its value is not what the interval says"
+    return Caveat(client, f"{client} was not heard after round {last}; {reason}")
+
+
 class Completion(Protocol):
     """Everyone's game in every round, estimated from what was seen.
 

@@ -295,7 +295,7 @@ class Hessian:
         cells[:, np.arange(rank), np.arange(rank)] += at.left[:, None]
         self._B = problem.blocks(cells)
         self._B_T = self._B.T
-        self._D_inverse = _block_diagonal(np.asarray(np.linalg.inv(row_grams)))
+        self._D, self._D_inverse = _block_diagonal(row_grams), _block_diagonal(np.asarray(np.linalg.inv(row_grams)))
         self._C_inverse = _block_diagonal(np.asarray(np.linalg.inv(at.column_grams)))
 
     def alternating_step(self, slope: Floats) -> Floats:
@@ -309,18 +309,18 @@ class Hessian:
         is not positive.
         """
         step, missing = np.zeros(len(slope)), -slope
-        direction, weighed, before, enough = missing, missing, 1.0, 0.0  # weighed: D · direction
+        direction, before, enough = missing, 1.0, 0.0
         for n_inner in range(MOST_INNER):
             eased: Floats = np.asarray(self._D_inverse @ missing)
             size = float(missing @ eased)
             if n_inner == 0:
-                direction, weighed, enough = eased, missing, size * exactness
+                direction, enough = eased, size * exactness
             elif size <= enough:
                 break
             else:
-                direction, weighed = eased + size / before * direction, missing + size / before * weighed
+                direction = eased + size / before * direction
             before = size
-            curved = (1 + damping) * weighed
+            curved = (1 + damping) * (self._D @ direction)
             curved -= self._B_T @ (self._C_inverse @ (self._B @ direction))
             curvature = float(direction @ curved)
             if not curvature > 0:

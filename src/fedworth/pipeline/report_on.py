@@ -1,13 +1,16 @@
 """From a ledger and a task to a report: the one way that `run`, `watch`, `report` and `verify` go."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+
+import numpy as np
 
 from fedworth.completion.coverage import coverage
 from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
 from fedworth.findings import look, look_at_lengths
+from fedworth.games.federation import RecordedFederation
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import heads
@@ -35,6 +38,13 @@ REPORTED = (
 NO_ALL_CLIENTS_ROUND = (
     "no round has all clients: how similar clients are is known only from the rounds they share, so values are less "
     "precise, and the paper's completion says nothing of coalitions larger than a round's participants"
+)
+HEAVY = 2.0
+"""A client that weighs this many times an equal share is named in `HEAVIEST`."""
+
+HEAVIEST = (
+    "{client} has {share:.0%} of the weight in the average, and no round has all clients: most coalitions with it had "
+    "to be estimated, and its value is the least precise; let one round ask everyone"
 )
 STILL_TRAINING = "the federation still trains: values change with every further round"
 
@@ -171,6 +181,16 @@ def _notes(federation: Federation, *, is_valued: bool) -> tuple[str, ...]:
     said = [] if is_valued else list(ledger.warnings())
     if heard.any() and not heard.all(axis=1).any():
         said.append(NO_ALL_CLIENTS_ROUND)
+        said += _heaviest(federation.recorded)
     if not ledger.is_closed:
         said.append(STILL_TRAINING)
     return tuple(said)
+
+
+def _heaviest(recorded: RecordedFederation) -> Iterator[str]:
+    """What is to be said of the client that counts most in the averages, if it counts far more than others."""
+    weights = np.mean([recorded.weights(t)[recorded.heard] for t in range(recorded.n_rounds)], axis=0)
+    shares = weights / (weights.sum() or 1.0)
+    if shares.max() * len(shares) >= HEAVY:
+        client = recorded.clients[recorded.heard[int(np.argmax(shares))]]
+        yield HEAVIEST.format(client=client, share=shares.max())

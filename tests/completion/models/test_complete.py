@@ -7,7 +7,7 @@ import pytest
 
 from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
-from fedworth.completion.completion import heard_once
+from fedworth.completion.completion import heard_early, heard_little, heard_once
 from fedworth.completion.models import complete as complete_module
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models import gaussian_process as gp_module
@@ -43,14 +43,16 @@ def cells_of(completion):
     return np.stack([completion.game(t).utilities(every).sum(axis=1) for t in range(completion.n_rounds)])
 
 
-def rewritten(ledger, folder, *, unanswered=None, idle=False):
-    """The same federation, with a round that nobody answered, or with a client that returns the global model."""
+def rewritten(ledger, folder, *, unanswered=None, idle=False, heard=None):
+    """The same federation, with a round that nobody answered, a client that returns the global model, or only some
+    rounds of some clients."""
     names = [*ledger.clients, "idle"] if idle else ledger.clients
     writer = create_ledger(folder, names, aggregation="uniform")
     for t, round_ in enumerate(ledger.rounds()):
         if t == unanswered:
             writer.record_round(round_.global_model, {})
-        answers = {ledger.clients[k]: Answer(round_.client_models[k], 1) for k in ledger.participants(t)}
+        present = [k for k in ledger.participants(t) if heard is None or t in heard.get(k, (t,))]
+        answers = {ledger.clients[k]: Answer(round_.client_models[k], 1) for k in present}
         extra = {"idle": Answer(round_.global_model, 1)} if idle else {}
         writer.record_round(round_.global_model, {**answers, **extra})
     writer.close(ledger.final_model())
@@ -213,6 +215,19 @@ def test_a_client_heard_once_gets_a_caveat(ledger):
     assert heard_once("2") in made.caveats
 
 
+def test_clients_heard_in_few_or_early_rounds_get_a_caveat(settings, tmp_path):
+    whole = simulate(replace(settings, n_participants=5, n_rounds=12, copies=()), tmp_path / "whole")
+    some = rewritten(whole, tmp_path / "some", heard={0: (3,), 1: (0, 5, 11), 2: (0, 1, 2, 3, 4)})
+    made = complete_by_models(recorded(some, FastOracle(task_of(whole), n_threads=1)))
+    last = some.entries[4].number
+    assert made.caveats == (heard_once("0"), heard_little("1", 3, 12), heard_early("2", last))
+
+
+def test_full_participation_has_no_caveat(settings, tmp_path):
+    everyone = replace(settings, n_participants=settings.n_clients, n_rounds=3)
+    assert complete_by_models(recorded(simulate(everyone, tmp_path / "l"))).caveats == ()
+
+
 RULES = (WeightedMean(), ServerMomentum(1.0, 0.9), Adaptive("adam"), Median(), Krum(1))
 
 
@@ -281,6 +296,41 @@ def test_90_percent_intervals_hold_the_true_values_of_most_clients(changes, tmp_
         spreads.append(np.std(truth))
     assert np.mean(inside) >= 0.85  # 24 clients, whose errors are correlated within a federation
     assert np.mean(errors) < 0.5 * np.mean(spreads)
+
+
+def errors_in_deviations(ledger, weighting):
+    """(n_clients,): errors of the values over their standard deviations."""
+    federation = recorded(ledger, weighting=weighting)
+    made = complete_by_models(federation)
+    every = coalitions_of(np.arange(len(made.heard)), len(made.heard))
+    cells = [federation.true_game(t).utilities(every).sum(axis=1) for t in range(made.n_rounds)]
+    missed = shapley_values(cells_of(made).sum(axis=0)) - shapley_values(np.sum(cells, axis=0))
+    return missed / np.sqrt(np.diag(made.covariance()))
+
+
+def test_the_heaviest_client_has_an_interval_that_holds_its_value(tmp_path):
+    unequal = SimulationSettings(partition="quantity", alpha=0.4, aggregation="samples", everyone_heard=False)
+    settings = replace(unequal, n_clients=8, n_rounds=12, n_participants=3, test_limit=200, batch_size=32)
+    found = []
+    for seed in range(6):
+        ledger = simulate(replace(settings, seed=seed), tmp_path / str(seed))
+        counts = ledger.sample_counts()
+        found.append(errors_in_deviations(ledger, "samples")[max(counts, key=counts.__getitem__)])
+    assert np.sqrt(np.mean(np.square(found))) < 2
+
+
+def test_clients_whose_data_turn_noisy_have_wider_intervals(tmp_path):
+    clean = SimulationSettings(
+        n_clients=8, n_rounds=12, n_participants=4, partition="iid", noise_from=5, test_limit=200, batch_size=32
+    )
+    ratios = []  # of the first two clients' intervals to the others'
+    for name, shares in (("clean", ()), ("turned", (0.6, 0.6, *[0.0] * 6))):
+        widths = np.zeros(8)
+        for seed in range(3):
+            ledger = simulate(replace(clean, flip_shares=shares, seed=seed), tmp_path / f"{name}{seed}")
+            widths += np.sqrt(np.diag(complete_by_models(recorded(ledger)).covariance()))
+        ratios.append(widths[:2].mean() / widths[2:].mean())
+    assert ratios[1] > 1.2 * ratios[0]
 
 
 def test_shares_of_many_clients_add_up_to_what_everyone_achieves(tmp_path):

@@ -33,26 +33,59 @@ def test_held_out_errors_are_what_the_formulas_say(made, ledger, task):
     assert held.size_shares[0].tolist() == [1, 0, 0, 0, 0]
 
 
-def test_members_errors_are_posteriors_scaled_by_held_out_errors(made):
+@pytest.mark.parametrize("weighting", ["uniform", "samples", "fixed"])
+def test_members_errors_are_posteriors_scaled_by_held_out_errors(ledger, task, weighting):
+    made = complete_by_models(RecordedFederation(ledger, LoopOracle(task), weighting))
     models, singletons, held = made.models, made.singletons, made.held
-    points, rounds = held.points, models.process.rounds[held.points]
-    squares = singletons.scale[rounds] ** 2
-    weights = squares / squares.sum()
-    degrees = max(1 / (weights**2).sum() - 1, 3)
-    wider = stats.t.ppf(0.95, degrees) / stats.norm.ppf(0.95)
+    points, rounds, clients = held.points, models.process.rounds[held.points], models.process.clients[held.points]
+    shares = held.size_shares[1]
+
+    def mass(t, i, among):  # how much client i counts in coalitions of k, relative to 1/k
+        n, weights = len(among), models.federation.weights(t)
+        if weighting == "fixed":
+            return weights[i] * 5
+        others = sum(weights[j] for j in among if j != i) / (n - 1)
+        sizes = [min(k, n) for k in range(1, 6)]
+        return sum(
+            share * k * weights[i] / (weights[i] + (k - 1) * others) for share, k in zip(shares, sizes, strict=True)
+        )
+
+    g = singletons.scale[rounds]
+    m = np.array([mass(t, i, np.flatnonzero(models.participants[t])) for t, i in zip(rounds, clients, strict=True)])
     scale = np.where(models.known, 0.0, singletons.scale[:, None])
-    found = member_covariance(models, singletons, held)
-    alone, together = held.errors[:, 0], held.errors[:, 1:].sum(axis=1)
-    ratio = (weights @ alone**2) / (weights @ singletons.process.leave_out(points)[1])
-    expected = singletons.process.summed_covariance(scale) * ratio * wider**2
+    heavy = scale * [[mass(t, i, range(5)) for i in range(5)] for t in range(4)]
+    first = int(weighting != "fixed")
+    alone, together = held.errors[:, :first].sum(axis=1), held.errors[:, first:].sum(axis=1)
+    variances = singletons.process.leave_out(points)[1], held.variances
+    counts = g**2 / (g**2).sum(), (g * m) ** 2 / ((g * m) ** 2).sum()
+    degrees = [max(1 / (c**2).sum() - 1, 3) for c in counts]
+    wider = float(np.max(stats.t.ppf(0.95, degrees))) / stats.norm.ppf(0.95)
+
+    def own(errors, c, v):  # (5,): how far each client's own errors exceed all
+        squares = errors**2 / np.maximum(v, 0.1 * (c @ v))
+        squares = squares / max(c @ squares, 1e-300)
+        found = []
+        for i in range(5):
+            mine = (c / c.max())[models.similarity.duplicates[i, clients]]
+            found.append((mine @ squares[models.similarity.duplicates[i, clients]] + 2) / (mine.sum() + 2))
+        return np.sqrt(np.maximum(found, 1))
+
+    widen = np.concatenate([own(alone, counts[0], variances[0]), own(together / m, counts[1], variances[1])]) * wider
+    found = member_covariance(models, singletons, held) / np.outer(widen, widen)
+    expected = singletons.process.summed_covariance(scale) * (g**2 @ alone**2) / (g**2 @ variances[0])
     np.testing.assert_allclose(found[:5, :5], expected, rtol=1e-9, atol=1e-15)
-    across = (scale.T @ scale) * models.similarity.duplicates * (weights @ (alone * together)) * wider**2
+    across = (scale.T @ heavy) * models.similarity.duplicates * (g**2 @ (alone * together))
+    across /= np.sqrt((g**2).sum() * ((g * m) ** 2).sum())
     np.testing.assert_allclose(found[:5, 5:], across, rtol=1e-9, atol=1e-15)
-    excess = models.excess_correlation(points) * np.outer(scale.sum(axis=0), scale.sum(axis=0))
-    ratio = (weights @ together**2) / (weights @ held.variances)
-    expected = models.process.summed_covariance(scale) * ratio
-    expected += excess * models.similarity.duplicates * (weights @ together**2)
-    np.testing.assert_allclose(found[5:, 5:], expected * wider**2, rtol=1e-9, atol=1e-15)
+    square = (g**2 @ together**2) / ((g * m) ** 2).sum()
+    expected = models.process.summed_covariance(heavy) * square / (counts[1] @ held.variances)
+    expected += (
+        models.excess_correlation(points)
+        * square
+        * np.outer(heavy.sum(axis=0), heavy.sum(axis=0))
+        * models.similarity.duplicates
+    )
+    np.testing.assert_allclose(found[5:, 5:], expected, rtol=1e-9, atol=1e-15)
 
 
 def test_the_values_covariance_is_the_members_through_the_shapley_map(made):

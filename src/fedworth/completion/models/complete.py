@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedworth.arrays import Floats, Indices, Memberships
-from fedworth.completion.completion import Caveat, heard_once
+from fedworth.completion.completion import Caveat, heard_early, heard_little, heard_once
 from fedworth.completion.models.holdout import HeldOut, error_ratios, hold_out, uses_singletons, value_covariance
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
 from fedworth.games.federation import RecordedFederation
@@ -26,6 +26,9 @@ from fedworth.threads import one_blas_thread
 
 FAR_OUTSIDE = 4.0
 """Clients whose predictions have so many times the variance of the held-out ones get a caveat."""
+
+FEW_ROUNDS = 3
+"""Clients that took part in at most so many rounds, and in at most a quarter of all, get a caveat."""
 
 MOST_REMEMBERED = 1 << 26
 """Bytes of measured utilities beyond which those of earlier rounds are forgotten: with many blocks of test samples they
@@ -117,13 +120,16 @@ class ModelCompletion:
 
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:
-        """Clients heard once, and those whose predictions are far less certain than the held-out ones."""
+        """Clients heard in few or early rounds only, and clients unlike those that predictions were checked on."""
         found = []
-        n_heard = self.models.participants.sum(axis=0)
         for client in self.heard.tolist():
-            name = self.clients[client]
-            if n_heard[client] == 1 and self.n_rounds > 1:
+            name, rounds = self.clients[client], np.flatnonzero(self.models.participants[:, client])
+            if len(rounds) == 1 and self.n_rounds > 1:
                 found.append(heard_once(name))
+            elif len(rounds) <= FEW_ROUNDS and len(rounds) <= self.n_rounds / 4:
+                found.append(heard_little(name, len(rounds), self.n_rounds))
+            elif rounds[-1] + 1 < self.n_rounds / 2:
+                found.append(heard_early(name, self.models.federation.numbers[int(rounds[-1])]))
             elif self._relative_variances[client] > FAR_OUTSIDE:
                 found.append(Caveat(name, UNLIKE.format(client=name)))
         return tuple(found)
