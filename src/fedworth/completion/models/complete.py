@@ -123,8 +123,8 @@ class ModelCompletion:
         """Clients heard in few or early rounds only, and clients unlike those that predictions were checked on."""
         found = []
         for client in self.heard.tolist():
-            name, rounds = self.clients[client], np.flatnonzero(self.models.participants[:, client])
-            if len(rounds) == 1 and self.n_rounds > 1:
+            name, rounds = self.clients[client], np.flatnonzero(self.models.known[:, client])
+            if self.models.participants[:, client].sum() == 1 and self.n_rounds > 1:
                 found.append(heard_once(name))
             elif len(rounds) <= FEW_ROUNDS and len(rounds) <= self.n_rounds / 4:
                 found.append(heard_little(name, len(rounds), self.n_rounds))
