@@ -37,13 +37,13 @@ def full(tmp_path_factory):
 
 
 @pytest.mark.parametrize("oracle", ["fast", "loop"])
-def test_dividing_the_test_set_changes_no_value(partial, oracle):
-    task = fedworth.task_of(partial)
-    whole = fedworth.Federation(partial, task, work=WORK, oracle=LoopOracle(task))
+def test_dividing_the_test_set_changes_no_value(tmp_path, oracle):
+    ledger = simulated(tmp_path, dtype="float64")
+    task = fedworth.task_of(ledger)
+    whole = fedworth.Federation(ledger, task, work=WORK, oracle=LoopOracle(task))
     for method in ("comfedsv-models", "fedsv", "comfedsv", "leave-one-out", "truth"):
-        expected, found = (of.value(method).values for of in (whole, federation(partial, oracle=oracle)))
-        bound = 1e-9 if oracle == "loop" else 1e-5  # the fast oracle computes in float32
-        assert np.abs(found - expected).max() <= bound * np.abs(expected).max(), method
+        expected, found = (of.value(method).values for of in (whole, federation(ledger, oracle=oracle)))
+        assert np.abs(found - expected).max() <= 1e-9 * np.abs(expected).max(), method
 
 
 @pytest.mark.parametrize(

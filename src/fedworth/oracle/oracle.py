@@ -233,6 +233,8 @@ def criteria_of(task: Task, measure: Measure, also: Sequence[Measure]) -> tuple[
 
 def in_columns(by_block: Floats) -> Utilities:
     """(n, n_blocks + n_also): all blocks of the first criterion, and sums of the others; from (n, n_criteria, …)."""
+    if by_block.shape[1] == 1:
+        return by_block[:, 0]
     return np.concatenate([by_block[:, 0], by_block[:, 1:].sum(axis=2)], axis=1)
 
 

@@ -164,16 +164,16 @@ class FastOracle:
         scores /= n_counted(self._criteria, self.task.labels)
         utilities = scores - scores[0]  # more blocks than the task's if it has none
         is_broken = wanted.memberships[:, ~models.is_finite].any(axis=1)
-        if not np.isfinite(utilities[~is_broken]).all():  # an outlying model overflows: it must not spoil others
+        if not np.isfinite(utilities[~is_broken] if is_broken.any() else utilities).all():  # an outlying model overflows: it must not spoil others
             return PlainLoop("some outputs are not finite")
         utilities[is_broken] = np.nan
-        if (is_first or is_new) and not self._agrees(round_, mixtures, utilities[places], scores[places], is_first):
+        if (is_first or is_new) and not self._agrees(round_, mixtures, utilities, scores, places, is_first):
             self._routes[key] = plain = PlainLoop(f"it disagrees with {route}; please report this")
             return plain
         self._counts[str(route)] += len(mixtures)
         if self.task.blocks is None:
             utilities = utilities.sum(axis=2, keepdims=True)
-        return in_columns(utilities[places])
+        return in_columns(utilities)[places]
 
     def _models(self, round_: Round, mixtures: Mixtures, present: Indices) -> tuple[RoundModels | None, bool]:
         """The models of a round, None if they are too large, and whether the last call was for another round."""
@@ -226,7 +226,9 @@ class FastOracle:
         each += sum(sizes[name] for name in parts.affine) * (1 + n_clients)
         return each * len(self._samples)
 
-    def _agrees(self, round_: Round, mixtures: Mixtures, found: Floats, scores: Floats, is_first: bool) -> bool:
+    def _agrees(
+        self, round_: Round, mixtures: Mixtures, found: Floats, scores: Floats, places: Indices, is_first: bool
+    ) -> bool:
         """Whether the plain loop gives the same for a few coalitions on a few blocks of samples, others in each round.
 
         The coalitions are the largest one and, if the route is new, some others. A measure that is not a mean over
@@ -235,11 +237,11 @@ class FastOracle:
         largest = int(np.argmax(mixtures.memberships.sum(axis=1)))
         others = np.linspace(0, len(mixtures) - 1, N_CHECKED - 1).astype(int).tolist() if is_first else []
         chosen = np.unique([largest, *others])
-        chosen = chosen[np.isfinite(found[chosen]).all(axis=(1, 2))]
+        chosen = chosen[np.isfinite(found[places[chosen]]).all(axis=(1, 2))]
         counted = self._counted_blocks
         if len(chosen) == 0 or not counted:
             return True
-        found, after, parts, task = found[chosen], scores[chosen], np.ones(1), self.task
+        found, after, parts, task = found[places[chosen]], scores[places[chosen]], np.ones(1), self.task
         if not self._is_whole:
             blocks, parts = counted[self._n_compared % len(counted)]
             self._n_compared += 1
