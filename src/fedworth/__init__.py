@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from fedworth.completion.factors import complete as complete
     from fedworth.completion.settings import FactorSettings as FactorSettings
     from fedworth.errors import FedworthError as FedworthError
+    from fedworth.games.budget import Budget as Budget
     from fedworth.games.game import Game as Game
     from fedworth.games.game import Shares as Shares
     from fedworth.games.matrix import UtilityMatrix as UtilityMatrix
-    from fedworth.games.observe import Budget as Budget
     from fedworth.games.shapley import shapley as shapley
     from fedworth.ledger.ledger import Ledger as Ledger
     from fedworth.ledger.ledger import open_ledger as open_ledger
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Answer": "ledger.writer",
-    "Budget": "games.observe",
+    "Budget": "games.budget",
     "ClientValue": "valuation.valuation",
     "Comparison": "report.comparison",
     "FactorCompletion": "completion.factors",

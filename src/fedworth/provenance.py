@@ -20,5 +20,7 @@ class Provenance:
     n_rejected_answers: int = 0
     judged_by: str | None = None  # the loss or measure by its name
     n_test_samples: int | None = None
+    sampled: bool = False  # whether coalitions of up to 12 clients were sampled, since measuring all would take long
+    slow: tuple[str, ...] = ()  # everyday methods that were left out, since they would take long
     unit: str = ""  # of the loss or measure, in words that follow its name
     other_heads: tuple[str, ...] = ()  # of the ledgers of further runs, if the report is their mean

@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import logging
 import math
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from fedworth.findings import Finding, Kind
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
+
+SECONDS_BETWEEN_LINES = 60.0
 
 
 def show_json(document: Any) -> None:
@@ -95,18 +99,17 @@ def whole_words(line: str, stream: TextIO | None) -> str:
 
 @contextmanager
 def progress_bars() -> Iterator["Progress"]:
-    """Progress bars on standard error while someone watches; silence when piped."""
-    from fedworth.storage import silent
-
+    """Progress on standard error: bars while someone watches, a line a minute when piped; forecasts in either case."""
     if not sys.stderr.isatty():
-        yield silent
+        with _forecasts(sys.stderr):
+            yield _MinuteLines(sys.stderr)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True)) as bars:
+    with Bars(*columns, console=Console(stderr=True)) as bars, _forecasts(sys.stderr):
         tasks: dict[str, Any] = {}
 
         def advance(what: str, n_done: int, n_all: int) -> None:
@@ -115,6 +118,39 @@ def progress_bars() -> Iterator["Progress"]:
             bars.update(tasks[what], completed=n_done, total=n_all)
 
         yield advance
+
+
+class _MinuteLines:
+    """A line a minute that says how much is done, and how long the rest takes at the same pace."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.last = stream, time.monotonic()
+        self.starts: dict[str, tuple[float, int]] = {}  # when each kind of work was first heard of, and how far it was
+
+    def __call__(self, what: str, n_done: int, n_all: int) -> None:
+        now = time.monotonic()
+        started, n_before = self.starts.setdefault(what, (now, n_done))
+        if now - self.last < SECONDS_BETWEEN_LINES:
+            return
+        self.last, rest = now, ""
+        if n_done > n_before:
+            minutes = (now - started) / (n_done - n_before) * (n_all - n_done) / 60
+            rest = f", about {max(1, round(minutes)):,} min left"
+        print(f"{what}: {n_done:,} of {n_all:,}{rest}", file=self.stream, flush=True)
+
+
+@contextmanager
+def _forecasts(stream: TextIO) -> Iterator[None]:
+    """Show what the package says before it starts long work."""
+    logger, handler = logging.getLogger("fedworth.effort"), logging.StreamHandler(stream)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _on_one_line(text: str) -> str:

@@ -57,19 +57,6 @@ class TaskOptions:
         return task_for(ledger, self.task, data_folder=self.data_folder)
 
 
-@dataclass(frozen=True)
-class BudgetOptions:
-    """How much may be measured.
-
-    Args:
-        evaluations: Measure at most this many utilities; those known already cost nothing.
-        seconds: Measure for at most this many seconds.
-    """
-
-    evaluations: int | None = None
-    seconds: float | None = None
-
-
 def open_federation(
     folder: Path,
     task: TaskOptions,
@@ -133,18 +120,15 @@ class Observe:
     task: TaskOptions = field(default_factory=TaskOptions)
     settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=MEASURED)
     work: WorkSettings = field(default_factory=WorkSettings)
-    budget: BudgetOptions = field(default_factory=BudgetOptions)
 
     def run(self, *, as_json: bool) -> None:
         """Measure, and say how many cells were seen."""
-        from fedworth.games.observe import Budget
         from fedworth.storage import refuse_no_place
 
         refuse_no_place(self.out, "a file of utilities")
-        budget = Budget(self.budget.evaluations, self.budget.seconds)
         with progress_bars() as progress:
             federation = open_federation(self.ledger, self.task, self.settings, self.work, progress)
-            matrix = federation.observe(budget)
+            matrix = federation.observe()
         matrix.save(self.out)
         n_measured = len(matrix.utilities) - matrix.n_rounds  # the empty coalition of each round is known
         if as_json:

@@ -1,19 +1,313 @@
-"""How much to measure: precision, budgets."""
+"""How much is measured for Shapley values: all coalitions or some, and how many passes.
+
+One function decides (`Effort.is_sampled`), from the number of clients and the measured time of an evaluation:
+
+    all coalitions          up to 12 clients, where that takes at most a minute for all rounds, or nothing is missing
+    the ensemble            where utilities are sums over test samples (`games.ensemble`)
+    sampled coalitions      games of more than 12 clients without outputs (`games.sampled`)
+
+Sampling stops when the error of the sum over rounds is at most `Budget.precision` of the test set's standard error,
+both root mean squares over clients. The test set's part of a sum is nearly the sum of its rounds' parts, since a sample
+that is hard in one round is hard in the next, while sampling errors of rounds are independent. So rounds need few
+passes each: after t of T rounds an error of √(T / 2t) times the final one is allowed.
+"""
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedworth.arrays import Floats, Indices
+from fedworth.coalitions import coalitions_of
+from fedworth.games.budget import Budget
+from fedworth.games.ensemble import (
+    DependentSamplesError,
+    Estimate,
+    batches_of,
+    ensemble_shapley,
+    has_outputs,
+)
+from fedworth.games.game import Game, ModelGame, Shares
+from fedworth.games.sampled import sampled_shapley
+from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley_values
+from fedworth.oracle.oracle import fitted, quality, threads_of
+from fedworth.storage import Progress, silent
+
+CHEAP_SECONDS = 60.0
+"""All coalitions are measured where that takes at most so long, for all rounds together."""
+
+FEWEST_SAMPLED = 5
+"""With fewer clients all coalitions are hardly more evaluations than a sample."""
+
+N_TIMED, MOST_TIMED_SECONDS = 64, 0.2
+"""Samples, and coalitions, that evaluations are timed on; slow evaluations are timed on samples only."""
+
+USUAL_PASSES = 6
+"""Passes beyond those of single clients that a forecast assumes."""
+
+LONG_SECONDS = 600.0
+"""A forecast that is longer says what would shorten it."""
+
+LEAST_PART = 0.05
+"""The test set's part of the spread of batches is at least this, however large the draws' part is said to be."""
+
+UNUSABLE = 20.0
+"""A client's model with so many times the loss of the global model is one that no server would use alone."""
+
+UNUSABLE_NOTE = (
+    "the model of {0} alone has a loss of {1:.3g} where the global model has {2:.3g} (round {3}): values are dominated "
+    "by small coalitions that no server would use; with --weighting fixed each update counts only as much as it did"
+)
+
+log = logging.getLogger("fedworth.effort")
+
+
+@dataclass
+class Effort:
+    """Shares out games by Shapley within a budget; one for all methods of a federation, which share the timing."""
+
+    budget: Budget = field(default_factory=Budget)
+    progress: Progress = silent
+    sampled: bool | None = None  # whether games of up to 12 clients are sampled, where that is known beforehand
+    was_sampled: bool = False  # whether one was
+    _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
+
+    def is_sampled(self, game: Game, n_games: int = 1) -> bool:
+        """Whether coalitions of a game are sampled, if there are so many like it."""
+        n = len(game.clients)
+        if n > (MOST_LOOKED_UP if getattr(game, "is_looked_up", False) else MOST_ENUMERATED):
+            return True
+        if n < FEWEST_SAMPLED or not isinstance(game, ModelGame) or not has_outputs(game) or self.budget.precision == 0:
+            return False
+        rows = coalitions_of(np.arange(n), n)[1:]
+        n_missing = int((~game.memory.knows(rows)).sum())
+        if n_missing == 0:
+            return False
+        if self.sampled is not None:
+            return self.sampled
+        most = self.budget.evaluations
+        return (most is not None and n_missing * n_games > most) or not self.is_cheap(game, n_missing * n_games)
+
+    def is_cheap(self, game: ModelGame, n_evaluations: int) -> bool:
+        """Whether so many evaluations of a federation's coalitions take at most a minute."""
+        limit = min(CHEAP_SECONDS, self.budget.seconds or math.inf)
+        return n_evaluations * self.seconds_of(game) <= limit
+
+    def seconds_of(self, game: ModelGame) -> float:
+        """The time of one evaluation, measured once for each oracle.
+
+        First a few samples are timed. Where that makes an evaluation fast, the oracle is timed on some coalitions: it
+        may share work among them.
+        """
+        key = id(game.oracle)
+        if key not in self._seconds:
+            n, n_samples = len(game.clients), len(game.oracle.task.labels)
+            some = np.arange(min(N_TIMED, n_samples))
+            nobody = np.zeros((2, n), dtype=bool)
+            started = time.perf_counter()
+            found = game.outputs(nobody, [some, some])
+            next(found)
+            started = time.perf_counter()  # the first one had the checks before it
+            next(found)
+            seconds = (time.perf_counter() - started) * n_samples / len(some)
+            if seconds < MOST_TIMED_SECONDS and seconds * 2**n > 1:
+                rows = (
+                    coalitions_of(np.arange(n), n)[1 : N_TIMED + 1] if n <= MOST_ENUMERATED else np.eye(n, dtype=bool)
+                )
+                rows = rows[~game.memory.knows(rows)]
+                game.utilities(rows[:1])  # finds a route
+                started = time.perf_counter()
+                game.utilities(rows[1:])
+                seconds = (
+                    min(seconds, (time.perf_counter() - started) / max(1, len(rows) - 1)) if len(rows) > 1 else seconds
+                )
+            self._seconds[key] = seconds
+        return self._seconds[key]
+
+    def start(self, n_games: int, n_clients: int) -> "Run":
+        """The rule that shares out so many games, one after the other, and adds up their errors."""
+        return Run(self, n_games, n_clients)
+
+
+class Run:
+    """Shares out the games of one run; a sharing rule that remembers the rounds before."""
+
+    def __init__(self, effort: Effort, n_games: int, n_clients: int) -> None:
+        self.effort, self.n_games, self.n_clients = effort, n_games, n_clients
+        self.n_done = self.n_evaluations = 0
+        self.n_passes: list[int] = []  # of the rounds that were sampled
+        self.n_all = 0  # coalitions that such a round has
+        self.by_batch: Floats | None = None  # (n_clients, n_batches), summed over the rounds that were sampled
+        self.batch_sizes = np.zeros(0, dtype=np.int64)
+        self.sampling = np.zeros(n_clients)  # variances
+        self.unusable: dict[str, tuple[float, float, int]] = {}  # client → losses of its and the global model, round
+        self.stopped = ""
+        self._started: float | None = None
+
+    def __call__(self, game: Game, rng: np.random.Generator) -> Shares:
+        """The shares of the next game."""
+        n_left = self.n_games - self.n_done
+        if self._started is None:
+            self._started = time.monotonic()
+        if not self.effort.is_sampled(game, n_left):
+            shares = self._all(game)
+        elif isinstance(game, ModelGame) and has_outputs(game):
+            shares = self._some(game, rng)
+        else:
+            shares = sampled_shapley(game, rng)
+        self.n_done += 1
+        self.n_evaluations += shares.n_evaluations
+        if isinstance(game, ModelGame) and len(game.clients) > 1:
+            self._look_for_unusable(game)
+        return shares
+
+    def _look_for_unusable(self, game: ModelGame) -> None:
+        """Find clients whose models no server would use alone: they decide the values of small coalitions."""
+        task, n = game.oracle.task, len(game.clients)
+        if game.oracle.measure != "loss":
+            return
+        lone = game.utilities(np.eye(n, dtype=bool)).sum(axis=1)
+        worst = int(np.argmin(lone))
+        if lone[worst] > -1:  # then no loss is worth a look
+            return
+        with threads_of(game.oracle):
+            before = -float(quality(task, (task.criterion("loss"),), fitted(game.round_, task).global_model).sum())
+        if before > 0 and before - lone[worst] > UNUSABLE * before:
+            client = game.client_names[game.clients[worst]] if game.client_names else str(game.clients[worst])
+            self.unusable.setdefault(client, (before - float(lone[worst]), before, game.round_.entry.number))
+
+    def _all(self, game: Game) -> Shares:
+        return exact_shares(game, shapley_values)
+
+    def _some(self, game: ModelGame, rng: np.random.Generator) -> Shares:
+        n, clients = len(game.clients), game.clients
+        if not game.sampled:
+            try:
+                self._sample(game, rng)
+            except DependentSamplesError:
+                return self._all(game) if n <= MOST_ENUMERATED else sampled_shapley(game, rng)
+        self.effort.was_sampled |= n <= MOST_ENUMERATED
+        shares, found = game.sampled[-1]
+        if self.by_batch is None:
+            self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
+            self.by_batch = np.zeros((self.n_clients, len(self.batch_sizes)))
+        self.by_batch[clients, : found.by_batch.shape[1]] += found.by_batch
+        self.sampling[clients] += np.diag(shares.sampling_covariance)
+        self.n_passes.append(shares.n_evaluations)
+        self.n_all = max(self.n_all, 2**n - 1)
+        return shares
+
+    def _sample(self, game: ModelGame, rng: np.random.Generator) -> None:
+        """Sample a game that no other method has sampled yet."""
+        if not self.n_passes:
+            self._forecast(game)
+        last: list[Estimate] = []
+
+        def is_enough(found: Estimate) -> bool:
+            last[:] = [found]
+            self._tell(len(game.clients) + 2 + found.n_passes)
+            return self._is_enough(found, game.clients)
+
+        game.sampled.append((ensemble_shapley(game, rng, is_enough), last[0]))
+
+    def _is_enough(self, found: Estimate, clients: Indices) -> bool:
+        """Whether the sum over the rounds so far is as precise as asked, or the budget is spent."""
+        n_batches = found.by_batch.shape[1]
+        sums = np.zeros((self.n_clients, n_batches)) if self.by_batch is None else self.by_batch[:, :n_batches].copy()
+        sums[clients] += found.by_batch
+        sampling = self.sampling.copy()
+        sampling[clients] += np.diag(found.covariance)
+        of_test_set = np.trace(test_covariance(sums, found.batch_sizes, np.diag(sampling)))
+        allowed = max(1.0, self.n_games / (2 * (self.n_done + 1)))
+        if sampling.sum() <= self.effort.budget.precision**2 * allowed * of_test_set:
+            return True
+        part, budget = (self.n_done + 1) / self.n_games, self.effort.budget
+        n_spent = self.n_evaluations + len(clients) + 2 + found.n_passes
+        if budget.evaluations is not None and n_spent >= budget.evaluations * part:
+            self.stopped = "the budget of evaluations was spent"
+        elif budget.seconds is not None and self._elapsed >= budget.seconds * part:
+            self.stopped = "the time was over"
+        else:
+            return False
+        return True
+
+    @property
+    def _elapsed(self) -> float:
+        return 0.0 if self._started is None else time.monotonic() - self._started
+
+    def _tell(self, n_here: int) -> None:
+        """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""
+        done = sum(self.n_passes) + n_here
+        each = max(done / (len(self.n_passes) + 1), n_here)
+        self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
+
+    def _forecast(self, game: ModelGame) -> None:
+        """Say before it starts what sampling takes, and what would shorten it."""
+        n, budget = len(game.clients), self.effort.budget
+        seconds = self.effort.seconds_of(game)
+        n_passes = (n + 2 + USUAL_PASSES) * self.n_games
+        model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
+        expected = n_passes * seconds
+        every = "too many coalitions to measure all"
+        if n <= MOST_ENUMERATED:
+            n_all = self.n_games * (2**n - 1)
+            every = f"all {n_all:,} coalitions would take about {spoken(n_all * seconds)}"
+        log.info(
+            "sampling coalitions of %d clients, since one evaluation takes %s and %s: about %s evaluations in %d "
+            "rounds, %s, %s of memory for models",
+            *(
+                n,
+                spoken(seconds),
+                every,
+                f"{n_passes:,}",
+                self.n_games,
+                spoken(expected),
+                spoken_bytes((n + 2) * model),
+            ),
+        )
+        if expected > LONG_SECONDS and budget.seconds is None and budget.evaluations is None:
+            log.info(
+                "this is long: --test-samples 1000 measures on fewer samples (a quarter of them doubles intervals), "
+                "--precision 1 allows a sampling error as large as the test set's, --seconds stops in time, and "
+                "--engine ray or --device use more processors"
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the values must know."""
+        found = [UNUSABLE_NOTE.format(client, *losses) for client, losses in self.unusable.items()]
+        if not self.n_passes or self.by_batch is None:
+            return tuple(found)
+        of_test_set = np.trace(test_covariance(self.by_batch, self.batch_sizes, np.diag(self.sampling)))
+        ratio = math.sqrt(float(self.sampling.sum()) / max(of_test_set, 1e-300))
+        few, many = min(self.n_passes), max(self.n_passes)
+        passes = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        said = f"coalitions are sampled: {passes} evaluations a round instead of {self.n_all:,}; the sampling error is "
+        since = f", since {self.stopped}" if self.stopped else ""
+        return (f"{said}{ratio:.2f} of the test set's standard error{since}", *found)
 
 
 def test_covariance(by_batch: Floats, batch_sizes: Indices, sampling: Floats) -> Floats:
     """(n, n): the covariance that another test set would cause in values, from the spread of batches.
 
-    Batches spread by their samples and by the draws; the draws' covariance is taken off, as far as variances stay
-    positive.
+    Batches spread by their samples and by the draws; the draws' covariance, `sampling`, is taken off on the average.
     """
     n_batches = len(batch_sizes)
     apart = by_batch - by_batch.sum(axis=1, keepdims=True) * batch_sizes / batch_sizes.sum()
-    both = apart @ apart.T * n_batches / (n_batches - 1)
-    variances = np.diag(both)
-    part = max(1 - float(np.trace(sampling)) / max(float(variances.sum()), 1e-300), 0.05)
-    return np.asarray(both * part)
+    both = apart @ apart.T * n_batches / max(n_batches - 1, 1)
+    part = 1 - float(np.trace(sampling)) / max(float(np.trace(both)), 1e-300)
+    return np.asarray(both * max(part, LEAST_PART))
+
+
+def spoken(seconds: float) -> str:
+    """A time as a reader says it."""
+    for unit, name in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * unit:
+            return f"{seconds / unit:.2g} {name}" if seconds / unit < 10 else f"{seconds / unit:,.0f} {name}"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.2g} ms"
+
+
+def spoken_bytes(n_bytes: float) -> str:
+    """A size as a reader says it."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{max(n_bytes / 1e6, 0.1):,.1f} MB"

@@ -104,14 +104,17 @@ def ensemble_shapley(game: ModelGame, rng: np.random.Generator, is_enough: Enoug
         Values by block of test samples; evaluations are counted in passes of the whole test set, rounded up.
     """
     work = _Work(game, rng)
+    next_look = FEWEST_PASSES
     for part in work.parts():
         work.add_ensemble(part)
         for n_done in range(1, (work.n_passes or MOST_PASSES) + 1):
             work.draw(part)
             if not work.is_enumerated:
                 work.draw_ensemble(part, n_done % 2)
-            if work.n_passes is None and n_done >= FEWEST_PASSES and is_enough(work.estimate(n_done)):
-                break
+            if work.n_passes is None and n_done >= next_look:
+                if is_enough(work.estimate(n_done)):
+                    break
+                next_look += max(1, n_done // 8)  # an estimate looks at all draws so far
         work.n_passes = work.n_passes or n_done
     return work.shares()
 

@@ -14,7 +14,7 @@ A sharing rule (`SharingRule`) divides what everyone achieves together among the
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -95,9 +95,11 @@ class ModelGame:
     client_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     memory: "Memory" = field(init=False, repr=False)
+    sampled: list[tuple[Shares, Any]] = field(init=False, repr=False)  # if it was sampled: shares and their estimate
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", Memory(len(self.clients), self.n_columns))  # the class is frozen
+        object.__setattr__(self, "sampled", [])
 
     @property
     def n_blocks(self) -> int:

@@ -8,10 +8,7 @@ A budget stops the measuring. With permutations the answer is then a matrix of f
 no smaller version, so a budget that is too small for it is refused.
 """
 
-import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Memberships, Permutations, stream
 from fedworth.coalitions import coalitions_of, distinct, prefixes_within
 from fedworth.errors import TooManyError, UsageError
+from fedworth.games.budget import Budget
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.matrix import UtilityMatrix, matrix_from_rounds
 from fedworth.games.permutations import default_permutations, draw_permutations
@@ -29,32 +27,8 @@ FEWEST_PERMUTATIONS, MOST_PERMUTATIONS = 2, 10_000_000
 MOST_BYTES = 1 << 28
 """What the prefixes of all permutations may take where nobody asked for a number of them."""
 
-TIMED_BATCH = 64
-"""Coalitions that are measured between two looks at the clock, where there is a time limit."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most utilities to measure, and the most seconds to spend; what is known already costs nothing.
-
-    Args:
-        evaluations: The most utilities to measure; no limit if not given.
-        seconds: The most seconds to spend.
-        clock: Returns the time in seconds.
-
-    Example:
-        utilities = federation.observe(fedworth.Budget(seconds=60))
-    """
-
-    evaluations: int | None = None
-    seconds: float | None = None
-    clock: Callable[[], float] = field(default=time.monotonic, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.evaluations is not None and self.evaluations < 1:
-            raise UsageError(f"a budget of {self.evaluations} evaluations: expected 1 or more")
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise UsageError(f"a budget of {self.seconds} seconds: expected more than 0")
+FIRST_BATCH, BATCH_SECONDS = 16, 1.0
+"""Coalitions are measured for about so long between two looks at the clock, and at the progress."""
 
 
 def planned_permutations(
@@ -116,12 +90,20 @@ def utility_matrix(
     return _matrix(federation, measured, permutations[:n_done])
 
 
+def n_planned(participants: NDArray[np.bool_], permutations: Permutations | None) -> int:
+    """How many utilities the matrix of these permutations has, or that of all coalitions."""
+    if permutations is None:
+        return int((2.0 ** participants.sum(axis=1) - 1).sum())
+    return sum(len(distinct(prefixes_within(permutations, row))[0]) for row in participants)
+
+
 class _Measuring:
     """Measures coalitions of all rounds within a budget."""
 
     def __init__(self, federation: RecordedFederation, budget: Budget, progress: Progress) -> None:
         self.federation, self.budget, self.progress = federation, budget, progress
-        self._start, self._n_measured = budget.clock(), 0
+        self._start, self._n_measured = time.monotonic(), 0
+        self._n_batch = FIRST_BATCH  # grows and shrinks with the time that coalitions take
 
     def affords(self, wanted: list[Memberships]) -> bool:
         """Whether the budget of evaluations allows these coalitions."""
@@ -134,17 +116,21 @@ class _Measuring:
 
     def measure(self, wanted: list[Memberships]) -> bool:
         """Measure these coalitions of each round; whether all were measured in time."""
-        limit = self.budget.seconds
+        limit, n_all, n_done = self.budget.seconds, self.n_missing(wanted), 0
         for t, coalitions in enumerate(wanted):
-            game, rows = self.federation.game(t), self._missing(t, coalitions)
-            n = max(1, len(rows) if limit is None else TIMED_BATCH)
-            for start in range(0, len(rows), n):
-                if limit is not None and self._n_measured and self.budget.clock() - self._start >= limit:
-                    return False
-                self._n_measured += len(rows[start : start + n])
-                game.utilities(rows[start : start + n])
+            game, rows, start = self.federation.game(t), self._missing(t, coalitions), 0
+            try:
+                while start < len(rows):
+                    now = time.monotonic()
+                    if limit is not None and self._n_measured and now - self._start >= limit:
+                        return False
+                    game.utilities(rows[start : start + self._n_batch])
+                    n, took = len(rows[start : start + self._n_batch]), time.monotonic() - now
+                    start, n_done, self._n_measured = start + n, n_done + n, self._n_measured + n
+                    self._n_batch = max(1, min(4 * self._n_batch, int(n * BATCH_SECONDS / max(took, 1e-9))))
+                    self.progress("measuring coalitions", n_done, n_all)
+            finally:
                 self.federation.keep(t)
-            self.progress("measuring rounds", t + 1, len(wanted))
         return True
 
     def _missing(self, round_index: int, coalitions: Memberships) -> Memberships:

@@ -3,9 +3,8 @@
     v_i  = (1/n) Σ_{S∌i} [U(S∪i) − U(S)] / C(n−1, |S|)
     I_ij = Σ_{S∌i,j} |S|! (n−|S|−2)! / (n−1)! [U(S∪ij) − U(S∪i) − U(S∪j) + U(S)]      (Grabisch and Roubens, 1999)
 
-`shapley` is the only place that decides whether all coalitions are measured or some are sampled: up to
-`MOST_ENUMERATED` clients the value is exact (`MOST_LOOKED_UP` if utilities are only looked up), beyond it comes from
-`games.sampled`.
+`games.effort` decides whether all coalitions are measured or some are sampled. At most `MOST_ENUMERATED` clients are
+enumerated (`MOST_LOOKED_UP` if utilities are only looked up).
 
 Functions of plain arrays take the utilities of all 2^n coalitions in the order of the coalitions' integers: bit i
 stands for client i.
@@ -13,6 +12,7 @@ stands for client i.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from fedworth.arrays import Floats, Utilities
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import TooManyError, ValuationError
 from fedworth.games.game import Game, Shares
-from fedworth.games.sampled import sampled_shapley
 
 MOST_ENUMERATED = 12
 """Clients up to which all coalitions of a game are measured."""
@@ -30,11 +29,11 @@ MOST_LOOKED_UP = 16
 
 
 def shapley(game: Game, rng: np.random.Generator) -> Shares:
-    """The Shapley values of a game: exact for few clients, estimated from sampled coalitions for many.
+    """The Shapley values of a game: exact where measuring all coalitions takes at most a minute, otherwise sampled.
 
     Args:
         game: What any coalition of some clients achieves.
-        rng: Draws the coalitions of a large game.
+        rng: Draws coalitions, if they are sampled.
 
     Returns:
         What each client gets, with the covariance of the sampling errors.
@@ -42,10 +41,11 @@ def shapley(game: Game, rng: np.random.Generator) -> Shares:
     Example:
         shares = fedworth.shapley(federation.game(0), numpy.random.default_rng(0))
     """
-    most = MOST_LOOKED_UP if getattr(game, "is_looked_up", False) else MOST_ENUMERATED
-    if len(game.clients) <= most:
-        return exact_shares(game, shapley_values)
-    return sampled_shapley(game, rng)
+    from fedworth.games.effort import Effort  # which needs the functions below
+
+    run = Effort().start(1, int(game.clients.max(initial=-1)) + 1)
+    shares = run(game, rng)
+    return replace(shares, notes=(*shares.notes, *run.notes()))
 
 
 def exact_shares(game: Game, values_of: Callable[[Utilities], Floats]) -> Shares:

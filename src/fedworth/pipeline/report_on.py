@@ -60,6 +60,7 @@ def report_on(
     copies: tuple[tuple[str, str], ...] = (),
     session: Session | None = None,
     progress: Progress = silent,
+    like: Provenance | None = None,
 ) -> Report:
     """Value a ledger on a task, or utilities of your own, by several methods; of a ledger, look for findings too.
 
@@ -73,6 +74,7 @@ def report_on(
         copies: Pairs of clients that are known to hold the same data.
         session: What this process remembers of the same ledger and task, for a ledger that grows.
         progress: Called with what is being done, how many parts are done and how many there are.
+        like: Where the time of an evaluation decides what is measured, decide as in the report that this is of.
 
     Returns:
         The report; `report.write(folder)` writes it as a page and files.
@@ -86,11 +88,14 @@ def report_on(
         return _on_utilities(BroughtUtilities(of, settings), methods, title, copies)
     if task is None:
         raise UsageError(f"{of.folder}: a ledger is valued on a task; give one (a model and a test set)")
-    federation = Federation(of, task, settings, work=work, session=session, progress=progress)
+    sampled = None if like is None else like.sampled
+    federation = Federation(of, task, settings, work=work, session=session, progress=progress, sampled=sampled)
     absent = {"truth"} if not federation.has_truth else set()
     absent |= {"fedsv-equal"} if settings.clip else set()  # the same as FedSV then
     names = methods or [name for name in REPORTED if name not in absent]
-    valuations, refusals = values_by(federation, list(dict.fromkeys(names)))
+    slow = like.slow if like is not None else () if methods else federation.slow_methods(names)
+    names = [name for name in dict.fromkeys(names) if name not in slow]
+    valuations, refusals = values_by(federation, names)
     recorded = federation.recorded
     findings, looked_for = look(recorded.ledger)
     criterion = recorded.oracle.task.criterion(settings.measure)
@@ -99,7 +104,7 @@ def report_on(
         title=title or f"{of.folder}: {len(of.clients)} clients, {of.n_rounds} rounds",
         clients=of.clients,
         valuations=valuations,
-        refusals=refusals,
+        refusals=(*refusals, *((name, federation.slow_reason(name)) for name in slow)),
         copies=copies,
         coverage=_coverage(federation) if "comfedsv" in names else None,  # others need no utility matrix
         notes=_notes(federation, is_valued=bool(valuations)),
@@ -114,6 +119,8 @@ def report_on(
             settings=asdict(settings),
             n_missing_rounds=_n_missing(of),
             n_rejected_answers=sum(len(entry.quarantined) for entry in of.entries),
+            sampled=federation.effort.was_sampled,
+            slow=tuple(slow),
             judged_by=criterion.name,
             n_test_samples=None if isinstance(task.module, UtilityModule) else len(recorded.oracle.task.labels),
             unit=criterion.unit,

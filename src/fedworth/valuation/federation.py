@@ -18,10 +18,13 @@ from fedworth.completion.factors import FactorCompletion, choose_factors, comple
 from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.errors import CompletionError, TooManyError, ValuationError
 from fedworth.games.as_one import groups_of
+from fedworth.games.budget import Budget
+from fedworth.games.effort import Effort
+from fedworth.games.ensemble import has_outputs
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, MatrixGame
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.games.observe import Budget, planned_permutations, utility_matrix
+from fedworth.games.observe import n_planned, planned_permutations, utility_matrix
 from fedworth.games.shapley import MOST_ENUMERATED
 from fedworth.games.subset import stratified_subset
 from fedworth.ledger.ledger import Ledger
@@ -68,6 +71,7 @@ class Federation:
         oracle: Oracle | None = None,
         session: Session | None = None,
         progress: Progress = silent,
+        sampled: bool | None = None,
     ) -> None:
         """Open a ledger for valuation.
 
@@ -80,6 +84,8 @@ class Federation:
                 samples, the test set's part of the uncertainty is not known.
             session: What this process remembers of the same ledger and task, for a ledger that grows.
             progress: Called with what is being done, how many parts are done and how many there are.
+            sampled: Whether coalitions of up to 12 clients are sampled; decided by the time of an evaluation if not
+                given.
         """
         self.settings, work = settings or ValuationSettings(), work or WorkSettings()
         self.progress = progress
@@ -98,6 +104,7 @@ class Federation:
         cells = None if isinstance(self.test_set, Undivided) else self.test_set
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
         self.clients = ledger.clients
+        self.effort = Effort(self.settings.budget, progress, sampled)
         self.seed, self.strict = self.settings.seed, self.settings.strict
         self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self._values: dict[str, Valuation] = {}
@@ -129,6 +136,7 @@ class Federation:
     def observe(self, budget: Budget | None = None) -> UtilityMatrix:
         """Measure the seen part of the paper's utility matrix, within a budget."""
         permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
+        budget = budget or self.settings.budget
         return utility_matrix(self.recorded, permutations, budget=budget, progress=self.progress)
 
     def utility_matrix(self) -> UtilityMatrix:
@@ -150,6 +158,28 @@ class Federation:
             for t in range(self.recorded.n_rounds):
                 self.recorded.keep(t)
         return self._values[method]
+
+    def slow_methods(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of the methods that would take more than a minute, since they measure many coalitions."""
+        t = next((t for t in range(self.recorded.n_rounds) if self.participants[t].any()), None)
+        if t is None or self.settings.budget.precision == 0 or not has_outputs(self.recorded.game(t)):
+            return ()
+        counts = {name: self._n_measured(name) for name in names}
+        return tuple(name for name, n in counts.items() if n and not self.effort.is_cheap(self.recorded.game(t), n))
+
+    def slow_reason(self, name: str) -> str:
+        """Why a method was left out that would take long."""
+        n = self._n_measured(name)
+        return f"left out, since it takes {n:,} evaluations of the whole test set; ask for it by name (--method {name})"
+
+    def _n_measured(self, name: str) -> int:
+        """How many coalitions a method measures whatever precision is asked for."""
+        if name == "leave-one-out":
+            return int((self.participants.sum(axis=1) + 1).sum())
+        if name == "comfedsv":
+            permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
+            return n_planned(self.participants, permutations)
+        return 0
 
     @cached_property
     def _matrix(self) -> UtilityMatrix:
@@ -190,6 +220,7 @@ class BroughtUtilities:
         self.clients, self.participants = matrix.clients, matrix.participants
         self.test_set, self.interval = brought_cells(matrix.n_blocks), settings.interval
         self.sums: dict[str, tuple[Valuation, Errors]] = {}
+        self.effort = Effort(settings.budget)
         self.seed, self.strict = settings.seed, settings.strict
         self.as_one, self.notes = groups_of(settings.as_one, matrix.clients), as_one_notes(settings)
 

@@ -26,6 +26,7 @@ from fedworth.completion.completion import Caveat, Completion
 from fedworth.completion.factors import FactorCompletion
 from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown_name
 from fedworth.games.as_one import Groups, averaged, sharing_as_one
+from fedworth.games.effort import Effort
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, SharingRule, SummedGame, everyone_of
 from fedworth.games.permutations import permutation_shapley
@@ -61,6 +62,7 @@ class GameSource(Protocol):
     test_set: Cells | Undivided  # the cells that utilities are measured on, if the test set is divided
     interval: Interval
     sums: "dict[str, tuple[Valuation, Errors]]"  # made so far, since one method may need another's
+    effort: Effort
     seed: int
     strict: bool  # whether a client that no round has heard is an error
     as_one: Groups  # clients that are valued as one
@@ -248,18 +250,21 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     sampling = np.zeros((n_clients, n_clients))
     n_evaluations = 0
     notes: dict[str, None] = {}  # each once, in order
-    rule, is_linear = sharing_as_one(rule, source.as_one), rule not in NONLINEAR
+    run = source.effort.start(len(games.rounds), n_clients)  # decides how much is measured for Shapley values
+    share = sharing_as_one(run if rule is shapley else rule, source.as_one)
+    is_linear = rule not in NONLINEAR
     for t in games.rounds:
         game = games.game(t)
         if len(game.clients) == 0:
             continue
-        shares, weight = rule(game, stream(source.seed, "coalitions", t)), games.decay**t
+        shares, weight = share(game, stream(source.seed, "coalitions", t)), games.decay**t
         by_block = np.zeros((n_clients, shares.values.shape[1])) if by_block is None else by_block
         by_block[game.clients] += weight * shares.values
         by_round[t, game.clients] = weight * shares.totals
         sampling[np.ix_(game.clients, game.clients)] += weight**2 * shares.sampling_covariance
         n_evaluations += shares.n_evaluations
         notes.update(dict.fromkeys(shares.notes))
+    notes.update(dict.fromkeys(run.notes()))
     if games.sampling is not None:
         sampling[np.ix_(heard, heard)] = games.sampling
     silent = np.setdiff1d(np.arange(n_clients), heard)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from fedworth.completion.settings import FactorSettings
 from fedworth.errors import UsageError
+from fedworth.games.budget import Budget
 from fedworth.names import Clip, EngineName, Interval, Measure, OracleName, Unseen, Weighting, checked_name
 
 
@@ -18,6 +19,7 @@ class ValuationSettings:
         test_samples: Evaluate on this many test samples, each class in proportion (default: all).
         interval: What intervals hold: the value on new data like the test set (`new-data`), or on exactly these test
             samples (`test-set`).
+        budget: How precise values must be, and how much may be measured for them.
         oracle: Measure coalitions by the `fast` oracle, or by the plain and slow `loop`.
         as_average: Value the ledger as if the server had averaged, even if its models show that it did not; reports say
             so.
@@ -43,6 +45,7 @@ class ValuationSettings:
     measure: Measure = "loss"
     test_samples: int | None = None
     interval: Interval = "new-data"
+    budget: Budget = field(default_factory=Budget)
     oracle: OracleName = "fast"
     as_average: bool = False
     permutations: int | None = None

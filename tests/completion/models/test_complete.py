@@ -11,9 +11,8 @@ from fedworth.completion.completion import heard_early, heard_little, heard_once
 from fedworth.completion.models import complete as complete_module
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models import gaussian_process as gp_module
-from fedworth.completion.models.complete import PredictedGame
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Measured, SummedGame
+from fedworth.games.game import Measured, ModelGame, SummedGame
 from fedworth.games.shapley import shapley, shapley_values
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
@@ -239,7 +238,7 @@ def test_coalitions_with_absent_clients_are_aggregated_by_the_servers_rule(rule,
     made = complete_by_models(recorded(ledger, oracle, weighting))
     for t, step in enumerate(replayed(ledger, rule)):
         game = made.game(t)
-        assert isinstance(game, PredictedGame)
+        assert isinstance(game, ModelGame)
         round_ = game.round_
         absent = sorted(set(round_.client_models) - set(round_.entry.participants))
         order = [*round_.entry.participants, *absent]

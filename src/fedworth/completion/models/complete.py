@@ -89,6 +89,8 @@ class ModelCompletion:
         if not self.models.participants[round_index].any():
             oracle = self.models.federation.oracle
             return UnansweredGame(self.heard, oracle.n_blocks, n_columns_of(oracle))
+        if self.models.participants[round_index, self.heard].all():
+            return self.models.federation.game(round_index)  # nothing has to be predicted
         if round_index not in self._games:
             while self._games and sum(game.memory.n_bytes for game in self._games.values()) > MOST_REMEMBERED:
                 del self._games[next(iter(self._games))]  # the oldest

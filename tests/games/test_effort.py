@@ -1,0 +1,146 @@
+"""How much is measured: all coalitions where that is cheap, elsewhere as many passes as the test set is worth."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedworth.games.budget import Budget
+from fedworth.games.effort import Effort, spoken
+from fedworth.games.game import ModelGame
+from fedworth.games.shapley import all_utilities, shapley, shapley_values
+from fedworth.oracle.oracle import LoopOracle
+from fedworth.task.task import Task
+from tests.support.games import ArrayGame
+from tests.support.zoo import round_of
+
+N, N_SAMPLES = 6, 200
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Evaluations take 40 ms."""
+    monkeypatch.setattr(Effort, "seconds_of", lambda *_: 0.04)
+
+
+def game_of(n=N, seed=0):
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3)).eval()
+    task = Task(module, torch.randn(N_SAMPLES, 6), torch.randint(0, 3, (N_SAMPLES,)))
+    return ModelGame(LoopOracle(task), round_of(module, n, size=0.5), np.arange(n), np.ones(n), "uniform")
+
+
+def test_a_cheap_game_is_enumerated():
+    found = shapley(game_of(), np.random.default_rng(0))
+    assert found.n_evaluations == 2**N - 1
+    assert not found.sampling_covariance.any()
+
+
+def test_the_time_of_an_evaluation_is_measured_once():
+    effort = Effort()
+    first = effort.seconds_of(game := game_of())
+    assert 0 < first < 1
+    assert effort.seconds_of(game) == first
+
+
+@pytest.mark.usefixtures("slow")
+def test_slow_games_are_sampled():
+    game = game_of()
+    assert Effort().is_sampled(game, n_games=1000)  # 63,000 evaluations of 40 ms
+    assert not Effort().is_sampled(game, n_games=1)  # 2.5 s
+    assert not Effort(Budget(precision=0)).is_sampled(game, n_games=1000)
+    assert Effort(Budget(evaluations=40)).is_sampled(game)
+    assert Effort(Budget(seconds=0.5)).is_sampled(game)
+    assert not Effort(sampled=False).is_sampled(game, n_games=1000)
+    all_utilities(game)
+    assert not Effort().is_sampled(game, n_games=1000)  # what is known costs nothing
+
+
+def test_games_without_outputs_are_enumerated_up_to_twelve_clients():
+    assert not Effort(sampled=True).is_sampled(ArrayGame(np.zeros(2**8)))
+    assert Effort().is_sampled(ArrayGame(np.zeros(2**13)))
+
+
+def test_many_rounds_need_few_passes_each_and_keep_the_precision_of_the_sum():
+    run = Effort(Budget(precision=0.5), sampled=True).start(3, N)
+    shares = [run(game_of(seed=seed), np.random.default_rng(seed)) for seed in range(3)]
+    (note,) = run.notes()
+    assert "coalitions are sampled" in note
+    ratio = float(note.rpartition("error is ")[2].split()[0])
+    assert ratio <= 0.5
+    true = [shapley_values(all_utilities(game_of(seed=seed)).sum(axis=1)) for seed in range(3)]
+    off = sum(one.totals for one in shares) - np.sum(true, axis=0)
+    assert np.abs(off).max() < 5 * np.sqrt(run.sampling.max())
+
+
+def test_a_coarser_precision_takes_fewer_passes():
+    passes = [
+        Effort(Budget(precision=p), sampled=True).start(1, N)(game_of(), np.random.default_rng(0)).n_evaluations
+        for p in (1.0, 0.2, 0.1)
+    ]
+    assert passes[0] < passes[1] < passes[2]
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"), [(Budget(0.001, 14), "budget of evaluations"), (Budget(0.001, None, 0.01), "time")]
+)
+def test_a_budget_stops_before_the_precision_is_reached_and_says_so(budget, said):
+    run = Effort(budget, sampled=True).start(1, N)
+    found = run(game_of(), np.random.default_rng(0))
+    assert found.n_evaluations <= 14
+    assert said in run.notes()[0]
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_it_will_take_is_said_before_it_starts(caplog):
+    game, told = game_of(), []
+    with caplog.at_level(logging.INFO, "fedworth.effort"):
+        run = Effort(progress=lambda *now: told.append(now), sampled=True).start(1, N)
+        run(game, np.random.default_rng(0))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "sampling coalitions of 6 clients, since one evaluation takes 40 ms" in line
+    assert "63 coalitions would take about" in line
+    assert told[-1][0] == "sampling coalitions"
+    assert told[-1][1] == told[-1][2] == run.n_evaluations
+
+
+@pytest.mark.usefixtures("slow")
+def test_long_work_says_what_would_shorten_it(caplog):
+    with caplog.at_level(logging.INFO, "fedworth.effort"):
+        Effort(sampled=True).start(2000, N)(game_of(), np.random.default_rng(0))
+    assert "--test-samples" in caplog.text
+
+
+def test_other_methods_find_a_game_that_was_sampled():
+    game, effort = game_of(), Effort(sampled=True)
+    first = effort.start(1, N)(game, np.random.default_rng(0))
+    assert effort.start(1, N)(game, np.random.default_rng(1)).values is first.values
+
+
+def test_fourteen_clients_with_batch_norm_are_valued():
+    game = game_of(n=14)
+    found = shapley(game, np.random.default_rng(0))
+    assert found.totals.sum() == pytest.approx(float(game.utilities(np.ones((1, 14), dtype=bool)).sum()), abs=1e-6)
+    assert found.n_evaluations < 100
+
+
+def test_models_that_nobody_would_use_alone_are_named():
+    game = game_of()
+    models = dict(game.round_.client_models)
+    models[2] = {name: 400 * tensor if "3" in name else tensor for name, tensor in models[2].items()}
+    game = replace(game, round_=replace(game.round_, client_models=models))
+    run = Effort().start(1, N)
+    run(game, np.random.default_rng(0))
+    (note,) = run.notes()
+    assert "the model of 2 alone" in note
+    assert "--weighting fixed" in note
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.002, "2 ms"), (3.0, "3.0 s"), (400, "6.7 minutes"), (40_000, "11 hours"), (1e6, "12 days")]
+)
+def test_times_are_said_in_fitting_units(seconds, text):
+    assert spoken(seconds) == text
