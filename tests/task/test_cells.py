@@ -57,6 +57,17 @@ def test_numbers_and_many_classes_have_blocks_and_no_groups():
     assert divided(a_task((torch.arange(60) % 2).double(), "binary", 1))[1].groups == ("0", "1")
 
 
+def test_classes_of_more_coalitions_than_fit_into_memory_are_no_groups():
+    task = a_task(torch.arange(60) % 3)
+    few, many = (divide(task, task.criterion("loss"), n_coalitions=n)[1] for n in (200 * 2**10, 2000 * 2**12))
+    assert isinstance(few, Cells)
+    assert isinstance(many, Cells)
+    assert (len(few.groups), len(many.groups)) == (3, 0)
+    asked = a_task(torch.arange(60) % 3, groups=["a", "b"] * 30)
+    assert isinstance(given := divide(asked, asked.criterion("loss"), n_coalitions=2000 * 2**12)[1], Cells)
+    assert given.groups == ("a", "b")
+
+
 def test_a_tiny_test_set_has_a_block_for_each_sample():
     task, cells = divided(a_task(torch.tensor([0, 1, 2, 0, 1])))
     assert cells.n_blocks == 5

@@ -29,6 +29,9 @@ N_BLOCKS, FEWEST_BLOCKS, MOST_CELLS = 32, 12, 640
 MOST_CLASSES = 50
 """Test sets with more classes have no groups by default."""
 
+MOST_BYTES = 1 << 30
+"""Memory that utilities by class may take; with more there are no groups by default."""
+
 BATCH = 128
 
 ONE_SAMPLE = "the test set has one sample, so nothing can be told about other data"
@@ -84,8 +87,12 @@ class Undivided:
     reason: str
 
 
-def divide(task: Task, criterion: Criterion) -> tuple[Task, Cells | Undivided]:
-    """The task with its test samples in cells, and the cells; the same division for the same test set and groups."""
+def divide(task: Task, criterion: Criterion, *, n_coalitions: int = 0) -> tuple[Task, Cells | Undivided]:
+    """The task with its test samples in cells, and the cells; the same division for the same test set and groups.
+
+    Classes are groups only if the utilities of so many coalitions by cell fit into memory; groups that are given always
+    are.
+    """
     n, classes = len(task.labels), task.classes
     if isinstance(task.module, UtilityModule):
         return task, Undivided(OWN_UTILITY)
@@ -93,7 +100,8 @@ def divide(task: Task, criterion: Criterion) -> tuple[Task, Cells | Undivided]:
         return task, Undivided(ONE_SAMPLE)
     if classes is not None and len(set(classes)) == 1:
         return task, Undivided(ONE_CLASS)
-    groups = task.groups or (classes if classes is not None and len(set(classes)) <= MOST_CLASSES else ("",) * n)
+    most_classes = min(MOST_CLASSES, MOST_BYTES // (8 * N_BLOCKS * max(1, n_coalitions)))
+    groups = task.groups or (classes if classes is not None and len(set(classes)) <= most_classes else ("",) * n)
     outputs = _outputs(task) if criterion.is_whole else None
     if outputs is not None and _scores(criterion, outputs, task.labels).ndim == 0:
         groups = ("",) * n  # no mean over samples

@@ -93,7 +93,9 @@ class Federation:
         weighting = self.settings.weighting or ledger.default_weighting
         self.interval: Interval = self.settings.interval
         if oracle is None:
-            oracle, self.test_set = _oracle(task, self.settings, work)
+            most = 2**MOST_ENUMERATED  # coalitions of a round; of large rounds fewer are drawn
+            n_coalitions = sum(min(most, 2 ** len(ledger.participants(t))) for t in range(ledger.n_rounds))
+            oracle, self.test_set = _oracle(task, self.settings, work, n_coalitions)
         else:
             self.test_set = cells_of(oracle.task)
         server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
@@ -194,11 +196,13 @@ class Federation:
         return complete_by_models(self.recorded, progress=self.progress)
 
 
-def _oracle(task: Task, settings: ValuationSettings, work: WorkSettings) -> tuple[Oracle, Cells | Undivided]:
+def _oracle(
+    task: Task, settings: ValuationSettings, work: WorkSettings, n_coalitions: int
+) -> tuple[Oracle, Cells | Undivided]:
     """The oracle that the settings ask for, on the device and engine of the work, and the cells that it measures."""
     if settings.test_samples is not None:
         task = stratified_subset(task, settings.test_samples, rng=stream(settings.seed, "test samples"))
-    task, cells = divide(task, task.criterion(settings.measure))
+    task, cells = divide(task, task.criterion(settings.measure), n_coalitions=n_coalitions)
     task = task if work.device == "cpu" else task.to(device_named(work.device))
     is_remote = work.engine == "ray"
     oracle = oracle_named(settings.oracle, task, settings.measure, n_threads=1 if is_remote else work.n_threads)

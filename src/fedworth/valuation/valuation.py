@@ -207,7 +207,7 @@ class Valuation:
         if self.groups is None:
             raise UsageError(
                 f"{self.label} has no values by group: give the test samples groups, Task(…, groups=…), and choose a "
-                "measure that is a mean over samples"
+                "method that shares out games of models and a measure that is a mean over samples"
             )
         values, half = self.groups.values, self.groups.half_widths
         numbers = np.stack([values, values - half, values + half], axis=2).tolist()  # (n_clients, n_groups, 3)

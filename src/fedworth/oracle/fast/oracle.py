@@ -164,9 +164,8 @@ class FastOracle:
         scores /= n_counted(self._criteria, self.task.labels)
         utilities = scores - scores[0]  # more blocks than the task's if it has none
         is_broken = wanted.memberships[:, ~models.is_finite].any(axis=1)
-        if not np.isfinite(
-            utilities[~is_broken] if is_broken.any() else utilities
-        ).all():  # an outlying model overflows: it must not spoil others
+        usable = utilities[~is_broken] if is_broken.any() else utilities
+        if not np.isfinite(usable).all():  # an outlying model overflows: it must not spoil others
             return PlainLoop("some outputs are not finite")
         utilities[is_broken] = np.nan
         if (is_first or is_new) and not self._agrees(round_, mixtures, utilities, scores, places, is_first):
