@@ -228,6 +228,14 @@ def test_what_was_chosen_and_what_cannot_be_compared_is_said(run, told):
     assert "report-2.html" in found["other files"]["found"]
 
 
+@pytest.mark.parametrize("limit", [("--seconds", "100"), ("--budget", "1000")])
+def test_a_report_that_was_stopped_by_a_limit_cannot_be_made_again_and_is_not_called_wrong(run, told, refused, limit):
+    told("report", run / "ledger", "--out", run / "other", *limit)
+    said = refused(12, "verify", run / "other", "--ledger", run / "ledger")
+    assert "cannot be made again" in said
+    assert "not what" not in said
+
+
 def test_edited_settings_of_a_run_are_found(run, refused):
     settings = (run / "settings.json").read_text()
     (run / "settings.json").write_text(settings.replace('"n_rounds": 3', '"n_rounds": 30'))

@@ -91,6 +91,11 @@ def verify_report(
         settings = msgspec.convert(provenance.settings, ValuationSettings)
     except msgspec.ValidationError as error:
         raise _broken("settings", str(error)) from None
+    if settings.budget.seconds is not None or settings.budget.evaluations is not None:
+        raise ArtefactError(
+            f"{report.title}: cannot be made again, since it was stopped by --seconds or --budget: how far it came "
+            "depended on the machine and on utilities that were known already; make one without, and verify that"
+        )
     checks += _chosen(report, whole, settings)
     work = WorkSettings(cache=False)
     methods = [made.method for made in report.valuations] + [method for method, _ in report.refusals]
