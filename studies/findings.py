@@ -276,7 +276,9 @@ with the true value under *Bars*.
 
 Some things cannot be found. With two classes a client, a copy that draws other batches looks like another client \
 with the same two classes. There, noisy labels do not lower the value, because a wrong label shows the model a \
-class that the client does not have. Free riders and copiers are honest in the first round. Noise of 3 standard \
+class that the client does not have. For the same reason the client harms fewer classes than the others do, which the \
+values by class show (*many groups*). A client that really has more classes than the others looks the same, so the \
+finding is a note that says so. Free riders and copiers are honest in the first round. Noise of 3 standard \
 deviations hardly lowers the value of MNIST clients. A client that sends three times its update is named for its \
 length only if it gains by it; the study `gaming` has federations where it does.
 

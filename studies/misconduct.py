@@ -127,7 +127,7 @@ def kinds(n: int) -> tuple[Kind, ...]:
         Kind(COPIED, pair, same, copies),
         Kind("copy, other batches", pair, same, {**copies, "copies_shuffled": True}),
         *cheats[:8],
-        Kind("30 % of labels flipped", noisy, low, {"flip_shares": some}),
+        Kind("30 % of labels flipped", noisy, low | {"many groups"}, {"flip_shares": some}),
         Kind("noisy features, 3 sd", noisy, low, {"noise_shares": every, "noise_strength": 3.0}),
         Kind("noisy features, 10 sd", noisy, low, {"noise_shares": every, "noise_strength": 10.0}),
         *cheats[8:],

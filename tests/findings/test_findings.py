@@ -12,6 +12,7 @@ from fedworth.findings import (
     KINDS,
     LARGE_UPDATE,
     LATE_COPY,
+    MANY_GROUPS,
     MANY_SAMPLES,
     NO_UPDATE,
     OF_ANSWERS,
@@ -246,6 +247,9 @@ def test_every_kind_has_a_sentence_with_its_confidence_and_basis():
         sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence, 0.953).sentence
         assert "'h' and 3 more" in sentence
         assert sentence.endswith(f"; 95.3 % confidence ({kind.basis}).")
+        if kind is MANY_GROUPS:
+            assert "0.1 % of its effects on groups are positive, of the others 20 %" in sentence
+            continue
         if kind.is_of_values:
             assert "-0.5" in sentence
             assert "(-0.7 to -0.3)" in sentence

@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from fedworth.arrays import Floats
-from fedworth.findings import copies, followers, nodes, norms, similarity
+from fedworth.findings import copies, followers, groups, nodes, norms, similarity
 from fedworth.findings.copies import ECHO, LATE_COPY, REPLAY, SAME_MODEL, SCALED_COPY, STALE_MODEL
 from fedworth.findings.finding import Evidence, Finding, Kind, Level, gathered
 from fedworth.findings.followers import FOLLOWER
+from fedworth.findings.groups import MANY_GROUPS
 from fedworth.findings.lengths import AS_SENT, EQUAL, LONG, length_evidence
 from fedworth.findings.nodes import CONTESTED_NAME, SHARED_NODE
 from fedworth.findings.norms import LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE
+from fedworth.findings.outliers import FEWEST
 from fedworth.findings.similarity import SIMILAR
 from fedworth.findings.traces import RoundTrace, trace_of
-from fedworth.findings.values import FEWEST, HARM, LOW_VALUE, value_findings
+from fedworth.findings.values import HARM, LOW_VALUE, value_findings
 from fedworth.ledger.ledger import Ledger
 from fedworth.valuation.valuation import Valuation
 
@@ -36,16 +38,16 @@ DETECTORS: tuple[tuple[Detect, LookedFor, tuple[Kind, ...]], ...] = (
 OF_ANSWERS = tuple(kind for _, _, kinds in DETECTORS for kind in kinds)
 """Kinds that are found in the clients' answers."""
 
-OF_VALUES = (LOW_VALUE, HARM)
+OF_VALUES = (LOW_VALUE, HARM, MANY_GROUPS)
 """Kinds that are found in the values."""
 
 KINDS = {kind.name: kind for kind in (*OF_ANSWERS, LONG, *OF_VALUES)}
 
 __all__ = [
     "CONTESTED_NAME", "DETECTORS", "ECHO", "FOLLOWER", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LONG",
-    "LOW_VALUE", "MANY_SAMPLES", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL", "SCALED_COPY",
-    "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings", "look", "look_at_lengths",
-    "looked_for_in_values", "value_findings",
+    "LOW_VALUE", "MANY_GROUPS", "MANY_SAMPLES", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL",
+    "SCALED_COPY", "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings", "look",
+    "look_at_lengths", "looked_for_in_values", "value_findings",
 ]  # fmt: skip
 
 
@@ -78,4 +80,5 @@ def looked_for_in_values(valuation: Valuation) -> tuple[Kind, ...]:
     """The kinds that values can show: those whose errors are known, and low ones only among enough clients."""
     if valuation.uncertainty is None:
         return ()
-    return OF_VALUES if np.isfinite(valuation.values).sum() >= FEWEST else (HARM,)
+    low = (LOW_VALUE,) if np.isfinite(valuation.values).sum() >= FEWEST else ()
+    return (*low, HARM, *((MANY_GROUPS,) if groups.looked_for(valuation) else ()))

@@ -75,6 +75,7 @@ class Finding:
     n_rounds: int  # rounds in which it could have been seen
     evidence: Mapping[str, float] = field(default_factory=dict)
     confidence: float = 1.0
+    detail: str = ""  # a further sentence
 
     @property
     def sentence(self) -> str:
@@ -85,7 +86,8 @@ class Finding:
         numbers["interval"] = f" ({low:+.3g} to {high:+.3g})" if low < high else ""
         text = kind.several if kind.several and len(self.clients) > 1 else kind.sentence
         said = text.format(clients=_listed(self.clients), **numbers)
-        return f"{said}{'' if of_values else self._when()}; {_confidence(self.confidence)} ({kind.basis})."
+        made = f"{said}{'' if of_values else self._when()}; {_confidence(self.confidence)} ({kind.basis})."
+        return f"{made} {self.detail}".strip()
 
     def document(self) -> dict[str, Any]:
         """The finding as JSON."""

@@ -1,31 +1,27 @@
 """Low values and harm: clients whose value is far below the others', and clients that made the model worse.
 
-    low value   t = (m − v_i) / √(s² + sd_i²), with m the others' median, s their robust spread (1.48 times the median
-                distance from m) and sd_i the client's own standard error; compared with Student's t with .4 (n − 1)
-                degrees of freedom (a robust spread is that much less certain), and counted for all n clients
+    low value   far below the others' values, given their spread and its own standard error (`outliers.py`)
     harm        the whole 90 % interval lies below zero; the confidence is the probability that the value does
 
-Where clients differ by nature, as with two classes each, s is large and a low value is ordinary. With fewer than five
-clients no value is called low. A client whose interval is known to be too narrow is never reported.
+Where clients differ by nature, as with two classes each, the spread is large and a low value is ordinary. With fewer
+than five clients no value is called low. A client whose interval is known to be too narrow is never reported.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
-from scipy.special import ndtr, stdtr
+from scipy.special import ndtr
 
 from fedworth.arrays import Floats, Indices
 from fedworth.findings.finding import LEAST_CONFIDENCE, Finding, Kind, Level, confidence_of
+from fedworth.findings.groups import group_findings, whom_it_harms
+from fedworth.findings.outliers import FEWEST, confidence_above
 from fedworth.valuation.uncertainty import HALF_WIDTH
 from fedworth.valuation.valuation import Valuation
 
-FEWEST = 5
 MOST_SEPARATE = 8
 """More clients that harm than this are reported together."""
-
-ROBUST = 1.4826
-FREEDOM = 0.4
-"""Degrees of freedom for each client: a robust spread is less certain than an ordinary one."""
 
 LOW_VALUE = Kind(
     "low value",
@@ -71,22 +67,19 @@ def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     named = {caveat.client for caveat in known.caveats}
     is_reliable = np.array([None not in named and client not in named for client in valuation.clients], dtype=bool)
     low = (found for k, found in _low(valuation, ends) if is_reliable[k])
-    return (*low, *_harming(valuation, ends, np.flatnonzero((ends[:, 1] < 0) & is_reliable)))
+    harming = _harming(valuation, ends, np.flatnonzero((ends[:, 1] < 0) & is_reliable))
+    return (*low, *harming, *group_findings(valuation))
 
 
 def _low(valuation: Valuation, intervals: Floats) -> Iterator[tuple[int, Finding]]:
     known = np.flatnonzero(~np.isnan(valuation.values))
     for client in known.tolist() if len(known) >= FEWEST else []:
         others = valuation.values[known[known != client]]
-        middle = float(np.median(others))
-        spread = ROBUST * float(np.median(np.abs(others - middle)))
         own = float(intervals[client, 1] - intervals[client, 0]) / (2 * HALF_WIDTH)
-        far = np.hypot(spread, own)
-        if far > 0:
-            chance = float(stdtr(FREEDOM * len(others), (valuation.values[client] - middle) / far))
-            confidence = confidence_of(len(known) * chance)
-            if confidence >= LEAST_CONFIDENCE:
-                yield client, _finding(LOW_VALUE, valuation, client, intervals, confidence, middle=middle)
+        confidence = confidence_above(-float(valuation.values[client]), -others, own)
+        if confidence >= LEAST_CONFIDENCE:
+            middle = float(np.median(others))
+            yield client, _finding(LOW_VALUE, valuation, client, intervals, confidence, middle=middle)
 
 
 def _harming(valuation: Valuation, intervals: Floats, below: Indices) -> Iterator[Finding]:
@@ -97,7 +90,9 @@ def _harming(valuation: Valuation, intervals: Floats, below: Indices) -> Iterato
     found = [confidence_of(chance) for chance in chances.tolist()]
     if len(below) <= MOST_SEPARATE:
         for client, confidence in zip(below.tolist(), found, strict=True):
-            yield _finding(HARM, valuation, client, intervals, confidence)
+            yield replace(
+                _finding(HARM, valuation, client, intervals, confidence), detail=whom_it_harms(valuation, client)
+            )
         return
     ends = {"low": float(intervals[below, 0].min()), "high": float(intervals[below, 1].max())}
     evidence = {"value": float(valuation.values[below].mean()), **ends}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from markupsafe import Markup
 
-from fedworth.findings import Finding, Kind, Level, looked_for_in_values
+from fedworth.findings import MANY_GROUPS, Finding, Kind, Level, looked_for_in_values
 from fedworth.report.page.figures import Axis, axis_over
 from fedworth.report.report import Report
 from fedworth.report.settings import PageSettings
@@ -248,6 +248,8 @@ def _card(finding: Finding, report: Report, settings: PageSettings) -> Card:
 
 def _for_client(finding: Finding, report: Report) -> str:
     """What the client itself is told was seen, without anybody else's name or number."""
+    if finding.kind.name == MANY_GROUPS.name:
+        return f"{finding.evidence['own']:.0f} % of your effects on groups of test samples are positive."
     if finding.kind.is_of_values and len(finding.clients) > 1:
         return "Your value lies below zero, with its whole likely range if there is one."
     if finding.kind.is_of_values:

@@ -1,0 +1,104 @@
+"""What values by group of test samples show: clients that help unusually many groups, and whom a harmful client harms.
+
+Where every client knows few classes, its update helps these and harms the others. Wrong labels change that: they show
+the model classes that the client does not have, so it harms fewer. With P and N the sums of a client's positive and
+negative values by group,
+
+    z_i = log(P_i / N_i),    t = (z_i − m) / √(s² + sd_i²)
+
+m is the others' median, s their robust spread, and sd_i the standard error of z_i; compared with Student's t as a low
+value is (`outliers.py`). It is looked for only where clients know few groups: half of the others clearly harm at least
+60 % of the groups. A client that really has more classes than the others looks the same, and the finding says so.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedworth.arrays import Floats, Indices
+from fedworth.findings.finding import LEAST_CONFIDENCE, Finding, Kind, Level
+from fedworth.findings.outliers import FEWEST, confidence_above
+from fedworth.valuation.groups import GroupValues
+from fedworth.valuation.valuation import Valuation
+
+HARMED = 0.6
+"""Part of the groups that half of the others must clearly harm."""
+
+LEAST_PART = 1e-3
+"""P and N count as at least this part of P + N, so that z is finite."""
+
+MANY_GROUPS = Kind(
+    "many groups",
+    Level.NOTE,
+    sentence="{clients} harms few groups of test samples where the others harm most: {own} % of its effects on groups "
+    "are positive, of the others {usual} %",
+    basis="spread of the others, and its own standard error",
+    tag="Many groups",
+    title="helps unusually many groups of test samples",
+    why="Each of the others helps few groups and harms the rest. Wrong labels look like this, because they show the "
+    "model groups that it does not have. So do data that are really of more kinds than the others’.",
+    action="Ask which kinds of data it has. If they are as few as the others’, have its labels checked.",
+    client_title="Your data help unusually many groups",
+    client_action="If you have as few kinds of data as the others, check how your labels are coded.",
+    passed="No {noun} helps far more groups of test samples than the others.",
+    needs="five {nouns} with values by group whose errors are known, most of which harm most groups",
+    is_of_values=True,
+)
+
+
+def looked_for(valuation: Valuation) -> bool:
+    """Whether clients know few groups of test samples, and there are enough of them."""
+    return valuation.groups is not None and len(_known(valuation.groups)) >= FEWEST and bool(_few(valuation.groups))
+
+
+def group_findings(valuation: Valuation) -> Iterator[Finding]:
+    """Clients that help far more groups than the others."""
+    if valuation.groups is None or not looked_for(valuation):
+        return
+    found, known = valuation.groups, _known(valuation.groups)
+    shares, ratios, errors = _ratios(found)
+    for client in known.tolist():
+        others = known[known != client]
+        confidence = confidence_above(float(ratios[client]), ratios[others], float(errors[client]))
+        if confidence >= LEAST_CONFIDENCE:
+            evidence = {"own": 100 * float(shares[client]), "usual": 100 * float(np.median(shares[others]))}
+            yield Finding(MANY_GROUPS, (valuation.clients[client],), (), 0, evidence, confidence)
+
+
+def whom_it_harms(valuation: Valuation, client: int) -> str:
+    """Which groups a client clearly harms and helps, in a sentence; empty without groups."""
+    found = valuation.groups
+    if found is None or np.isnan(found.half_widths[client]).any():
+        return ""
+    own, n_helping = found.signs[client], (found.signs > 0).sum(axis=0)
+    n_harmed, n, helped = int((own < 0).sum()), len(own), np.flatnonzero(own > 0).tolist()
+    if not helped:
+        harmed = f"every {found.by}" if n_harmed == n else f"{n_harmed} of {n} by {found.by}, and helps none"
+        return f"It clearly harms {harmed}."
+    alone = [found.names[k] for k in helped if n_helping[k] == 1]
+    only = f" (it alone helps {', '.join(alone)})" if alone else ""
+    named = ", ".join(found.names[k] for k in helped)
+    return (
+        f"It clearly helps {found.by} {named}{only} and harms {n_harmed} of {n}: its data are unlike the test data as "
+        "a whole, not bad for all of them."
+    )
+
+
+def _known(found: GroupValues) -> Indices:
+    """The clients whose values by group have known errors."""
+    return np.flatnonzero(np.isfinite(found.standard_deviations).all(axis=1) & np.isfinite(found.values).all(axis=1))
+
+
+def _few(found: GroupValues) -> bool:
+    """Whether half of the clients clearly harm most groups."""
+    return float(np.median((found.signs[_known(found)] < 0).mean(axis=1))) >= HARMED
+
+
+def _ratios(found: GroupValues) -> tuple[Floats, Floats, Floats]:
+    """P / (P + N), its log odds z, and the standard error of z, (n_clients,) each."""
+    sizes = np.maximum(np.abs(found.values).sum(axis=1), 1e-300)  # P + N
+    shares = np.maximum(found.values, 0).sum(axis=1) / sizes
+    slopes = ((found.values > 0) - np.sign(found.values) * shares[:, None]) / sizes[:, None]  # of the share, by group
+    errors = np.sqrt(((slopes * found.standard_deviations) ** 2).sum(axis=1))
+    bounded = np.clip(shares, LEAST_PART, 1 - LEAST_PART)
+    return shares, np.log(bounded / (1 - bounded)), errors / (bounded * (1 - bounded))
