@@ -50,6 +50,8 @@ def names() -> dict[str, Any]:
         "net_with_adapters": Adapted(),
         "x_test": x_test,
         "y_test": y_test,
+        "site_of_sample": ["north", "south", "west"] * 4,
+        "age_of_sample": y_test // 2,
         "y_numbers": torch.randn(12, 2, generator=generator),
         "y_number": torch.randn(12, generator=generator),
         "loader": two,

@@ -21,6 +21,9 @@ Measure = str
 Interval = Literal["new-data", "test-set"]
 """What intervals hold: the value on data like the test set, or on exactly these test samples."""
 
+GroupShares = dict[str, float] | Literal["equal"]
+"""Shares of groups in a population: by name, or all equal."""
+
 OracleName = Literal["fast", "loop"]
 EngineName = Literal["local", "ray"]
 

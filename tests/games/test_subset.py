@@ -76,4 +76,4 @@ def test_samples_keep_their_groups():
     labels = torch.arange(12) % 3
     task = Task(nn.Linear(1, 3), torch.arange(12.0)[:, None], labels, groups=np.arange(12) // 4)
     small = stratified_subset(task, 6, rng=np.random.default_rng(0))
-    assert small.groups == tuple(str(int(x) // 4) for x in small.inputs[:, 0])
+    assert small.groups == {"group": tuple(str(int(x) // 4) for x in small.inputs[:, 0])}

@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from fedworth.arrays import Floats
 from fedworth.findings import OF_ANSWERS, SAME_MODEL, Finding
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
+from fedworth.valuation.groups import GroupValues
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -46,6 +48,7 @@ def hospitals(
     names: tuple[str, ...] = (),
     error: float = 0.08,
     findings: tuple[Finding, ...] | None = None,
+    n_groups: int = 0,
 ) -> Report:
     """A report on hospitals: ComFedSV with intervals, and FedSV beside it."""
     rng = np.random.default_rng(seed)
@@ -73,6 +76,7 @@ def hospitals(
                 completion={"kind": "models", "n_held_out": 120, "n_answers": 160},
                 uncertainty=uncertainty(values, np.diag(spread**2)),
                 by_round=by_round,
+                groups=_groups(values, n_groups, rng) if n_groups else None,
             ),
             Valuation("fedsv", clients, earned.sum(axis=0), by_round=earned),
         ),
@@ -90,3 +94,13 @@ def hospitals(
         rounds=Rounds(tuple(range(1, n_rounds + 1)), participants, earned.sum(axis=1)),
         provenance=Provenance("ab" * 32, n_rounds, "cd" * 32),
     )
+
+
+def _groups(values: Floats, n_groups: int, rng: np.random.Generator) -> GroupValues:
+    """Values by ward: each hospital helps some and harms others; the last ward's are not clear."""
+    parts = rng.normal(0, 0.5, (len(values), n_groups))
+    parts[:, -1] = 0.001
+    parts[:, 0] += values - parts.sum(axis=1)
+    names = (*(f"ward {k}" for k in range(n_groups - 1)), "<ward>")
+    errors = np.full(parts.shape, 0.002)
+    return GroupValues(names, np.full(n_groups, 1 / n_groups), parts, errors, 1.7 * errors, "ward")

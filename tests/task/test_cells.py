@@ -119,13 +119,13 @@ def test_the_residuals_have_the_variance_of_a_mean():
 
 
 def test_a_group_for_each_sample_is_needed():
-    with pytest.raises(DataError, match="2 groups, expected one for each of 3 samples"):
+    with pytest.raises(DataError, match="2 labels in 'group' of groups, expected one for each of 3 samples"):
         a_task(torch.tensor([0, 1, 2]), groups=["a", "b"])
 
 
 def test_groups_are_part_of_the_task():
     labels = torch.arange(6) % 3
     plain, by_site, again = (a_task(labels, groups=groups) for groups in (None, "aabbcc", torch.arange(6) // 2))
-    assert by_site.groups == ("a", "a", "b", "b", "c", "c")
-    assert again.groups == ("0", "0", "1", "1", "2", "2")
+    assert by_site.groups == {"group": ("a", "a", "b", "b", "c", "c")}
+    assert again.groups == {"group": ("0", "0", "1", "1", "2", "2")}
     assert len({plain.fingerprint, by_site.fingerprint, again.fingerprint}) == 3

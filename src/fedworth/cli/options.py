@@ -13,6 +13,7 @@ two of them are one option that sets both. Metadata `is_argument` makes a field 
 """
 
 import argparse
+import csv
 import dataclasses
 import inspect
 import math
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedworth.errors import UsageError, near_name, unknown_name
+from fedworth.names import GroupShares
 
 NAMES = {
     "copies": "copy",
@@ -51,7 +53,8 @@ SWITCHED_OFF = {
 }
 """Help of the switches that turn a field off; the field's own help says what it does when it is on."""
 
-METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+SHARES = dict[str, float]
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH", SHARES: "FILE|equal"}
 MOST_DIGITS = 18
 _OPTION = re.compile(r"--?[A-Za-z]\S*")
 
@@ -253,7 +256,7 @@ def _converter(kind: Any) -> Callable[[str], Any]:
         if inner in (int, float):
             return lambda text: _numbers(text, inner)
         return _converter(inner)
-    converters: dict[Any, Callable[[str], Any]] = {int: whole, float: real, str: str, Path: Path}
+    converters: dict[Any, Callable[[str], Any]] = {int: whole, float: real, str: str, Path: Path, SHARES: _shares}
     return converters[kind]
 
 
@@ -301,6 +304,21 @@ class Steps:
     def for_clients(self, n_clients: int) -> tuple[float, ...]:
         """The numbers of so many clients."""
         return tuple(self.step * k for k in range(n_clients))
+
+
+def _shares(text: str) -> GroupShares:
+    """Shares of groups: `equal`, or a CSV file with a group and its share in each line, and perhaps a heading."""
+    if text == "equal":
+        return "equal"
+    try:
+        rows = [row for row in csv.reader(Path(text).read_text(encoding="utf-8-sig").splitlines()) if row]
+        heading = 1 if rows and not rows[0][-1].strip().replace(".", "", 1).isdigit() else 0
+        found = {name.strip(): real(share.strip()) for name, share in rows[heading:]}
+    except (OSError, ValueError, argparse.ArgumentTypeError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text[:80]!r}: cannot be read ({error}); expected equal, or a CSV file with lines such as  north,0.3"
+        ) from error
+    return found
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -31,10 +31,11 @@ COMPARE_LEGEND = (
 )
 CLEAR = "\x1b[2J\x1b[H"
 ABOUT_FACTORS = ("factors", "auto_rank", "unseen")
-MEASURED = {"hidden": (*ABOUT_FACTORS, "strict", "as_one")}
-COMPLETED = {"hidden": ("strict", "as_one")}
-BY_MODELS = {"hidden": (*ABOUT_FACTORS, "strict", "permutations", "as_one")}
-BY_FACTORS = {"hidden": ("strict", "permutations", "as_one")}
+OF_VALUES = ("strict", "as_one", "by", "group_shares")
+MEASURED = {"hidden": (*ABOUT_FACTORS, *OF_VALUES)}
+COMPLETED = {"hidden": OF_VALUES}
+BY_MODELS = {"hidden": (*ABOUT_FACTORS, *OF_VALUES, "permutations")}
+BY_FACTORS = {"hidden": (*OF_VALUES, "permutations")}
 """Options of a valuation that do nothing in some commands."""
 
 

@@ -70,11 +70,11 @@ class Completion(Protocol):
     def covariance(self) -> Floats | None:
         """(n_heard, n_heard): of the errors of the Shapley values summed over the rounds; None if unknown."""
 
-    def error_ratios(self, cell_groups: Indices, n_groups: int) -> Floats | None:
-        """(n_groups,): standard deviation of a value's part on a group, relative to that of the value; None if unknown.
+    def error_ratios(self, parts: Floats) -> Floats | None:
+        """(n_parts,): standard deviation of a part of a value, relative to that of the value; None if unknown.
 
-        `cell_groups`, (n_blocks,), is the group of each block of test samples. A ratio may exceed 1, since errors of
-        different groups may cancel.
+        `parts`, (n_blocks, n_parts), says what each block of test samples counts in a part, such as a group of samples.
+        A ratio may exceed 1, since errors of different groups may cancel.
         """
 
     def summary(self) -> dict[str, Any]:

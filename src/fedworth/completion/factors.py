@@ -144,7 +144,7 @@ class FactorCompletion:
             values = permutation_shapley(game, self.permutations).values
         return np.asarray(values @ values.T)
 
-    def error_ratios(self, cell_groups: Indices, n_groups: int) -> None:
+    def error_ratios(self, parts: Floats) -> None:
         """Unknown: no cell is held out by block."""
 
     @property

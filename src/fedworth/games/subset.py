@@ -43,5 +43,5 @@ def stratified_subset(task: Task, n_samples: int, *, rng: np.random.Generator) -
     by_label = shuffled[np.argsort(labels, kind="stable")] if labels.ndim == 1 else shuffled  # (n_all,)
     places = np.floor((rng.random() + np.arange(n_samples)) * n_all / n_samples).astype(np.int64)
     kept = torch.from_numpy(np.sort(by_label[np.minimum(places, n_all - 1)]))  # (n_samples,)
-    groups = None if task.groups is None else [task.groups[k] for k in kept.tolist()]
+    groups = task.groups and {name: [of[k] for k in kept.tolist()] for name, of in task.groups.items()}
     return replace(task, inputs=rows(task.inputs, kept), labels=task.labels[kept], groups=groups, blocks=None)

@@ -173,7 +173,8 @@ def _files(
     checks, paid = [], _rewards(report, folder)
     with tempfile.TemporaryDirectory() as place:
         report.write(place)
-        expected = {folder / name: {(Path(place) / name).read_bytes()} for name in ("report.csv", "report.md")}
+        plain = [path for path in Path(place).iterdir() if path.suffix in (".csv", ".md")]
+        expected = {folder / path.name: {path.read_bytes()} for path in sorted(plain)}
         expected |= {} if paid is None else {folder / name: {data} for name, data in paid.files().items()}
         if ledger.simulation is not None:
             run = RunSettings(simulation_of(ledger), settings)

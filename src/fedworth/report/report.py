@@ -250,7 +250,7 @@ class Report:
     def write(
         self, folder: Place, page: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
     ) -> list[Path]:
-        """Write `report.csv`, `report.json`, `report.md` and `report.html`.
+        """Write `report.csv`, `report.json`, `report.md` and `report.html`; with groups, `by-group.csv` too.
 
         Args:
             folder: Where to write them.
@@ -263,12 +263,15 @@ class Report:
         Example:
             report.write("reports", fedworth.PageSettings(noun="hospital", nouns="hospitals"))
         """
-        from fedworth.report.tables import csv_text, markdown
+        from fedworth.report.tables import csv_text, groups_csv, markdown
 
         texts = {"csv": csv_text(self).encode(errors="backslashreplace"), "json": json_bytes(self.document())}
         texts["md"] = markdown(self).encode(errors="backslashreplace")
         texts["html"] = self.page_html(page, rewards=rewards).encode(errors="backslashreplace")
-        return write_together(Path(folder), {f"report.{ending}": text for ending, text in texts.items()})
+        files = {f"report.{ending}": text for ending, text in texts.items()}
+        if self.valuations and self.chosen.groups is not None:
+            files["by-group.csv"] = groups_csv(self).encode(errors="backslashreplace")
+        return write_together(Path(folder), files)
 
     def page_html(self, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None) -> str:
         """The page of the report.

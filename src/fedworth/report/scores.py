@@ -125,6 +125,7 @@ def is_loss(known: Provenance | None) -> bool:
 def test_set_text(known: Provenance | None) -> str:
     """The test set with its size: "the coordinator’s 400 test samples"."""
     n = None if known is None else known.n_test_samples
-    if n is None:
+    if known is None or n is None:
         return "the coordinator’s test data"
-    return f"the coordinator’s {n:,} test samples" if n > 1 else "the coordinator’s one test sample"
+    weighted = ", weighted to known shares of their groups" if known.settings.get("group_shares") else ""
+    return f"the coordinator’s {n:,} test samples{weighted}" if n > 1 else "the coordinator’s one test sample"

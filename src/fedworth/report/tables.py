@@ -17,7 +17,7 @@ from fedworth.findings import Finding, Kind
 from fedworth.report.scores import change_text, levels_text, measure_text, score_text, test_set_text
 from fedworth.valuation.methods import description, label
 from fedworth.valuation.uncertainty import Source
-from fedworth.valuation.valuation import COLUMNS, Valuation
+from fedworth.valuation.valuation import COLUMNS, GROUP_COLUMNS, Valuation
 
 if TYPE_CHECKING:
     from fedworth.provenance import Provenance
@@ -27,6 +27,8 @@ BESIDE = ("fedsv", "truth")
 """Methods that stand beside the chosen one in the first table."""
 ABSENT = "–"
 MOST_CAVEATS = 4
+MOST_GROUPS = 12
+"""Tables of text show values by group up to so many groups; by-group.csv has all."""
 NARROW = 0.01
 """Intervals with a smaller standard deviation are shown with four decimals."""
 
@@ -161,6 +163,25 @@ def values_table(report: "Report") -> Table:
     )
 
 
+def groups_table(report: "Report") -> Table | None:
+    """Every client's value on each group of test samples; None without groups, or if there are too many to read."""
+    found = report.chosen.groups if report.valuations else None
+    if found is None or len(found.names) > MOST_GROUPS:
+        return None
+    cells = [
+        [f"{x:+.2f}" if sign else f"({x:+.2f})" for x, sign in zip(*row, strict=True)]
+        for row in zip(found.values.tolist(), found.signs.tolist(), strict=True)
+    ]
+    rows = [
+        (name, *row, _number(float(value), "+.2f"))
+        for name, row, value in zip(report.clients, cells, report.chosen.values, strict=True)
+    ]
+    shares = {"share of the test set": found.shares, "share of the population": found.population}
+    rows += [(what, *(f"{share:.0%}" for share in of), "") for what, of in shares.items() if of is not None]
+    words = "a row adds up to the value; in brackets: the 90 % interval includes 0, so the sign is not clear"
+    return Table(f"Who helps whom: values by {found.by}", ("client", *found.names, "value"), tuple(rows), words=words)
+
+
 def uncertainty_table(report: "Report") -> Table | None:
     """Where the uncertainty of the chosen values comes from: standard deviations by source."""
     known = report.chosen.uncertainty if report.valuations else None
@@ -249,7 +270,8 @@ def tables(report: "Report") -> list[Table]:
     """All tables of a report, in reading order."""
     first = [values_table(report)] if report.valuations else []
     rest = (
-        make(report) for make in (uncertainty_table, scores_table, baselines_table, agreement_table, coverage_table)
+        make(report)
+        for make in (groups_table, uncertainty_table, scores_table, baselines_table, agreement_table, coverage_table)
     )
     return [*first, *(table for table in rest if table is not None)]
 
@@ -330,6 +352,11 @@ def csv_text(report: "Report") -> str:
     """A line for each client and method in full precision."""
     rows = (row for valuation in report.valuations for row in valuation.rows())
     return csv_of(COLUMNS, rows)
+
+
+def groups_csv(report: "Report") -> str:
+    """A line for each client and group of test samples in full precision."""
+    return csv_of(GROUP_COLUMNS, report.chosen.group_rows())
 
 
 def csv_of(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

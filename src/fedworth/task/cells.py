@@ -9,6 +9,12 @@ block b, w_b the block's share of the test set and B blocks,
 A block is drawn at random from the whole test set, without regard to groups: most of the variance between samples lies
 between classes, and blocks that are alike in their classes would hide it.
 
+If the shares of the groups in a population are known, values are for that population (post-stratification): each cell
+counts by its group's share of the population over its share of the test set. Which samples of a group were drawn is
+then the only chance left. With w the shares of a group's cells in the group,
+
+    r_gb = v_gb − w_gb v_g,        Σ_test = Σ_g (1 − Σ_b w_gb²)⁻¹ Σ_b r_gb r_gbᵀ
+
 For a measure that is not a mean over samples (AUC, R², concordance) the sums over a block are its jackknife parts
 (`oracle.jackknife`); such a measure has no parts by group.
 """
@@ -19,6 +25,8 @@ import numpy as np
 import torch
 
 from fedworth.arrays import Floats, Indices, stream
+from fedworth.errors import UsageError, unknown_name
+from fedworth.names import GroupShares
 from fedworth.task.losses import Criterion
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
@@ -51,6 +59,13 @@ class Cells:
     block_of: Indices  # (n_cells,)
     shares: Floats  # (n_cells,): of the test set; they add up to 1
     n_samples: int | None  # in the test set, if that is known
+    by: str = ""  # what the groups are: class, site, …
+    population: Floats | None = None  # (n_groups,): the groups' shares of the population that values are for
+
+    @property
+    def weights(self) -> Floats | None:
+        """(n_cells,): what a cell counts, if values are for a population with other shares than the test set."""
+        return None if self.population is None else (self.population / self.group_shares)[self.group_of]
 
     @property
     def n_blocks(self) -> int:
@@ -71,7 +86,15 @@ class Cells:
         return np.asarray(values @ (self.block_of[:, None] == np.arange(self.n_blocks)))
 
     def residuals(self, values: Floats) -> Floats:
-        """(n, n_blocks): √(B/(B − 1)) r_b of values by cell, (n, n_cells); their products add up to the covariance."""
+        """(n, n_blocks): √(B/(B − 1)) r_b of values by cell, (n, n_cells); their products add up to the covariance.
+
+        With known shares of groups (n, n_cells), within the groups.
+        """
+        if self.population is not None:
+            within = self.shares / self.group_shares[self.group_of]  # w_gb
+            known = np.maximum(1 - np.bincount(self.group_of, within**2), 1e-9)  # 0 for a group with one sample
+            expected = self.by_group(values)[:, self.group_of] * within
+            return np.asarray((values - expected) / np.sqrt(known)[self.group_of])
         expected = values.sum(axis=1, keepdims=True) * self.by_block(self.shares[None])
         return np.asarray((self.by_block(values) - expected) * np.sqrt(self.n_blocks / (self.n_blocks - 1)))
 
@@ -87,21 +110,71 @@ class Undivided:
     reason: str
 
 
-def divide(task: Task, criterion: Criterion, *, n_coalitions: int = 0) -> tuple[Task, Cells | Undivided]:
+def divide(
+    task: Task,
+    criterion: Criterion,
+    by: str | None = None,
+    shares: GroupShares | None = None,
+    *,
+    n_coalitions: int = 0,
+) -> tuple[Task, Cells | Undivided]:
     """The task with its test samples in cells, and the cells; the same division for the same test set and groups.
 
-    Classes are groups only if the utilities of so many coalitions by cell fit into memory; groups that are given always
-    are.
+    `by` names the grouping, and `shares` are those of its groups in the population that values are for. Unless they are
+    asked for, classes are groups only if the utilities of so many coalitions by cell fit into memory.
     """
+    most_classes = min(MOST_CLASSES, MOST_BYTES // (8 * N_BLOCKS * max(1, n_coalitions)))
+    made, cells = _divide(task, criterion, _grouping(task, by, most_classes if shares is None else len(task.labels)))
+    if shares is None:
+        return made, cells
+    if isinstance(cells, Undivided) or not cells.groups:
+        why = (
+            cells.reason if isinstance(cells, Undivided) else "the test samples have no groups, or the measure no parts"
+        )
+        raise UsageError(f"--group-shares: {why}; leave the option out")
+    return made, replace(cells, population=_population(shares, cells))
+
+
+def _grouping(task: Task, by: str | None, most_classes: int) -> tuple[str, tuple[str, ...]]:
+    """The name of a grouping, and the group of each test sample; one group if there is no grouping."""
+    known = dict(task.groups or {})
+    if task.classes is not None:
+        known.setdefault("class", task.classes)
+    if by is not None:
+        if by not in known:
+            raise unknown_name("grouping of test samples", by, known)
+        return by, known[by]
+    name = next(iter(known), "")
+    if not name or (task.groups is None and len(set(known[name])) > most_classes):
+        return "", ("",) * len(task.labels)
+    return name, known[name]
+
+
+def _population(shares: GroupShares, cells: Cells) -> Floats:
+    """(n_groups,): the groups' shares of a population; they add up to 1."""
+    if shares == "equal":
+        return np.full(len(cells.groups), 1 / len(cells.groups))
+    missing, unknown = sorted(set(cells.groups) - {*shares}), sorted(set(shares) - {*cells.groups})
+    if missing or unknown:
+        found = f"no share of {', '.join(missing[:5])}" if missing else f"no test sample is in {', '.join(unknown[:5])}"
+        raise UsageError(
+            f"--group-shares: {found}; expected a share for each group of {cells.by}: {', '.join(cells.groups)}"
+        )
+    found_shares = np.array([float(shares[name]) for name in cells.groups])
+    if not (np.isfinite(found_shares).all() and (found_shares >= 0).all() and found_shares.sum() > 0):
+        raise UsageError("--group-shares: a share is negative or not finite; expected numbers from 0 on")
+    return np.asarray(found_shares / found_shares.sum())
+
+
+def _divide(task: Task, criterion: Criterion, grouping: tuple[str, tuple[str, ...]]) -> tuple[Task, Cells | Undivided]:
     n, classes = len(task.labels), task.classes
+    by, groups = grouping
     if isinstance(task.module, UtilityModule):
         return task, Undivided(OWN_UTILITY)
     if n == 1:
         return task, Undivided(ONE_SAMPLE)
     if classes is not None and len(set(classes)) == 1:
         return task, Undivided(ONE_CLASS)
-    most_classes = min(MOST_CLASSES, MOST_BYTES // (8 * N_BLOCKS * max(1, n_coalitions)))
-    groups = task.groups or (classes if classes is not None and len(set(classes)) <= most_classes else ("",) * n)
     outputs = _outputs(task) if criterion.is_whole else None
     if outputs is not None and _scores(criterion, outputs, task.labels).ndim == 0:
         groups = ("",) * n  # no mean over samples
@@ -119,6 +192,7 @@ def divide(task: Task, criterion: Criterion, *, n_coalitions: int = 0) -> tuple[
         block_of=keys % n_blocks,
         shares=np.array(counts) / sum(counts),
         n_samples=n,
+        by=by,
     )
     return replace(task, blocks=of_samples.astype(np.int64)), cells
 

@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -55,7 +55,8 @@ class Task:
         exchanged: Which tensors the federation exchanges, if not all: a part of their names, the names in the order in
             which arrays are sent, or a dictionary from the ledger's names to the module's.
         client_noise: The standard deviation of the noise that clients add to their models, if they do.
-        groups: A label for each test sample, such as its site or scanner: values are given by group too (default: the
+        groups: A label for each test sample, such as its site, or several groupings by name: `{"site": [...], "age":
+            [...]}`. Values are given by group too: by the first grouping, unless another one is asked for (default: the
             class, if samples have one).
         blocks: The number of each test sample's cell; set when a federation is opened.
 
@@ -71,7 +72,7 @@ class Task:
     measure: UserFunction | None = None
     exchanged: str | Collection[str] | None = None
     client_noise: float | None = None
-    groups: Any = None  # a sequence of labels, (n_samples,); a tuple of texts once the task is made
+    groups: Any = None  # labels, (n_samples,), or such by name; `dict[str, tuple[str, ...]]` once the task is made
     blocks: Indices | None = None  # (n_samples,)
 
     def __post_init__(self) -> None:
@@ -87,12 +88,13 @@ class Task:
         if any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in tensors):
             raise DataError("test set: some inputs are NaN or infinite")
         if self.groups is not None:
-            listed = self.groups.tolist() if hasattr(self.groups, "tolist") else self.groups
-            object.__setattr__(self, "groups", tuple(map(str, listed)))  # the class is frozen
-            if len(self.groups) != len(self.labels):
-                raise DataError(
-                    f"test set: {len(self.groups)} groups, expected one for each of {len(self.labels)} samples"
-                )
+            given = self.groups if isinstance(self.groups, Mapping) else {"group": self.groups}
+            groups = {name: tuple(map(str, getattr(of, "tolist", lambda of=of: of)())) for name, of in given.items()}
+            object.__setattr__(self, "groups", groups)  # the class is frozen
+            for name, of_samples in groups.items():
+                if len(of_samples) != len(self.labels):
+                    found = f"{len(of_samples)} labels in {name!r} of groups"
+                    raise DataError(f"test set: {found}, expected one for each of {len(self.labels)} samples")
         if self.blocks is not None and (self.blocks.shape != (len(self.labels),) or self.blocks.min() < 0):
             raise DataError(
                 f"test set: blocks of shape {self.blocks.shape} from {self.blocks.min()} on, "

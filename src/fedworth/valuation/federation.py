@@ -16,7 +16,7 @@ from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
 from fedworth.completion.models import ModelCompletion, complete_by_models
-from fedworth.errors import CompletionError, TooManyError, ValuationError
+from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.games.as_one import groups_of
 from fedworth.games.budget import Budget
 from fedworth.games.effort import Effort
@@ -92,6 +92,7 @@ class Federation:
         ledger = ledger.without(self.settings.without)
         weighting = self.settings.weighting or ledger.default_weighting
         self.interval: Interval = self.settings.interval
+        _refuse_groups(self.settings, oracle is not None, "an oracle that was given")
         if oracle is None:
             most = 2**MOST_ENUMERATED  # coalitions of a round; of large rounds fewer are drawn
             n_coalitions = sum(min(most, 2 ** len(ledger.participants(t))) for t in range(ledger.n_rounds))
@@ -101,9 +102,10 @@ class Federation:
         server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
         is_clipped = self.settings.clip is not None
         store = LedgerStore(ledger, server, weighting, session, is_clipped) if work.cache else None
-        notes = ledger.warnings() + server.notes + ((CLIPPED,) if is_clipped else ()) + as_one_notes(self.settings)
         self.as_one = groups_of(self.settings.as_one, ledger.clients)
         cells = None if isinstance(self.test_set, Undivided) else self.test_set
+        notes = ledger.warnings() + server.notes + ((CLIPPED,) if is_clipped else ())
+        notes += as_one_notes(self.settings) + _weighted(cells)
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
         self.clients = ledger.clients
         self.effort = Effort(self.settings.budget, progress, sampled)
@@ -196,13 +198,31 @@ class Federation:
         return complete_by_models(self.recorded, progress=self.progress)
 
 
+def _refuse_groups(settings: ValuationSettings, is_undivided: bool, what: str) -> None:
+    """Refuse options about groups where test samples have none."""
+    if is_undivided and (settings.by is not None or settings.group_shares is not None):
+        raise UsageError(f"groups of test samples: not known of {what}; leave out by and group_shares")
+
+
+def _weighted(cells: Cells | None) -> tuple[str, ...]:
+    """That values are for another population than the test set, if they are."""
+    if cells is None or cells.population is None:
+        return ()
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(cells.groups, cells.population, strict=True))
+    return (
+        f"values are for a population with these shares of the groups by {cells.by}, not for the test set's: {shares}",
+    )
+
+
 def _oracle(
     task: Task, settings: ValuationSettings, work: WorkSettings, n_coalitions: int
 ) -> tuple[Oracle, Cells | Undivided]:
     """The oracle that the settings ask for, on the device and engine of the work, and the cells that it measures."""
     if settings.test_samples is not None:
         task = stratified_subset(task, settings.test_samples, rng=stream(settings.seed, "test samples"))
-    task, cells = divide(task, task.criterion(settings.measure), n_coalitions=n_coalitions)
+    task, cells = divide(
+        task, task.criterion(settings.measure), settings.by, settings.group_shares, n_coalitions=n_coalitions
+    )
     task = task if work.device == "cpu" else task.to(device_named(work.device))
     is_remote = work.engine == "ray"
     oracle = oracle_named(settings.oracle, task, settings.measure, n_threads=1 if is_remote else work.n_threads)
@@ -220,6 +240,7 @@ class BroughtUtilities:
     left_out: tuple[str, ...] = ()
 
     def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:
+        _refuse_groups(settings, True, "utilities that were brought")
         self.matrix, self.settings = matrix, settings
         self.clients, self.participants = matrix.clients, matrix.participants
         self.test_set, self.interval = brought_cells(matrix.n_blocks), settings.interval

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from fedworth.arrays import Floats
+from fedworth.arrays import Floats, Indices
 from fedworth.task.cells import Cells
 from fedworth.valuation.uncertainty import TAIL, freedom
 
@@ -27,6 +27,13 @@ class GroupValues:
     values: Floats  # (n_clients, n_groups), adds up to the values
     standard_deviations: Floats  # (n_clients, n_groups), NaN where the errors are not known
     half_widths: Floats  # (n_clients, n_groups), of the 90 % intervals, NaN where the errors are not known
+    by: str = ""  # what the groups are: class, site, …
+    population: Floats | None = None  # (n_groups,): shares of the population that values are for, if not the test set's
+
+    @property
+    def signs(self) -> Indices:
+        """(n_clients, n_groups): 1 where a client clearly helps, −1 where it clearly harms, 0 if neither is clear."""
+        return np.where(np.abs(self.values) > self.half_widths, np.sign(self.values), 0).astype(np.int64)
 
 
 def group_values(
@@ -45,4 +52,5 @@ def group_values(
     variances = others + of_test_set if with_test_set else others
     degrees = freedom(variances, of_test_set if with_test_set else None, cells.n_blocks - 1)
     deviations = np.sqrt(variances)
-    return GroupValues(cells.groups, cells.group_shares, values, deviations, deviations * stdtrit(degrees, TAIL))
+    widths = deviations * stdtrit(degrees, TAIL)
+    return GroupValues(cells.groups, cells.group_shares, values, deviations, widths, cells.by, cells.population)

@@ -28,7 +28,7 @@ from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown
 from fedworth.games.as_one import Groups, averaged, sharing_as_one
 from fedworth.games.effort import Effort
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Game, SharingRule, SummedGame, everyone_of
+from fedworth.games.game import Game, Shares, SharingRule, SummedGame, everyone_of
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc
 from fedworth.games.shapley import MOST_ENUMERATED, shapley
@@ -49,6 +49,7 @@ NO_PARTS = "the method gives no values by block of test samples"
 ALL_ALIKE = "every block of test samples gives the same values"
 UNKNOWN = "how sure the values are is not known: {reason}"
 ON_THIS_TEST_SET = "the intervals hold on this test set only: {reason}"
+NO_WEIGHTS = "the method has no values by group, so it cannot give values for other shares of groups"
 NO_GAME = "this measure shares out no game, and no standard errors of it are known"
 
 GTG_SKIPPED = 0.05
@@ -244,7 +245,9 @@ def add_up(source: GameSource, rule: SharingRule, games: RoundGames) -> Valuatio
 def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Valuation, Errors]:
     """The valuation without its uncertainty, and the errors of its values."""
     n_rounds, n_clients = source.participants.shape
-    heard = heard_clients(source)
+    heard, cell_weights = heard_clients(source), cell_weights_of(source)
+    if cell_weights is not None and rule in NONLINEAR:
+        raise ValuationError(NO_WEIGHTS)
     by_round = np.zeros((n_rounds, n_clients))
     by_block: Floats | None = None  # (n_clients, n_blocks)
     sampling = np.zeros((n_clients, n_clients))
@@ -259,6 +262,8 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
             continue
         shares, weight = share(game, stream(source.seed, "coalitions", t)), games.decay**t
         by_block = np.zeros((n_clients, shares.values.shape[1])) if by_block is None else by_block
+        if cell_weights is not None:
+            shares = _reweighted(shares, cell_weights)
         by_block[game.clients] += weight * shares.values
         by_round[t, game.clients] = weight * shares.totals
         sampling[np.ix_(game.clients, game.clients)] += weight**2 * shares.sampling_covariance
@@ -283,8 +288,9 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         else:
             if covariance is not None and source.as_one:
                 covariance = averaged(covariance, heard, source.as_one)
-            of_estimates = None if covariance is None else spread(covariance, heard, n_clients)
-            errors = Errors(of_estimates, sampling, _error_ratios(source, completion))
+            ratios, whole = _error_ratios(source, completion)
+            of_estimates = None if covariance is None else spread(whole**2 * covariance, heard, n_clients)
+            errors = Errors(of_estimates, sampling, ratios)
     made = Valuation(
         method="",
         clients=source.clients,
@@ -298,12 +304,32 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     return made, errors
 
 
-def _error_ratios(source: GameSource, completion: Completion) -> Floats | None:
-    """(n_groups,): errors of values by group, over those of the values; None if unknown, or without groups."""
+def cell_weights_of(source: GameSource) -> Floats | None:
+    """(n_cells,): what each cell of test samples counts, if values are for a population with other shares of groups."""
+    return None if isinstance(source.test_set, Undivided) else source.test_set.weights
+
+
+def _reweighted(shares: Shares, cell_weights: Floats) -> Shares:
+    """Shares for a population; the errors of drawn coalitions change in size as the shares do."""
+    if shares.values.shape[1] != len(cell_weights):
+        raise ValuationError(NO_WEIGHTS)
+    made = replace(shares, values=shares.values * cell_weights)
+    size = float((made.totals**2).sum()) / max(float((shares.totals**2).sum()), 1e-300)
+    return replace(made, sampling_covariance=size * shares.sampling_covariance)
+
+
+def _error_ratios(source: GameSource, completion: Completion) -> tuple[Floats | None, float]:
+    """Errors of values by group, (n_groups,), over those of the values; None if unknown, or without groups.
+
+    Then the errors of the values over those of values on the test set as it is, if they are for another population.
+    """
     cells = source.test_set
     if isinstance(cells, Undivided) or not cells.groups:
-        return None
-    return completion.error_ratios(cells.group_of, len(cells.groups))
+        return None, 1.0
+    weights = np.ones(len(cells.group_of)) if cells.weights is None else cells.weights
+    groups = weights[:, None] * (cells.group_of[:, None] == np.arange(len(cells.groups)))
+    found = completion.error_ratios(np.column_stack([groups, weights]))
+    return (None, 1.0) if found is None else (found[:-1] / (found[-1] or 1.0), float(found[-1]))
 
 
 def _with_uncertainty(
@@ -423,6 +449,8 @@ def _measured(measure: Callable[[RecordedFederation], Floats]) -> Callable[[Game
     """A measure of recorded updates, (n_clients,), that shares out no game."""
 
     def value(source: GameSource) -> Valuation:
+        if cell_weights_of(source) is not None:
+            raise ValuationError(NO_WEIGHTS)
         found = np.where(source.participants.any(axis=0), measure(_recorded(source)), np.nan)
         return Valuation(method="", clients=source.clients, values=found, notes=(NO_GAME,))
 

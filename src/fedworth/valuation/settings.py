@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 from fedworth.completion.settings import FactorSettings
 from fedworth.errors import UsageError
 from fedworth.games.budget import Budget
-from fedworth.names import Clip, EngineName, Interval, Measure, OracleName, Unseen, Weighting, checked_name
+from fedworth.names import (
+    Clip,
+    EngineName,
+    GroupShares,
+    Interval,
+    Measure,
+    OracleName,
+    Unseen,
+    Weighting,
+    checked_name,
+)
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,10 @@ class ValuationSettings:
         test_samples: Evaluate on this many test samples, each class in proportion (default: all).
         interval: What intervals hold: the value on new data like the test set (`new-data`), or on exactly these test
             samples (`test-set`).
+        by: Give values by this grouping of the test samples too: `class`, or a name in the task's groups (default: the
+            first of the task's groupings, else the class).
+        group_shares: Give values for a population in which the groups have known shares: a CSV file with a group and
+            its share in each line, or `equal` (default: the shares in the test set).
         budget: How precise values must be, and how much may be measured for them.
         oracle: Measure coalitions by the `fast` oracle, or by the plain and slow `loop`.
         as_average: Value the ledger as if the server had averaged, even if its models show that it did not; reports say
@@ -45,6 +59,8 @@ class ValuationSettings:
     measure: Measure = "loss"
     test_samples: int | None = None
     interval: Interval = "new-data"
+    by: str | None = None
+    group_shares: GroupShares | None = None
     budget: Budget = field(default_factory=Budget)
     oracle: OracleName = "fast"
     as_average: bool = False

@@ -114,8 +114,8 @@ def split(task, n_blocks):
 
 def test_error_ratios_compare_held_out_errors_of_groups_with_the_whole(ledger, task):
     made = complete_by_models(recorded(ledger, LoopOracle(split(task, 4))))
-    assert made.error_ratios(np.zeros(4, dtype=np.int64), 1) == pytest.approx([1])
-    found = made.error_ratios(np.array([0, 1, 1, 0]), 3)
+    assert made.error_ratios(np.ones((4, 1))) == pytest.approx([1])
+    found = made.error_ratios(np.array([[1.0, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0]]))
     errors, rounds = made.held.block_errors, made.models.process.rounds[made.held.points]
     weights = made.singletons.scale[rounds] ** 2
     first, second, all_ = (weights @ part.sum(axis=1) ** 2 for part in (errors[:, [0, 3]], errors[:, [1, 2]], errors))
@@ -183,7 +183,7 @@ def test_if_everyone_always_takes_part_nothing_is_predicted(settings, tmp_path):
     ledger = simulate(replace(settings, n_participants=5, n_rounds=2), tmp_path / "l")
     made = complete_by_models(recorded(ledger))
     assert not made.covariance().any()
-    assert not made.error_ratios(np.zeros(1, dtype=np.int64), 2).any()
+    assert not made.error_ratios(np.ones((1, 2))).any()
     assert (made.summary()["n_evaluations"], made.summary()["n_held_out"], made.caveats) == (0, 0, ())
 
 

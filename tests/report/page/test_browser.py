@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from fedworth.report.comparison import Comparison
@@ -12,7 +13,7 @@ from tests.support.browser import chromium, opened
 from tests.support.reports import HOSPITALS, HOSTILE, hospitals
 
 SETTINGS = PageSettings("Sepsis model", "hospital", "hospitals", "16 November 2026")
-REPORT = hospitals()
+REPORT = hospitals(n_groups=5)
 DOCUMENT = json.loads(json.dumps(REPORT.document()))
 PAGE = REPORT.page_html(SETTINGS, rewards=rewards(REPORT.chosen, "100000"))
 STATEMENT = REPORT.statement_html(HOSPITALS[6], SETTINGS)
@@ -70,10 +71,20 @@ def test_every_heading_sorts_both_ways(browser, tmp_path):
     assert [heard[name] for name in names()] == sorted(heard.values(), reverse=True)
     page.get_by_role("button", name="Rounds").click()
     assert [heard[name] for name in names()] == sorted(heard.values())
-    page.get_by_role("button", name="Hospital", exact=True).click()
+    page.locator(".worth").get_by_role("button", name="Hospital", exact=True).click()
     assert sorted(names()) == sorted(DOCUMENT["clients"])
     assert names()[0] == "Ålund Regional Hospital"
-    assert page.locator("thead [aria-sort]").count() == 1
+    assert page.locator(".worth thead [aria-sort]").count() == 1
+
+
+def test_who_helps_whom_is_sorted_by_any_group(browser, tmp_path):
+    page = opened(browser, tmp_path, PAGE, **DESK).page
+    found = REPORT.chosen.groups
+    assert found is not None
+    page.get_by_role("button", name="ward 2").click()
+    order = [HOSPITALS[k] for k in np.argsort(-found.values[:, 2])]
+    assert page.locator("table.groups tbody th").all_inner_texts() == order
+    assert page.locator(".worth tbody th").all_inner_texts() == [line.client for line in sorted(REPORT, reverse=True)]
 
 
 def test_pointer_and_arrow_keys_show_the_numbers_of_the_json(browser, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from fedworth.colours import DARK, LIGHT
 from fedworth.completion.completion import Caveat
 from fedworth.errors import UsageError
-from fedworth.findings import OF_ANSWERS, OF_VALUES, SAME_MODEL, Finding, Kind
+from fedworth.findings import HARM, LOW_VALUE, OF_ANSWERS, SAME_MODEL, Finding, Kind
 from fedworth.report.page.figures import axis_over, nice_ticks, packed
 from fedworth.report.report import Report
 from fedworth.report.rewards import rewards
@@ -170,7 +170,7 @@ def low_and_harming() -> Report:
 
 def test_what_values_show_has_the_same_words_in_text_json_markdown_and_on_the_page():
     report = low_and_harming()
-    assert {found.kind for found in report.all_findings} == set(OF_VALUES)
+    assert {found.kind for found in report.all_findings} == {LOW_VALUE, HARM}
     for found in report.all_findings:
         assert found.clients == ("i",)
         for shown in (text_of(report.page_html()), markdown(report), json.dumps(report.document(), ensure_ascii=False)):
@@ -179,6 +179,42 @@ def test_what_values_show_has_the_same_words_in_text_json_markdown_and_on_the_pa
         assert found.kind.action in text_of(report.page_html())
     assert Report.from_document(report.document()) == report
     assert "Your value is −2.0" in report.statement_html("i")
+
+
+def test_who_helps_whom_is_told_in_numbers_with_shares_ranges_and_what_is_not_clear():
+    report = hospitals(n_groups=4)
+    html = report.page_html(HOSPITAL)
+    table = html.split('<table class="groups"')[1].split("</table>")[0]
+    found, line = report.chosen.groups, report.chosen.clients.index("Lakeside Clinic")
+    assert found is not None
+    row = text_of(re.findall(r"<tr data-k=.*?</tr>", table, flags=re.DOTALL)[-1])
+    assert row.startswith("Lakeside Clinic")
+    for value in found.values[line, :3]:
+        assert f"{value:+.2f}".replace("-", "−") in row
+    assert "ward 0 ward 1 ward 2 <ward> Value" in text_of(table)
+    assert text_of(table).count("25 %") == 4
+    assert len(re.findall(r'class="r num unclear"', table)) == 12
+    low, high = found.values[line, 0] - found.half_widths[line, 0], found.values[line, 0] + found.half_widths[line, 0]
+    assert f"({low:+.2f} to {high:+.2f})".replace("-", "−") in row  # for those who hear the page, and under the pointer
+    assert "Clearly helped by nobody: <ward>." in text_of(html)
+    assert "Who helps whom" not in text_of(hospitals().page_html(HOSPITAL))
+    assert Report.from_document(report.document()) == report
+
+
+def test_many_groups_of_many_clients_fit_the_page():
+    html = hospitals(100, 20, n_groups=50).page_html(HOSPITAL)
+    assert len(html.encode()) <= 1_000_000
+    assert "more hospitals are in by-group.csv" in text_of(html)
+
+
+def test_the_page_says_where_the_uncertainty_comes_from():
+    report = hospitals()
+    values = report.chosen.values
+    known = uncertainty(values, np.eye(12) * 0.01, test_set=np.eye(12) * 0.04, degrees=31, n_test_samples=200)
+    text = text_of(replace(report, valuations=(replace(report.chosen, uncertainty=known),)).page_html(HOSPITAL))
+    assert known.advice in text
+    told = text.split("Where the uncertainty of each value comes from")[1]
+    assert "Hospital Standard error Estimates Test set Northfield General 0.2236 0.1000 0.2000" in told
 
 
 def test_a_report_without_values_says_why():

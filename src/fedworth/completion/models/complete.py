@@ -113,12 +113,12 @@ class ModelCompletion:
         with one_blas_thread():
             return value_covariance(self.models, self.singletons, self.held)
 
-    def error_ratios(self, cell_groups: Indices, n_groups: int) -> Floats:
-        """(n_groups,): how large errors of values by group are, relative to errors of the values; see `Completion`."""
+    def error_ratios(self, parts: Floats) -> Floats:
+        """(n_parts,): how large errors of parts of values are, relative to errors of the values; see `Completion`."""
         if len(self.held.points) == 0:
-            return np.zeros(n_groups)
+            return np.zeros(parts.shape[1])
         with one_blas_thread():
-            return error_ratios(self.models, self.singletons, self.held, cell_groups[:, None] == np.arange(n_groups))
+            return error_ratios(self.models, self.singletons, self.held, parts)
 
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:

@@ -198,13 +198,13 @@ def _by_size(sizes: Indices, n_sizes: int) -> Floats:
     return np.asarray((between / counts)[:, places] * np.minimum(1.0, shown[-1] / every)[:, None])
 
 
-def error_ratios(models: PredictedModels, singletons: Singletons, held: HeldOut, groups: Memberships) -> Floats:
-    """(n_groups,): rms held-out error of the blocks of each group, relative to the rms error of all blocks.
+def error_ratios(models: PredictedModels, singletons: Singletons, held: HeldOut, parts: Floats) -> Floats:
+    """(n_parts,): rms held-out error of each part, relative to the rms error of all blocks.
 
-    `groups`, (n_blocks, n_groups), says which blocks belong to a group.
+    `parts`, (n_blocks, n_parts), says what each block counts in a part.
     """
     weights = point_weights(models, singletons, held)
-    missed = np.column_stack([held.block_errors @ groups, held.block_errors.sum(axis=1)])  # (n_points, n_groups + 1)
+    missed = np.column_stack([held.block_errors @ parts, held.block_errors.sum(axis=1)])  # (n_points, n_parts + 1)
     sizes = np.sqrt(weights @ missed**2)
     return np.asarray(sizes[:-1] / (sizes[-1] or 1.0))
 

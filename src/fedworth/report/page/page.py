@@ -34,12 +34,13 @@ from fedworth.report.page.clients import (
     summary_of,
 )
 from fedworth.report.page.figures import axis_over
+from fedworth.report.page.groups import group_table
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
 from fedworth.report.scores import levels_text
 from fedworth.report.settings import PageSettings
-from fedworth.report.tables import provenance_text, scores_table
+from fedworth.report.tables import provenance_text, scores_table, uncertainty_table
 from fedworth.valuation.notebook import digits_of, signed
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
     rows = rows_of(report, cards, wording.no_range)
     flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
     story = story_of(report, [row.place for row in rows], flagged)
+    groups = group_table(report, rows)
     said = {**asdict(wording), "noun": settings.noun, "nouns": settings.plural}
     view = frame | {
         "w": wording,
@@ -99,6 +101,8 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "methods": [made.label for made in report.valuations],
         "others": _others(report),
         "scores": scores_table(report),
+        "sources": uncertainty_table(report),
+        "groups": groups,
         "levels": levels_text(report.scores),
         "facts": _facts(report, settings, wording),
         "glossary": [(word, settings.fill(meaning)) for word, meaning in GLOSSARY.items()],
@@ -107,6 +111,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
             "clients": list(report.clients),
             "sort": [[column.key(row) for column in COLUMNS] for row in sorted(rows, key=lambda row: row.place)],
             **({} if story is None else story.data),
+            **({} if groups is None else {"groups": groups.sort}),
         },
     }
     return render("page.html", view, script="script.js")

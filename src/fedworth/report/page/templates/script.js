@@ -19,14 +19,14 @@
   theme.hidden = false; label(); dark.addEventListener("change", label);
   theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; label(); });
 
-  // the table: sorted by a click on a heading; rows without a number come last
-  const table = $(".worth"), body = table.tBodies[0];
-  const order = (key, sign) => (a, b) => {
+  // tables: sorted by a click on a heading; rows without a number come last
+  const order = (numbers, key, sign) => (a, b) => {
     if (key === "name") return sign * data.clients[a.dataset.k].localeCompare(data.clients[b.dataset.k]);
-    const x = data.sort[a.dataset.k][key], y = data.sort[b.dataset.k][key];
+    const x = numbers[a.dataset.k][key], y = numbers[b.dataset.k][key];
     return x === null || y === null ? (x === null) - (y === null) : sign * (x - y);
   };
-  $$("thead th[data-key]", table).forEach(th => {
+  $$("table[data-sort]").forEach(table => $$("thead th[data-key]", table).forEach(th => {
+    const body = table.tBodies[0], numbers = data[table.dataset.sort];
     const button = document.createElement("button");
     button.type = "button"; button.append(...th.childNodes); th.append(button);
     button.addEventListener("click", () => {
@@ -34,10 +34,10 @@
       const down = was ? was === "ascending" : key !== "name" && th.dataset.low === undefined;
       $$("th", table.tHead).forEach(other => other.removeAttribute("aria-sort"));
       th.setAttribute("aria-sort", down ? "descending" : "ascending");
-      body.append(...$$("tr", body).sort(order(key, down ? -1 : 1)));
+      body.append(...$$("tr", body).sort(order(numbers, key, down ? -1 : 1)));
     });
-  });
-  const fold = $("#fold"), folded = $$("tr[data-fold]", body);
+  }));
+  const fold = $("#fold"), folded = $$("tr[data-fold]");
   if (folded.length) {
     folded.forEach(tr => tr.classList.add("folded")); fold.hidden = false;
     fold.addEventListener("click", () => { folded.forEach(tr => tr.classList.remove("folded")); fold.hidden = true; });

@@ -1,0 +1,82 @@
+"""Who helps whom on the page: a table of clients and groups of test samples, in which colour repeats the numbers.
+
+A cell whose range includes zero has no colour: nobody can say whether the client helps that group.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedworth.report.page.clients import Row, share_text
+from fedworth.report.report import Report
+from fedworth.valuation.groups import GroupValues
+from fedworth.valuation.notebook import signed
+
+MOST_CELLS = 2_000
+"""With more cells the page shows only the clients that it does not fold."""
+N_TONES = 4
+"""Steps of colour for each sign."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One client's value on one group."""
+
+    text: str
+    interval: str  # "" if it is not known
+    css: str  # its colour: p1 to p4 where the client helps, m1 to m4 where it harms, none if that is not clear
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Clients and groups."""
+
+    by: str  # what the groups are: class, site, …
+    headings: tuple[tuple[str, str], ...]  # (name, share)
+    rows: tuple[tuple[Row, tuple[Cell, ...]], ...]
+    n_hidden: int  # clients that are left out, because there are too many
+    lines: tuple[str, ...]  # what the table shows, in sentences
+    sort: list[list[float | None]]  # by client: values on each group, then the whole value
+
+
+def group_table(report: Report, rows: list[Row]) -> GroupTable | None:
+    """The table of a report whose values are known by group."""
+    found = report.chosen.groups
+    if found is None:
+        return None
+    values, half = found.values, found.half_widths
+    top = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
+    digits = max(2, 1 - math.floor(math.log10(top)))
+    shown = rows if values.size <= MOST_CELLS else [row for row in rows if not row.is_folded]
+
+    def cell(client: int, group: int) -> Cell:
+        value, width = float(values[client, group]), float(half[client, group])
+        if math.isnan(value):
+            return Cell("–", "", "")
+        is_clear = abs(value) > width  # False if the width is not known
+        tone = min(N_TONES, 1 + int(N_TONES * math.sqrt(abs(value) / top)))
+        interval = "" if math.isnan(width) else f"{signed(value - width, digits)} to {signed(value + width, digits)}"
+        return Cell(signed(value, digits), interval, f"{'p' if value > 0 else 'm'}{tone}" if is_clear else "unclear")
+
+    whole = np.column_stack([values, report.chosen.values]).tolist()
+    return GroupTable(
+        found.by,
+        tuple((name, share_text(share)) for name, share in zip(found.names, found.shares.tolist(), strict=True)),
+        tuple((row, tuple(cell(row.place, group) for group in range(len(found.names)))) for row in shown),
+        len(rows) - len(shown),
+        tuple(_lines(report, found)),
+        [[None if math.isnan(x) else x for x in row] for row in whole],
+    )
+
+
+def _lines(report: Report, found: GroupValues) -> Iterator[str]:
+    """Which groups one client alone clearly helps, and which nobody does."""
+    helps = found.signs > 0  # (n_clients, n_groups)
+    n_helping = helps.sum(axis=0)
+    if alone := [k for k in range(len(found.names)) if n_helping[k] == 1]:
+        told = ", ".join(f"{found.names[k]} (by {report.clients[int(np.argmax(helps[:, k]))]})" for k in alone)
+        yield f"Clearly helped by one alone: {told}."
+    if nobody := [found.names[k] for k in range(len(found.names)) if n_helping[k] == 0]:
+        yield f"Clearly helped by nobody: {', '.join(nobody)}."
