@@ -6,14 +6,14 @@
     ├── LedgerError          4  a recorded round that is missing, damaged or contradicts the manifest
     ├── ModelError           5  client models that cannot be averaged or evaluated
     ├── UtilityError         6  utilities that are not finite, or cells that cannot have been seen
-    ├── CompletionError      7  a completion that cannot be had from these cells
-    │   └── UnseenError      8  a value would rest on a coalition that no round has shown
-    ├── ValuationError       9  a valuation that these cells do not allow
+    ├── CompletionError      7  a utility matrix that cannot be completed
+    │   └── UnseenError      8  a value that depends on a coalition which was never measured
+    ├── ValuationError       9  a valuation that cannot be made from these utilities
     │   ├── TooManyError    10  too many clients to enumerate their coalitions
-    │   └── NeverHeardError 11  a client that no round has heard, under --strict
+    │   └── NeverHeardError 11  a client that never took part, with --strict
     ├── ArtefactError       12  an artefact that exists already, or is not what was expected
-    ├── RuleError           13  a server that did something else than the rule that values would rest on
-    └── MachineError        14  the machine refused: a full device, a closed folder, too little memory
+    ├── RuleError           13  a server that did not follow the rule which its values assume
+    └── MachineError        14  a full disk, a folder without permission, or too little memory
 
 A message gives where, what was found, what was expected, and what to do.
 `docs/exit-codes.md` shows the same table; a test keeps the two equal.
@@ -25,7 +25,7 @@ from typing import ClassVar
 
 
 class FedworthError(Exception):
-    """Whatever fedworth refuses, with a message for the person at the keyboard.
+    """Base class of all errors of fedworth; the message is written for users.
 
     Example:
         try:
@@ -68,19 +68,19 @@ class UtilityError(FedworthError):
 
 
 class CompletionError(FedworthError):
-    """A completion that cannot be had from these cells."""
+    """A utility matrix that cannot be completed."""
 
     exit_code = 7
 
 
 class UnseenError(CompletionError):
-    """A value would rest on a coalition that no round has shown."""
+    """A value that depends on a coalition which was never measured."""
 
     exit_code = 8
 
 
 class ValuationError(FedworthError):
-    """A valuation that these cells do not allow."""
+    """A valuation that cannot be made from these utilities."""
 
     exit_code = 9
 
@@ -92,7 +92,7 @@ class TooManyError(ValuationError):
 
 
 class NeverHeardError(ValuationError):
-    """A client that no round has heard, under --strict."""
+    """A client that never took part, with --strict."""
 
     exit_code = 11
 
@@ -104,24 +104,24 @@ class ArtefactError(FedworthError):
 
 
 class RuleError(FedworthError):
-    """A server that did something else than the rule that values would rest on."""
+    """A server that did not follow the rule which its values assume."""
 
     exit_code = 13
 
 
 class MachineError(FedworthError):
-    """The machine refused: a full device, a closed folder, too little memory."""
+    """A full disk, a folder without permission, or too little memory."""
 
     exit_code = 14
 
 
 def unknown_name(kind: str, found: str, known: Iterable[str]) -> UsageError:
-    """The error for a name nobody knows, with the nearest name that somebody does."""
+    """The error for an unknown name, which suggests the nearest known one."""
     names = sorted(known)
     return UsageError(f"unknown {kind} {found!r}: {near_name(found, names, cutoff=0.4)}known are {', '.join(names)}")
 
 
 def near_name(found: str, known: Iterable[str], *, cutoff: float) -> str:
-    """The question whether the nearest of the known names was meant, or nothing if none is near."""
+    """A question that suggests the nearest known name; empty if none is near."""
     near = difflib.get_close_matches(found, sorted(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}? " if near else ""

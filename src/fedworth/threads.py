@@ -79,12 +79,12 @@ def fitting_threads(module: "nn.Module") -> AbstractContextManager[None]:
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """Those that are loaded: to be asked for only when numpy and scipy are."""
+    """The loaded BLAS libraries; call this after numpy and scipy have been imported."""
     return ThreadpoolController()
 
 
 def in_order(function: Callable[[Item], Result], items: Sequence[Item], n_threads: int) -> list[Result]:
-    """function(item) for each, on several threads; numpy and torch release the lock while they work."""
+    """function(item) for each item, in order, on several threads; numpy and torch release Python's lock."""
     import torch  # for those who have it anyway
 
     def of(item: Item) -> Result:

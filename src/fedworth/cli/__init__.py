@@ -1,1 +1,1 @@
-"""The command line: one verb a stage; the only room that prints."""
+"""The command line: a command for each stage. No other package prints."""

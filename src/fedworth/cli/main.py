@@ -1,7 +1,7 @@
 """The command line. Errors know their exit code; docs/exit-codes.md lists them.
 
 Options are parsed before anything heavy is imported: a command's module has its options, and imports what it needs
-where it works. So help and a mistyped option take no longer than Python itself does to start.
+where it works. So help and errors about options take no longer than the start of Python.
 """
 
 import argparse
@@ -54,10 +54,10 @@ def command_class(name: str) -> type:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are fedworth's."""
+    """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse what was given."""
+        """Raise the parser's message as a UsageError."""
         raise UsageError(message)
 
 
@@ -105,7 +105,7 @@ def _act(given: list[str]) -> None:
 
 
 def _split(given: list[str]) -> tuple[str, list[str]]:
-    """The command's name, and what stands behind it."""
+    """The command's name, and its arguments."""
     if given[0] == "theory":
         if len(given) == 1 or given[1] in ("-h", "--help"):
             return "theory", []
@@ -132,7 +132,7 @@ def _parser(name: str, kind: type, options: list[Option]) -> argparse.ArgumentPa
 
 
 def _usage(name: str, options: list[Option]) -> str:
-    """One line: what a command needs."""
+    """The usage of a command in one line."""
     needed = [option.name.upper() for option in options if option.is_positional]
     needed += [f"[{option.name.upper()}]" for option in options if option.is_argument]
     needed += [f"{option.flag} {option.metavar}" for option in options if option.is_required_option]
@@ -166,7 +166,7 @@ def _list(usage: str, prefix: str) -> str:
 
 
 def _documentation() -> str:
-    """Where the documentation of this fedworth lies: beside the package, or in its clone."""
+    """The path of the installed documentation, or of docs/ in a clone."""
     from importlib.metadata import files
 
     installed = [Path(str(path.locate())) for path in files("fedworth") or () if path.match(INSTALLED_INDEX)]
@@ -177,7 +177,7 @@ def _documentation() -> str:
 
 
 def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
-    """Do it, and say how it ended: an error is a line on standard error, one more of usage if it helps, and a code."""
+    """Run an action and return its exit code; errors are printed to standard error, with the usage if it helps."""
     try:
         action()
         _flush()
@@ -191,7 +191,7 @@ def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
 
 
 def _tell(error: BaseException, *, as_json: bool) -> int:
-    """Say on standard error what went wrong, as text or as one line of JSON; the exit code."""
+    """Print an error to standard error, as text or as one line of JSON, and return its exit code."""
     kind, code, message = _ending(error)
     lead = "" if isinstance(error, KeyboardInterrupt) else "error: "
     lines = [_printable(text) for text in (message, *getattr(error, "__notes__", ()))]
@@ -205,7 +205,7 @@ def _tell(error: BaseException, *, as_json: bool) -> int:
 
 
 def _ending(error: BaseException) -> tuple[str, int, str]:
-    """What an error is called, the exit code, and what to say."""
+    """The name of an error, its exit code and its message."""
     if isinstance(error, FedworthError):
         return type(error).__name__, error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -220,14 +220,14 @@ def _ending(error: BaseException) -> tuple[str, int, str]:
 
 
 def _make_output_safe() -> None:
-    """Show a character that a terminal's encoding lacks by its number; it must not end a command."""
+    """Print characters that the terminal's encoding lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _printable(text: str) -> str:
-    """On one line; what an artefact or a client put into it can neither paint nor scroll a terminal."""
+    """Text without line feeds and control characters: some of it may come from a file or a client."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -237,13 +237,13 @@ def _flush() -> None:
 
 
 def _stop_printing() -> None:
-    """Standard output takes no more: what is still to be flushed goes nowhere, without an error at the very end."""
+    """Discard further output: the reader has closed the pipe, and Python's last flush would be an error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def entry() -> None:
-    """What the `fedworth` script calls."""
+    """Entry point of the `fedworth` script."""
     sys.exit(main())
 
 

@@ -134,7 +134,7 @@ def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
 
 
 def add_options(parser: argparse.ArgumentParser, options: list[Option]) -> None:
-    """Add them to a parser; what is not given is absent from the parsed arguments."""
+    """Add the options to a parser; an option that is not given is absent from the parsed arguments."""
     for option in options:
         how: dict[str, Any] = {"help": option.meaning().replace("%", "%%")}
         kind = _without_none(option.type)
@@ -158,7 +158,7 @@ def add_options(parser: argparse.ArgumentParser, options: list[Option]) -> None:
 
 
 def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> Any:
-    """The command with what was given; everything else has its default."""
+    """The command with the given options; all others have their defaults."""
     tree: dict[str, Any] = {}
     for option in options:
         if option.name in given:
@@ -270,7 +270,7 @@ def _choice(known: tuple[Any, ...]) -> Callable[[str], Any]:
 
 
 def whole(text: str) -> int:
-    """A whole number from 0 on, no longer than a machine's integer."""
+    """A non-negative integer that fits into 64 bits."""
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a whole number from 0 on")
     return int(text)

@@ -1,4 +1,4 @@
-"""How commands speak: tables and JSON on standard output, progress and warnings on standard error."""
+"""Output of commands: tables and JSON on standard output, progress and warnings on standard error."""
 
 import itertools
 import json
@@ -48,7 +48,7 @@ def show_table(table: "Table") -> None:
 
 
 def _folds(widths: Sequence[int], blocks: Sequence[int], room: float) -> list[list[int]]:
-    """The columns that stand side by side, group below group; those of a block stay together where there is room."""
+    """Which columns stand side by side, group below group; columns of a block stay together if they fit."""
     ends = list(itertools.accumulate(blocks or [1] * (len(widths) - 1), initial=1))
     groups: list[list[int]] = [[]]
     for block in map(range, ends, ends[1:]):
@@ -60,12 +60,12 @@ def _folds(widths: Sequence[int], blocks: Sequence[int], room: float) -> list[li
 
 
 def _needed(widths: Sequence[int], columns: Iterable[int]) -> int:
-    """How wide these columns are beside the first."""
+    """The width of the first column and these."""
     return widths[0] + sum(2 + widths[column] for column in columns)
 
 
 def _room(stream: TextIO | None) -> float:
-    """The width of the terminal; a file or a pipe has room for everything."""
+    """The width of the terminal; infinite for a file or a pipe."""
     is_watched = stream is not None and not stream.closed and stream.isatty()
     return shutil.get_terminal_size().columns if is_watched else math.inf
 
@@ -90,7 +90,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def whole_words(line: str, stream: TextIO | None) -> str:
-    """The line as it is for a file or a pipe; for a terminal broken between words, as the terminal would not."""
+    """The line, wrapped between words if the stream is a terminal."""
     room = _room(stream)
     if room == math.inf:
         return line

@@ -536,7 +536,7 @@ class Compare:
 
 
 def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
-    """A line a method."""
+    """One row for each method."""
     from fedworth.report.tables import ABSENT, Table
     from fedworth.valuation.methods import label
 

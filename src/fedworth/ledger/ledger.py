@@ -180,11 +180,6 @@ class Ledger:
                 self._opened.setdefault((t, with_apart), round_)
         return self
 
-    def check_round(self, round_index: int) -> None:
-        """Hash a round's file, without checking the models in it."""
-        entry = self.entries[round_index]
-        _read_file(self.folder, entry.file, entry.sha256, round_index)
-
     def rounds(self, *, with_apart: bool = False) -> Iterator[Round]:
         """The rounds in order, one in memory at a time."""
         for entry in self.entries:

@@ -41,7 +41,7 @@ MOST_DEGREES, MOST_BRIGHTNESS = 45.0, 0.5  # of the partition `feature`, for β 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What a partition divides, among how many distinct clients, and how unlike they shall be."""
+    """The data set to divide, the number of distinct clients, and how much they shall differ."""
 
     dataset: Dataset
     n_clients: int

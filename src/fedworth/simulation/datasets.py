@@ -305,7 +305,7 @@ DATASETS: dict[DatasetName, Callable[[DatasetRequest], Dataset]] = {
 
 
 def _limited(dataset: Dataset, request: DatasetRequest) -> Dataset:
-    """The data set with no more samples than asked for; each part keeps those of its samples that stay."""
+    """The data set with at most as many samples as asked for; parts lose the samples that are dropped."""
     kept = _kept(len(dataset.train), request.train_limit, request.rng)
     test = dataset.test.take(_kept(len(dataset.test), request.test_limit, request.rng))
     parts = dataset.parts and tuple(

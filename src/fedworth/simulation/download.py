@@ -24,7 +24,7 @@ FOLDER_VARIABLE = "FEDWORTH_DATA"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A data set as its home publishes it, file by file or, with an `archive_hash`, as one archive."""
+    """A published data set: single files or, with an `archive_hash`, one archive."""
 
     home: str
     folder: str
@@ -33,7 +33,7 @@ class Published:
 
     @property
     def files(self) -> dict[str, str]:
-        """Each file as it lies under the data folder, and its sha256."""
+        """The path of each file under the data folder, and its sha256."""
         return {f"{self.folder}/{name}": sha256 for name, sha256 in self.sha256.items()}
 
 
@@ -97,7 +97,7 @@ def data_folder(given: Path | None = None) -> Path:
 
 
 def check_sha256(path: Path, expected: str) -> None:
-    """Refuse a file that is not, to the bit, the published one."""
+    """Refuse a file that differs from the published one."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
@@ -108,7 +108,7 @@ def check_sha256(path: Path, expected: str) -> None:
 
 
 def extract(archive: Path, files: Iterable[str], root: Path) -> None:
-    """Lay the named files of a tar archive under a folder, each whole or not at all."""
+    """Extract the named files of a tar archive into a folder, each completely or not at all."""
     with tarfile.open(archive) as tar:
         for file in files:
             content = _member(tar, file, archive)
@@ -152,7 +152,7 @@ def _fetch_singly(published: Published, files: list[str], root: Path) -> None:
 
 
 def _fetch_archive(published: Published, files: list[str], root: Path) -> None:
-    """Fetch an archive, keep its files, and not itself."""
+    """Fetch an archive, extract its files and delete it."""
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=root) as folder:
         archive = pooch.retrieve(published.home, published.archive_hash, fname="archive.tar.gz", path=folder)
@@ -161,7 +161,7 @@ def _fetch_archive(published: Published, files: list[str], root: Path) -> None:
 
 @contextmanager
 def _silent_pooch() -> Iterator[None]:
-    """Pooch announces its downloads on stderr; only the command line may speak there."""
+    """Silence pooch, which prints its downloads on stderr."""
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -43,7 +43,7 @@ def rank_bound_lipschitz(
     n_rounds: int,
     n_clients: int,
 ) -> int:
-    """Proposition 1: most ε-rank of an L₁-Lipschitz, L₂-smooth run with non-increasing learning rates."""
+    """Proposition 1: bounds the ε-rank of an L₁-Lipschitz, L₂-smooth run with non-increasing learning rates."""
     _require_positive(lipschitz=lipschitz, smoothness=smoothness, epsilon=epsilon)
     if not (math.isfinite(path_length) and path_length >= 0):
         raise UsageError(f"path_length is {path_length}, expected a finite length of at least 0")

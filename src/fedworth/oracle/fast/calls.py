@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Observed:
-    """The calls of a forward pass with the global model, those of one with noise, and what the latter gave."""
+    """The calls and outputs of two forward passes: with the global model, and with noise on what varies."""
 
     calls: list[Call]
     noisy: list[Call]

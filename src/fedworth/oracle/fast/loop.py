@@ -29,7 +29,7 @@ TOGETHER = 1 << 22
 """Numbers of an affine part's outputs that are mixed at a time."""
 
 Given = dict[str, torch.Tensor]
-"""What replaced parts give, by their names."""
+"""Outputs of replaced parts, by name."""
 
 
 TOGETHER_MIXED = 32

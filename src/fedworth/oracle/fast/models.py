@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedworth.arrays import Floats, Indices, Memberships
+from fedworth.arrays import Indices, Memberships
 from fedworth.errors import ModelError
 from fedworth.ledger.ledger import Model, Round
 from fedworth.oracle.oracle import mix
@@ -119,10 +119,6 @@ class RoundModels:
         return all(torch.equal(stacked[first], stacked[second]) for stacked in self.updates.values()) and all(
             torch.equal(models[0][name], models[1][name]) for name in self.integers
         )
-
-    def coefficients(self, mixtures: Mixtures) -> Floats:
-        """(n_mixtures, n_clients): what each client's difference counts."""
-        return mixtures.of_clients
 
     def mixed(self, name: str, mixtures: Mixtures) -> torch.Tensor:
         """(n_mixtures, *shape): a tensor of each mixture's model."""
