@@ -11,7 +11,7 @@ from fedworth.games import ensemble
 from fedworth.games.effort import test_covariance as covariance_of_test_set
 from fedworth.games.ensemble import DependentSamplesError, ensemble_shapley, has_outputs
 from fedworth.games.game import ModelGame
-from fedworth.games.shapley import all_utilities, shapley_values
+from fedworth.games.shapley import all_utilities, shapley, shapley_values
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.task import Task
@@ -195,6 +195,9 @@ def test_samples_that_depend_on_each_other_are_noticed():
     game = ModelGame(LoopOracle(task), round_of(module, N), np.arange(N), np.ones(N), "uniform")
     with pytest.raises(DependentSamplesError):
         ensemble_shapley(game, np.random.default_rng(0))
+    many = ModelGame(LoopOracle(task), round_of(module, 13), np.arange(13), np.ones(13), "uniform")
+    found = shapley(many, np.random.default_rng(0))  # by coalitions on all samples
+    assert found.totals.sum() == pytest.approx(float(many.utilities(np.ones((1, 13), dtype=bool)).sum()))
 
 
 def test_the_same_generator_gives_the_same_bytes():

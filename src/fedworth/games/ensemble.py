@@ -39,8 +39,7 @@ from scipy.sparse import csr_array
 from fedworth.arrays import Floats, Indices, Memberships, stream
 from fedworth.coalitions import of_size
 from fedworth.games.game import Game, ModelGame, Shares
-from fedworth.games.sampled import draw
-from fedworth.games.surrogates import contrasts_of_clients
+from fedworth.games.sampled import contrasts_of_clients, draw
 from fedworth.oracle.oracle import OutputOracle, also_of, block_totals, criteria_of, in_columns, n_counted
 
 BATCH_SAMPLES, FEWEST_BATCHES = 10, 16
@@ -175,6 +174,9 @@ class _Work:
         self.in_cells = np.zeros((2, self.n_bins, self.n, game.n_blocks))  # the same, by half of the batches and block
         self.n_drawn = np.zeros(2, dtype=np.int64)  # how often the ensemble was drawn in each half of the passes
         self.is_enumerated = 2**self.n <= MOST_COALITIONS
+        lone = np.diag(self._counted(np.eye(self.n, dtype=bool)))
+        self.lone_counted = np.where(lone > 0, lone, 1.0)  # c_{i,i}, (n,)
+        self.all_pairs = float(_pairs(self._counted(np.ones((1, self.n), dtype=bool)))[0]) or 1.0  # q_all
         self.totals: Floats | None = None  # (n + 1, n_criteria, n_blocks) of everyone and of each client
 
     @property
@@ -206,7 +208,7 @@ class _Work:
         found = torch.stack(list(self.game.outputs(rows, [samples] * len(rows))))  # (n + 2, n_samples, …)
         labels = self.task.labels.cpu()[torch.from_numpy(samples)]
         before, everyone, alone = found[0], found[1], found[2:]
-        whole = np.ones((1, n), dtype=bool)
+        whole = self._weights(np.ones((1, n), dtype=bool))[0]
         part = _Part(
             batches, samples, starts, before, alone, everyone - self._mixed(whole, before, alone)[0], labels,
             self._scores(before[None], labels)[0], self._scores(everyone[None], labels)[0],
@@ -236,28 +238,26 @@ class _Work:
             found = self.criterion.of(outputs.flatten(0, 1), repeated).double().numpy().reshape(k, n_samples)
         return np.asarray(found if self.criterion.is_better_higher else -found) / self.n_counted
 
-    def _mixed(self, coalitions: Memberships, before: torch.Tensor, alone: torch.Tensor) -> torch.Tensor:
-        """(k, n_samples, …): the ensembles of coalitions, without the gap."""
-        relative, _ = self._weights(coalitions)
+    def _mixed(self, relative: Floats, before: torch.Tensor, alone: torch.Tensor) -> torch.Tensor:
+        """(k, n_samples, …): the ensembles of coalitions with these r, (k, n), without the gap."""
         weights = torch.from_numpy(np.column_stack([1 - relative.sum(axis=1), relative])).to(alone)
         stacked = torch.cat([before[None], alone]).flatten(1)
-        return (weights @ stacked).reshape(len(coalitions), *before.shape)
+        return (weights @ stacked).reshape(len(relative), *before.shape)
 
     def _weights(self, coalitions: Memberships) -> tuple[Floats, Floats]:
         """r, (k, n), and h, (k,), of coalitions."""
-        n = self.n
-        every = np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), dtype=bool), coalitions])
-        counted = self.game.mixtures(every).of_clients[:, self.game.clients]  # c, (n + 1 + k, n)
-        lone = np.diag(counted[:n])
-        pairs = counted.sum(axis=1) ** 2 - (counted**2).sum(axis=1)  # q
-        relative = counted[n + 1 :] / np.where(lone > 0, lone, 1.0)
-        return relative, pairs[n + 1 :] / (pairs[n] or 1.0)
+        counted = self._counted(coalitions)  # c, (k, n)
+        return counted / self.lone_counted, _pairs(counted) / self.all_pairs
+
+    def _counted(self, coalitions: Memberships) -> Floats:
+        """(k, n): the weight of each client's model in coalitions."""
+        return self.game.mixtures(coalitions).of_clients[:, self.game.clients]
 
     def expected(self, part: _Part, coalitions: Memberships, some: slice) -> Floats:
         """(k, n_samples): g(S) − u(all) of coalitions on some of a part's samples."""
-        _, bent = self._weights(coalitions)
+        relative, bent = self._weights(coalitions)
         gap, labels = part.gap[some], part.labels[some]
-        outputs = self._mixed(coalitions, part.before[some], part.alone[:, some])
+        outputs = self._mixed(relative, part.before[some], part.alone[:, some])
         outputs += torch.from_numpy(bent).to(gap).reshape(-1, *[1] * gap.ndim) * gap
         return self._scores(outputs, labels) - part.score_all[some]
 
@@ -437,6 +437,11 @@ class _Deck:
         members = self.rng.permutation(self.n)[: len(rows) * self.size].reshape(len(rows), self.size)
         np.put_along_axis(rows, members, True, axis=1)
         return rows
+
+
+def _pairs(counted: Floats) -> Floats:
+    """(k,): q of coalitions in which clients have these weights, (k, n)."""
+    return np.asarray(counted.sum(axis=1) ** 2 - (counted**2).sum(axis=1))
 
 
 def needs_of(n: int) -> Floats:

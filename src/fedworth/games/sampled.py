@@ -1,12 +1,14 @@
-"""The Shapley value of a game of many clients from few evaluations: a surrogate's, corrected by sampled coalitions.
+"""The Shapley value of any game of many clients from few evaluations: a surrogate's, corrected by sampled coalitions.
 
-The Shapley value of any game is a sum over the sizes of coalitions,
+For games whose utilities are no sums over test samples (AUC, a utility of the user's own, completed utilities); others
+are sampled by `games.ensemble`. The Shapley value of any game is a sum over the sizes of coalitions,
 
     v_i = (U(all) + Σ_{s<n} A_{s,i}(U)) / n
 
 with A_{s,i} the mean of U over coalitions of size s with i minus that over those without. With the contrasts
 c_i(S) = ([i ∈ S] − s/n) / (s/n (1 − s/n)), A_{s,i} is the mean of c_i(S) U(S) over the coalitions of size s. Sizes 1
-and n are measured. For the others a surrogate g, whose A_{s,i} have closed form, is near U, and draws correct it:
+and n are measured. For the others a surrogate g of the lone clients' utilities, whose A_{s,i} have closed form, is near
+U, and draws correct it:
 
     v_i = (U(all) + A_{1,i}(U) + Σ_{1<s<n} A_{s,i}(g)) / n + Σ_S z_i(S),     z_i(S) = ω_S c_i(S) (U − g)(S) / n
 
@@ -15,11 +17,10 @@ of U. The coefficients of g are fitted on the draws, so there are two fits: the 
 fitted on the draws of the other fold, and A(g) is the mean of both.
 
     covariance = Σ_S z(S) z(S)ᵀ     over the draws, of the sums over blocks
-
-`games.surrogates` makes g.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,26 +29,15 @@ from numpy.typing import NDArray
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.coalitions import distinct, of_size
 from fedworth.games.game import Game, Shares
-from fedworth.games.surrogates import (
-    N_POINTS,
-    Surrogate,
-    can_interpolate,
-    contrasts_of_clients,
-    interpolate,
-    lone_surrogate,
-)
-
-PER_CLIENT_INTERPOLATED = 10
-"""Evaluations a client, with those of interpolation points. Below 7, draws are worse than the surrogate alone."""
 
 PER_CLIENT = 20
-"""Evaluations a client where only lone clients' utilities make the surrogate."""
+"""Evaluations a client."""
 
 FEWEST_FITTED = 20
 """Draws of a fold below which coefficients are not fitted."""
 
 RIDGE = 1e-3
-"""How firmly fitted coefficients are held to the assumed ones, relative to what the draws say of each."""
+"""How firmly fitted coefficients are held to zero, relative to what the draws say of each."""
 
 FEWEST_OF_SIZE = 0.2
 """The least expected number of draws of a size: with fewer, the rare draw counts so much that it is worse than none."""
@@ -66,61 +56,90 @@ class Draws:
         return len(self.weights)
 
 
-def sampled_shapley(game: Game, rng: np.random.Generator, *, per_client: int | None = None) -> Shares:
+class Additive:
+    """A game g(S) = Σ_{i∈S} r_i(s) on each block, given by r(s), (n, n_blocks)."""
+
+    def __init__(self, of_clients: Callable[[int], Floats], n: int) -> None:
+        self.of_clients, self.n = of_clients, n
+
+    def utilities(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_blocks): the utilities of coalitions minus the utility of everyone."""
+        sizes = coalitions.sum(axis=1)
+        whole = self.of_clients(self.n).sum(axis=0)
+        found = np.empty((len(coalitions), len(whole)))
+        for size in np.unique(sizes).tolist():
+            found[sizes == size] = coalitions[sizes == size] @ self.of_clients(size) - whole
+        return found
+
+    def contrasts(self) -> Floats:
+        """(n, n_blocks): Σ_{1<s<n} A_{s,i}."""
+        return sum((contrasts_of_clients(self.of_clients(size)) for size in range(2, self.n)), np.zeros(()))
+
+
+def contrasts_of_clients(of_clients: Floats) -> Floats:
+    """(n, n_blocks): A_{s,i} of Σ_{i∈S} r_i, given r."""
+    n = len(of_clients)
+    return np.asarray(of_clients - (of_clients.sum(axis=0) - of_clients) / (n - 1))
+
+
+def surrogate_terms(lone: Floats) -> tuple[Additive, ...]:
+    """What a surrogate of lone clients' utilities, (n, n_blocks), is a combination of: their averages and sums.
+
+    The last terms are the same for all coalitions of a size, so they change no value; they take up what the others miss
+    on the average over a size.
+    """
+    n, centred = len(lone), lone.sum(axis=1, keepdims=True) - lone.sum(axis=1).mean()  # (n, 1)
+    ones = np.ones((n, 1))
+    return (
+        Additive(lambda s: centred / s, n),
+        Additive(lambda s: centred / s**2, n),
+        Additive(lambda _: centred, n),
+        Additive(lambda s: ones / s**2, n),
+        Additive(lambda s: ones / s**3, n),
+        Additive(lambda _: ones, n),
+    )
+
+
+def sampled_shapley(game: Game, rng: np.random.Generator, *, per_client: int = PER_CLIENT) -> Shares:
     """The Shapley values of a game of three clients or more, estimated from about `per_client` evaluations a client."""
     n = len(game.clients)
     sizes = np.arange(2.0, n)
-    if can_interpolate(game):  # what this surrogate misses fades with the size
-        n_points, needs = N_POINTS * n, (n - sizes) / sizes**1.5
-        n_draws = (per_client or PER_CLIENT_INTERPOLATED) * n - n_points - n - 1
-    else:  # what the other misses hardly does; the contrasts are largest for the smallest and the largest coalitions
-        n_points, needs = 0, 1 / (sizes * np.sqrt(n - sizes))
-        n_draws = (per_client or PER_CLIENT) * n - n - 1
-    draws = draw(needs, n_draws, rng=rng)
+    needs = 1 / (sizes * np.sqrt(n - sizes))  # the contrasts are largest for the smallest and the largest coalitions
+    draws = draw(needs, per_client * n - n - 1, rng=rng)
     rows, places = distinct(np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), dtype=bool), draws.coalitions]))
     measured = game.utilities(rows)[places]  # in one call: an oracle shares work among coalitions
-    lone, everyone = measured[:n], measured[n]
-    surrogate = interpolate(game, everyone) if can_interpolate(game) else lone_surrogate(lone)
-    values, covariance = estimate(surrogate, everyone, lone, draws, measured[n + 1 :])
-    return Shares(values, covariance, len(rows) + n_points)
+    values, covariance = estimate(measured[n], measured[:n], draws, measured[n + 1 :])
+    return Shares(values, covariance, len(rows))
 
 
-def estimate(
-    surrogate: Surrogate, everyone: Floats, lone: Floats, draws: Draws, utilities: Floats
-) -> tuple[Floats, Floats]:
+def estimate(everyone: Floats, lone: Floats, draws: Draws, utilities: Floats) -> tuple[Floats, Floats]:
     """Values (n, n_blocks), and the covariance (n, n) of their sums over blocks, from the utilities of draws."""
-    n, n_blocks = lone.shape
-    missed = utilities - everyone - surrogate.fixed.utilities(draws.coalitions)  # (n_draws, n_blocks)
-    terms = np.concatenate([term.utilities(draws.coalitions) for term in surrogate.terms], axis=1)  # (n_draws, n_terms)
-    assumed = np.repeat(surrogate.assumed[:, None] / n_blocks, n_blocks, axis=1)  # (n_terms, n_blocks)
-    fits = np.stack([_fit(terms, missed, draws, fold, assumed) for fold in (1, 0)])  # for draws of fold 0, of fold 1
-    left = (
-        missed
-        - np.where(draws.complete[None, :, None], (terms @ fits).mean(axis=0), terms @ fits)[
-            draws.folds, np.arange(len(draws))
-        ]
-    )  # (n_draws, n_blocks)
+    n, all_terms = len(lone), surrogate_terms(lone)
+    missed = utilities - everyone  # (n_draws, n_blocks)
+    terms = np.concatenate([term.utilities(draws.coalitions) for term in all_terms], axis=1)  # (n_draws, n_terms)
+    fits = np.stack([_fit(terms, missed, draws, fold) for fold in (1, 0)])  # for draws of fold 0, of fold 1
+    guesses = np.where(draws.complete[None, :, None], (terms @ fits).mean(axis=0), terms @ fits)
+    left = missed - guesses[draws.folds, np.arange(len(draws))]  # (n_draws, n_blocks)
     share = draws.coalitions.sum(axis=1, keepdims=True) / n
     contrasts = (draws.coalitions - share) / (share * (1 - share)) * draws.weights[:, None] / n  # (n_draws, n)
-    of_terms = np.concatenate([term.contrasts() for term in surrogate.terms], axis=1)  # (n, n_terms)
-    layers = contrasts_of_clients(lone) + surrogate.fixed.contrasts() + of_terms @ fits.mean(axis=0)
+    of_terms = np.concatenate([term.contrasts() for term in all_terms], axis=1)  # (n, n_terms)
+    layers = contrasts_of_clients(lone) + of_terms @ fits.mean(axis=0)
     z = (contrasts * left.sum(axis=1, keepdims=True))[~draws.complete]
     return (everyone + layers) / n + contrasts.T @ left, z.T @ z
 
 
-def _fit(terms: Floats, missed: Floats, draws: Draws, fold: int, assumed: Floats) -> Floats:
+def _fit(terms: Floats, missed: Floats, draws: Draws, fold: int) -> Floats:
     """(n_terms, n_blocks): coefficients by least squares on one fold and on complete sizes.
 
     A coalition of s counts s^1.5 times, since utilities vary less the larger it is.
     """
     some = (draws.folds == fold) | draws.complete
     if some.sum() < FEWEST_FITTED:
-        return assumed
+        return np.zeros((terms.shape[1], missed.shape[1]))
     scale = draws.coalitions[some].sum(axis=1, keepdims=True) ** 1.5
     rows = terms[some] * scale
     held = np.diag(RIDGE * (rows**2).sum(axis=0))
-    more = rows.T @ (missed[some] * scale - rows @ assumed)
-    return np.asarray(assumed + np.linalg.lstsq(rows.T @ rows + held, more, rcond=None)[0])
+    return np.asarray(np.linalg.lstsq(rows.T @ rows + held, rows.T @ (missed[some] * scale), rcond=None)[0])
 
 
 def draw(needs: Floats, n_draws: int, *, rng: np.random.Generator) -> Draws:
