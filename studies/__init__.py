@@ -8,6 +8,6 @@ The studies use fedworth's public API only, pandas for tables and matplotlib for
 
 NAMES = (
     "regime", "unfairness", "fairness", "noisy-data", "noisy-labels", "spectrum", "rank", "models", "time",
-    "sensitivity", "fidelity", "measures", "findings", "coverage", "luck",
+    "sensitivity", "fidelity", "measures", "findings", "gaming", "coverage", "luck",
 )  # fmt: skip
 """All studies, in the order of their pages."""

@@ -4,6 +4,7 @@ results.md            whether ComFedSV works, the regime map, the table of claim
 results-appendix.md   all methods, sensitivity, accuracies, time, the theory, and what was run
 fidelity.md           `fidelity` and `measures`
 findings.md           `findings`
+gaming.md             `gaming`
 coverage.md           `coverage` and `luck`
 """
 
@@ -122,7 +123,7 @@ def pages(folder: Path, found: Mapping[str, Section] | None = None) -> dict[str,
     if any(study_named(name).page == "results.md" for name in found):
         made["results.md"] = _results(found, accounts, frames_in(folder))
         made["results-appendix.md"] = _appendix(found, accounts)
-    for name in ("fidelity", "findings", "coverage"):
+    for name in ("fidelity", "findings", "gaming", "coverage"):
         if name in found:
             made[f"{name}.md"] = _own_page(name, found, accounts)
     return made

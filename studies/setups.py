@@ -117,6 +117,7 @@ _OWN: Mapping[str, Setup] = {
     **dict.fromkeys(("mnist-30-20", "mnist-30-50", "mnist-100-20", "mnist-100-50"), _MNIST),
     **dict.fromkeys(("mnist-noisy", "mnist-labels-10", "mnist-iid", "flips-10", "flips-100"), _MNIST.iid()),
     "mnist-labels": _MNIST.trained(1, 0.5).iid(),
+    "gaming": replace(_DIGITS, model="mlp", rate=0.1, batch_size=32),  # steps so small that longer updates pay
     "mnist-cnn": _CNN,
     "fashion-mnist-cnn": replace(_CNN, dataset="fashion-mnist"),
 }

@@ -1,5 +1,7 @@
 """Clients that only follow the server or the others are found at any length and noise; honest ones are not."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -46,7 +48,7 @@ def followers(ledger):
 
 @pytest.mark.parametrize(
     "act",
-    [Follower(), Follower(3.0), Follower(1.0, 1.0), Follower(3.0, 1.0), Follower(of_mean=True)],
+    [Follower(), Follower(3.0), Follower(1.0, 1.0), Follower(3.0, 0.3), Follower(of_mean=True)],
     ids=["last", "long", "noisy", "long and noisy", "mean"],
 )
 def test_a_follower_is_found_at_any_length_and_under_noise(act, tmp_path):
@@ -74,6 +76,13 @@ def halved(_round_index, start, answers):
     return {**answers, "0": Answer(mixed, answers["0"].n_samples)}
 
 
-@pytest.mark.parametrize("misconduct", [None, halved], ids=["clean", "half its own"])
+def longer(_round_index, start, answers):
+    """Client 0 trains, sends its update four times as long, and so decides the average that it is compared with."""
+    sent = {name: start[name] + 4 * (tensor - start[name]) for name, tensor in answers["0"].model.items()}
+    return {**answers, "0": Answer(sent, answers["0"].n_samples)}
+
+
+@pytest.mark.parametrize("misconduct", [None, halved, longer], ids=["clean", "half its own", "longer"])
 def test_a_client_with_a_part_of_its_own_is_not_called_a_follower(misconduct, tmp_path):
-    assert followers(simulate(SETTINGS, tmp_path / "l", misconduct=misconduct)) == {}
+    settings = replace(SETTINGS, partition="dirichlet", alpha=0.5) if misconduct is longer else SETTINGS
+    assert followers(simulate(settings, tmp_path / "l", misconduct=misconduct)) == {}

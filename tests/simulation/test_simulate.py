@@ -19,7 +19,15 @@ from fedworth.ledger.writer import Answer, create_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.models import ModelSpec, build_model
 from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings
-from fedworth.simulation.simulate import Federation, average, participants_of, run_rounds, simulate, task_of
+from fedworth.simulation.simulate import (
+    Federation,
+    average,
+    federation_of,
+    participants_of,
+    run_rounds,
+    simulate,
+    task_of,
+)
 from fedworth.simulation.training import ClientData
 from fedworth.task.task import Task
 
@@ -445,3 +453,13 @@ def test_settings_of_other_clients_than_the_ledgers_are_refused_before_anything_
     forged = replace(tiny_ledger, settings={**tiny_ledger.settings, "simulation": settings})
     with pytest.raises(DataError, match="speak of 100000 clients, the ledger has 5; its header was edited"):
         task_of(forged)
+
+
+def test_a_halved_copy_and_its_source_have_one_clients_samples_together():
+    settings = SimulationSettings(n_clients=5, copies=((4, 0),), train_limit=100, test_limit=20)
+    (whole, *others, _), (first, *same, second) = (
+        federation_of(replace(settings, copies_halved=is_halved)).data_in(0) for is_halved in (False, True)
+    )
+    assert torch.equal(torch.cat([first.inputs, second.inputs]), whole.inputs)
+    assert abs(len(first) - len(second)) <= 1
+    assert [data.fingerprint for data in same] == [data.fingerprint for data in others]

@@ -31,6 +31,7 @@ from fedworth.names import GroupShares
 NAMES = {
     "copies": "copy",
     "copies_shuffled": "shuffle-copies",
+    "copies_halved": "halve-copies",
     "noise_shares": "noise",
     "flip_shares": "flips",
     "n_steps": "local-steps",

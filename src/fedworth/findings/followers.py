@@ -4,19 +4,22 @@ A client without data can repeat past steps of the server, or the mean of the ot
 any noise. What it lacks is a part of its own that comes back: the data of an honest client pull in the same direction
 in all of its rounds. With u_kt the client's update at length one:
 
-    r_kt = u_kt minus its projection on the server's last three steps and the others' mean (plain, and by samples)
+    r_kt = u_kt minus its projection on the others' means of this round (plain, and by samples) and of the last three
     R²_t = 1 − ‖r_kt‖²                          what those explain
-    S_k  = mean of r_kt · r_ks over its pairs of rounds t ≠ s          its own part, as a part of ‖u‖²
+    S_k  = mean of r_kt · r_ks over its rounds t, s that are two or more apart     its own part, as a part of ‖u‖²
 
-Noise that is drawn anew has S = 0, whatever its length, and so has a perfect follower, since its r is 0. Clients with
-similar data have a large R² as well, so S is compared with what is usual: an honest client of typical size should
-have at least .2 of the others' median S. A client with c times the median sample count may have 1/c of that, because
-its data deviate less from everybody's. The error of S comes from the jackknife over the client's rounds:
+A step of the server is the others' mean and the client's own update before, which goes back to earlier means; so steps
+need no place of their own, and a client that decides the average is not compared with itself. Noise that is drawn anew
+comes back in the server's next step only, hence rounds that are two apart. It has S near 0, whatever its length, and so
+has a perfect follower, since its r is 0. Clients with similar data have a large R² as well, so S is compared with what
+is usual: an honest client of typical size should have at least .2 of the others' median S. A client with c times the
+median sample count may have 1/c of that, because its data deviate less from everybody's. The error of S comes from the
+jackknife over the client's rounds:
 
     t = (S_k − .2 min(1, 1/c) median S_j) / se_k,     compared with Student's t, counted for all clients
 
-Student's t has a degree of freedom for each pair of rounds beyond the first: what is left of a follower is independent
-from pair to pair.
+with a degree of freedom for each pair of rounds beyond the first: what is left of a follower is independent from pair
+to pair.
 
 Noise that a client keeps from round to round looks like data, and is not found. Neither is a follower among clients
 that have no part of their own, as with a few small batches of much data: there nothing is usual.
@@ -32,14 +35,17 @@ from fedworth.arrays import Floats
 from fedworth.findings.copies import ASK_TRAINING, CLIENT_TRAINING, REPEATS
 from fedworth.findings.finding import Evidence, Kind, Level, confidence_of
 from fedworth.findings.norms import NO_UPDATE
-from fedworth.findings.traces import RoundTrace
+from fedworth.findings.traces import WIDTH, RoundTrace
 from fedworth.ledger.ledger import Ledger
 
 FEWEST_ANSWERS, FEWEST_ROUNDS, FEWEST_CLIENTS = 3, 3, 5
 """Answers that a round needs, rounds that a client needs, and clients with so many rounds."""
 
 N_STEPS = 3
-"""How many past steps of the server an update is compared with."""
+"""How many past rounds an update is compared with."""
+
+LEAST_APART = 2
+"""How far apart two rounds must be: the noise of a follower is in the server's next step, and comes back once."""
 
 USUAL = 0.2
 """The least part of the usual that an honest client of typical size has of its own."""
@@ -71,19 +77,19 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
     for client, round_index, residual in _residuals(ledger, traces):
         if (client, round_index) not in reported:
             residuals[client][round_index] = residual
-    own = {k: _own_part(np.stack(list(of.values()))) for k, of in residuals.items() if len(of) >= FEWEST_ROUNDS}
+    parts = {k: _own_part(of) for k, of in residuals.items() if len(of) >= FEWEST_ROUNDS}
+    own = {k: part for k, part in parts.items() if part[2] > 1}
     if len(own) < FEWEST_CLIENTS:
         return
     counts = ledger.sample_counts()
     typical = float(np.median([counts[k] for k in own]))
-    for client, (part, error) in own.items():
-        usual = float(np.median([other for k, (other, _) in own.items() if k != client]))
+    for client, (part, error, n_pairs) in own.items():
+        usual = float(np.median([other for k, (other, _, _) in own.items() if k != client]))
         least = USUAL * usual * min(1.0, typical / counts[client])
         if usual <= 0 or part >= least:
             continue
         rounds = residuals[client]
         t = (part - least) / error if error > 0 else -np.inf
-        n_pairs = len(rounds) * (len(rounds) - 1) / 2
         confidence = confidence_of(len(own) * float(stdtr(n_pairs - 1, t)))
         for round_index, residual in rounds.items():
             numbers = {
@@ -103,16 +109,15 @@ def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # n
 
 def _residuals(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[tuple[int, int, Floats]]:
     """(client, round, r) of every update in rounds of enough answers."""
+    by_samples = [_by_samples(ledger, traces, t) for t in range(len(traces))]
     for t, trace in enumerate(traces):
         places = _compared(trace)
-        clients, updates = [trace.clients[place] for place in places], trace.sketches[1:][places]
+        updates = trace.sketches[1:][places]
         units = updates / np.linalg.norm(updates, axis=1, keepdims=True)  # (n, WIDTH)
-        counts = np.array([ledger.sample_counts(t)[k] for k in clients])
-        by_samples = counts[:, None] * updates
-        past = [after.sketches[0] - before.sketches[0] for before, after in _steps(traces, t)]
-        for place, client in enumerate(clients):
-            others = [units.sum(axis=0) - units[place], by_samples.sum(axis=0) - by_samples[place]]
-            basis = _orthonormal(np.stack([*past, *others]))  # (n_directions, WIDTH)
+        for place, client in enumerate(trace.clients[place] for place in places):
+            recent = by_samples[max(0, t - N_STEPS) : t + 1]
+            others = [sum((row for k, row in of.items() if k != client), np.zeros(WIDTH)) for of in recent]
+            basis = _orthonormal(np.stack([*others, units.sum(axis=0) - units[place]]))  # (n_directions, WIDTH)
             yield client, t, units[place] - (units[place] @ basis.T) @ basis
 
 
@@ -122,9 +127,10 @@ def _compared(trace: RoundTrace) -> list[int]:
     return moved if len(moved) >= FEWEST_ANSWERS else []
 
 
-def _steps(traces: list[RoundTrace], t: int) -> Iterator[tuple[RoundTrace, RoundTrace]]:
-    """The rounds before and after each of the server's last steps before round t."""
-    return zip(traces[max(0, t - N_STEPS) : t], traces[max(1, t - N_STEPS + 1) : t + 1], strict=True)
+def _by_samples(ledger: Ledger, traces: list[RoundTrace], t: int) -> dict[int, Floats]:
+    """Client → its update of a round times its samples, (WIDTH,)."""
+    counts = ledger.sample_counts(t)
+    return {k: counts[k] * row for k, row in zip(traces[t].clients, traces[t].sketches[1:], strict=True)}
 
 
 def _orthonormal(rows: Floats) -> Floats:
@@ -135,11 +141,14 @@ def _orthonormal(rows: Floats) -> Floats:
     return np.asarray(basis[sizes > 1e-6])
 
 
-def _own_part(residuals: Floats) -> tuple[float, float]:
-    """S and its standard error by the jackknife over the rounds, from r, (n_rounds, WIDTH)."""
-    n = len(residuals)
-    products = residuals @ residuals.T
-    np.fill_diagonal(products, 0.0)
-    total = float(products.sum())
-    without = (total - 2 * products.sum(axis=1)) / ((n - 1) * (n - 2))  # (n,)
-    return total / (n * (n - 1)), float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
+def _own_part(residuals: dict[int, Floats]) -> tuple[float, float, int]:
+    """S, its standard error by the jackknife over the rounds, and the number of pairs, from r by round."""
+    rounds, rows = np.array(list(residuals)), np.stack(list(residuals.values()))  # (n,), (n, WIDTH)
+    apart = np.abs(np.subtract.outer(rounds, rounds)) >= LEAST_APART
+    products, n = (rows @ rows.T) * apart, len(rounds)
+    left = apart.sum() - 2 * apart.sum(axis=1)  # (n,): pairs without each round, counted twice
+    if not left.all():
+        return np.nan, np.nan, 0
+    without = (products.sum() - 2 * products.sum(axis=1)) / left
+    error = float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
+    return float(products.sum() / apart.sum()), error, int(apart.sum()) // 2

@@ -23,7 +23,8 @@ MOST_STEPS = 1_000_000  # local steps or epochs of one client in one round
 MOST_LAYERS, MOST_WIDTH = 100, 100_000
 
 LATER = {
-    "copies_shuffled", "noise_from", "drift", "availability", "optimizer", "momentum", "proximal", "training_seed"
+    "copies_shuffled", "copies_halved", "noise_from", "drift", "availability", "optimizer", "momentum", "proximal",
+    "training_seed",
 }  # fmt: skip
 """Settings added later: they are written only if they are not the default, so that older ledgers' bytes stay."""
 
@@ -118,6 +119,8 @@ class SimulationSettings:
         n_clients: Number of clients.
         copies: Give client i the data of client j.
         copies_shuffled: Shuffle the samples of each copy, so that it draws other batches than its source.
+        copies_halved: Give each copy one half of its source's samples, and leave the source the other half: one client
+            under two names.
         noise_shares: Share of noisy samples of each client, or `step:S` for S·i of client i.
         noise_strength: Standard deviation of the noise, in standard deviations of the features.
         flip_shares: Share of wrong labels of each client, or `step:S` for S·i of client i.
@@ -160,6 +163,7 @@ class SimulationSettings:
     n_clients: int = 10
     copies: tuple[tuple[int, int], ...] = ()
     copies_shuffled: bool = False
+    copies_halved: bool = False
     noise_shares: tuple[float, ...] = ()
     noise_strength: float = 1.0
     flip_shares: tuple[float, ...] = ()

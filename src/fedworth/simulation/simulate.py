@@ -260,6 +260,9 @@ def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
         samples = _drifted(parts, drift, copies)
         if is_noisy:
             samples = [_with_noise(part, k, settings, dataset.n_classes) for k, part in enumerate(samples)]
+        for copy, source in copies.items() if settings.copies_halved else ():
+            first, second = np.array_split(np.arange(len(samples[source])), 2)
+            samples[source], samples[copy] = samples[source].take(first), samples[source].take(second)
         for copy in copies if settings.copies_shuffled else ():
             order = stream(settings.seed, "copy order", copy).permutation(len(samples[copy]))
             samples[copy] = samples[copy].take(order)

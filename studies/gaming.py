@@ -1,0 +1,338 @@
+"""Gaming: what a client can gain without better data, and how often it is found. Not one of the paper's studies.
+
+Client 0 misbehaves in every round while the federation trains; the others are honest. One row a federation: its share
+of all positive values, and the findings that name it. Low value and harm are not counted: they say nothing about
+conduct.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+
+import fedworth
+from fedworth import Answer, SimulationSettings
+from studies import figures
+from studies.bars import Claim
+from studies.federations import simulated
+from studies.misconduct import CHEAT, Answers, Model, minus, plus
+from studies.setups import Extent, Setup
+from studies.study import Case, Row, Section, Study
+from studies.tables import NONE, number, table
+
+SECOND = "8"
+"""The second identity of client 0, where it has one."""
+
+AS_ONE = "two identities, valued as one"
+METHODS = ("comfedsv-models", "fedsv", "fedsv-equal")
+GAIN = 0.05
+N_LEAKED = 100
+FIRST_LENGTH = 0.01
+"""Length of the first update of a client without data, in lengths of the global model: it has seen no step yet."""
+
+FEDERATIONS: Mapping[str, Mapping[str, Any]] = {
+    "IID, all": {"partition": "iid", "n_participants": 8},
+    "Dirichlet 1, 4 of 8": {"partition": "dirichlet", "alpha": 1.0, "n_participants": 4},
+    "Dirichlet 0.5, all": {"partition": "dirichlet", "alpha": 0.5, "n_participants": 8},
+}
+
+
+@dataclass
+class Game:
+    """What the client that games sees, and its way to answer."""
+
+    settings: SimulationSettings
+    act: Callable[["Game", int, Model, Answers], Answers]
+    data: Path | None = None
+    scratch: Path = Path()
+
+    def __post_init__(self) -> None:
+        self.steps: list[Model] = []  # the server's steps so far, the last one first
+        self.before: Model | None = None
+        self.others: Model | None = None  # another client's last update
+        self.rng = torch.Generator().manual_seed(self.settings.seed)
+        self.kept: Model | None = None
+
+    def __call__(self, round_index: int, start: Model, answers: Answers) -> Answers:
+        """The round's answers, with client 0's changed."""
+        if self.before is not None:
+            self.steps.insert(0, minus(start, self.before))
+        self.before = start
+        changed = self.act(self, round_index, start, answers) if CHEAT in answers else answers
+        self.others = minus(next(a.model for name, a in answers.items() if name != CHEAT), start)
+        return changed
+
+    @cached_property
+    def task(self) -> fedworth.Task:
+        """The server's task with its test set."""
+        short = fedworth.simulate(replace(self.settings, n_rounds=1), self.scratch / "short", data_folder=self.data)
+        return fedworth.task_of(short, data_folder=self.data)
+
+    def noise(self, like: Model) -> Model:
+        """Normal noise of the same length as another update."""
+        drawn = {name: torch.randn(t.shape, generator=self.rng, dtype=torch.float64) for name, t in like.items()}
+        return scaled(drawn, length(like) / length(drawn))
+
+    def kept_noise(self, like: Model) -> Model:
+        """Noise of the same length as another update, in the same direction in every round."""
+        self.kept = self.kept or self.noise(like)
+        return scaled(self.kept, length(like) / length(self.kept))
+
+    def first(self, start: Model) -> Model:
+        """What a client without data sends before it has seen a step: noise."""
+        return scaled(self.noise(start), FIRST_LENGTH)
+
+
+def length(update: Model) -> float:
+    """The Euclidean norm of an update."""
+    return float(sum(float((tensor.double() ** 2).sum()) for tensor in update.values()) ** 0.5)
+
+
+def scaled(update: Model, factor: float) -> Model:
+    """An update times a number."""
+    return {name: factor * tensor.double() for name, tensor in update.items()}
+
+
+def added(first: Model, second: Model) -> Model:
+    """The sum of two updates."""
+    return {name: tensor + second[name] for name, tensor in first.items()}
+
+
+def _sent(make: Callable[[Game, Model, Answers], Model]) -> Callable[[Game, int, Model, Answers], Answers]:
+    """An answer of client 0 with another update and the honest sample count."""
+
+    def act(game: Game, _round_index: int, start: Model, answers: Answers) -> Answers:
+        changed = plus(start, make(game, start, answers))
+        return {**answers, CHEAT: Answer(dict(changed), answers[CHEAT].n_samples)}
+
+    return act
+
+
+def _longer(factor: float) -> Callable[[Game, int, Model, Answers], Answers]:
+    return _sent(lambda _, start, answers: scaled(minus(answers[CHEAT].model, start), factor))
+
+
+def _steps(factor: float, share: float, *, n: int = 1, is_kept: bool = False) -> Any:
+    """The mean of the server's last n steps, times a factor, with noise of a share of its length."""
+
+    def make(game: Game, start: Model, _: Answers) -> Model:
+        if not game.steps:
+            return game.first(start)
+        used = game.steps[:n]
+        step = scaled(used[0], 1 / len(used))
+        for more in used[1:]:
+            step = added(step, scaled(more, 1 / len(used)))
+        noise = game.kept_noise(step) if is_kept else game.noise(step)
+        return scaled(added(step, scaled(noise, share)), factor)
+
+    return _sent(make)
+
+
+def _mean(factor: float, share: float) -> Any:
+    """The mean of the others' updates of the same round, times a factor, with noise."""
+
+    def make(game: Game, start: Model, answers: Answers) -> Model:
+        updates = [minus(answer.model, start) for name, answer in answers.items() if name != CHEAT]
+        mean = {name: torch.stack([update[name] for update in updates]).mean(0) for name in start}
+        return scaled(added(mean, scaled(game.noise(mean), share)), factor)
+
+    return _sent(make)
+
+
+def _copy(factor: float, share: float) -> Any:
+    """Another client's last update, times a factor, with noise."""
+
+    def make(game: Game, start: Model, _: Answers) -> Model:
+        if game.others is None:
+            return game.first(start)
+        return scaled(added(game.others, scaled(game.noise(game.others), share)), factor)
+
+    return _sent(make)
+
+
+def _copy_now(share: float) -> Any:
+    """Another client's update of the same round, with noise: the two collude."""
+
+    def make(game: Game, start: Model, answers: Answers) -> Model:
+        update = minus(next(a.model for name, a in answers.items() if name != CHEAT), start)
+        return added(update, scaled(game.noise(update), share))
+
+    return _sent(make)
+
+
+def _claims(factor: int) -> Any:
+    """An honest update, and more samples than the client has."""
+    return lambda _, __, ___, answers: {
+        **answers, CHEAT: Answer(answers[CHEAT].model, factor * int(answers[CHEAT].n_samples))
+    }  # fmt: skip
+
+
+def _leaked(game: Game, _round_index: int, start: Model, answers: Answers) -> Answers:
+    """Trained on samples of the server's test set, as the other clients train on theirs."""
+    task, settings = game.task, game.settings
+    model = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
+    for _ in range(settings.n_steps or 1):
+        some = torch.randperm(min(N_LEAKED, len(task.labels)), generator=game.rng)[: settings.batch_size]
+        outputs = torch.func.functional_call(task.module, model, task.inputs[some])
+        slopes = torch.autograd.grad(torch.nn.functional.cross_entropy(outputs, task.labels[some]), [*model.values()])
+        steps = zip(model.items(), slopes, strict=True)
+        model = {name: (tensor - settings.rate * slope).detach().requires_grad_() for (name, tensor), slope in steps}
+    return {**answers, CHEAT: Answer({name: t.detach() for name, t in model.items()}, answers[CHEAT].n_samples)}
+
+
+SPLIT = ("two identities, data halved", AS_ONE)
+ACTS: Mapping[str, tuple[bool, Any]] = {
+    "honest": (True, None),
+    "update × 2": (True, _longer(2.0)),
+    "update × 4": (True, _longer(4.0)),
+    "claims 4 times its samples": (True, _claims(4)),
+    **dict.fromkeys(SPLIT, (True, None)),
+    "trained on 100 test samples": (False, _leaked),
+    "no update": (False, _sent(lambda _, start, __: scaled(start, 0.0))),
+    "last step, 10 % noise": (False, _steps(1.0, 0.1)),
+    "last step × 3, 10 % noise": (False, _steps(3.0, 0.1)),
+    "last step × 3, 100 % noise": (False, _steps(3.0, 1.0)),
+    "last three steps, 10 % noise": (False, _steps(1.0, 0.1, n=3)),
+    "last step, 50 % noise that it keeps": (False, _steps(1.0, 0.5, is_kept=True)),
+    "last step × 3, 50 % noise that it keeps": (False, _steps(3.0, 0.5, is_kept=True)),
+    "mean of the others, 10 % noise": (False, _mean(1.0, 0.1)),
+    "mean of the others × 3, 10 % noise": (False, _mean(3.0, 0.1)),
+    "another's last update, 30 % noise": (False, _copy(1.0, 0.3)),
+    "another's update, 30 % noise": (False, _copy_now(0.3)),
+}
+"""By name: whether the client has data of its own, and what it does."""
+
+FEW = ("honest", AS_ONE, "trained on 100 test samples", "last step × 3, 10 % noise")
+
+
+def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list[Case]:
+    """Every behaviour in every federation; the same seed has the same data in all of them."""
+    made = []
+    for place, changes in FEDERATIONS.items():
+        for act in FEW if extent.special == "few" else ACTS:
+            size: dict[str, Any] = {"n_clients": 8, "n_rounds": extent.n_rounds, **changes}
+            if act in SPLIT:
+                n_participants = 9 if changes["n_participants"] == 8 else 4
+                size |= {"n_clients": 9, "copies": ((8, 0),), "copies_halved": True, "n_participants": n_participants}
+            options = {"federation": place, "behaviour": act}
+            fixed = {"aggregation": "samples", "with_truth": False}
+            made += [Case(name, setup.federation(seed, **size, **fixed), options) for seed in seeds]
+    return made
+
+
+def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
+    """One row: the share of client 0, and who was named."""
+    settings, name = case.federation, case.options["behaviour"]
+    act = ACTS[name][1]
+    game = None if act is None else Game(settings, act, data, scratch)
+    ledger, task = simulated(settings, scratch, data, misconduct=game)
+    how = fedworth.ValuationSettings(weighting="samples", as_one=(f"{CHEAT},{SECOND}",) if name == AS_ONE else ())
+    work = fedworth.WorkSettings(n_threads=1, cache=False)
+    report = fedworth.report_on(ledger, task, how, methods=METHODS, work=work)
+    named = [(found.kind.name, set(found.clients)) for found in report.findings]
+    cheats = {CHEAT, SECOND} if name in SPLIT else set() if name == "honest" else {CHEAT}
+    right = [found for found in named if found[1] & cheats]
+    # a finding that names the client that games may also name whom it has copied: no false alarm
+    wrong = set[str]().union(*(clients for _, clients in named)) - set[str]().union(*(clients for _, clients in right))
+    own = [place for place, client in enumerate(ledger.clients) if client in cheats | {CHEAT}]
+    return [
+        {
+            "federation": case.options["federation"],
+            "behaviour": name,
+            "share": float(report.chosen.shares[own].sum()),
+            "equal_length": float(report.valued_by("fedsv-equal").shares[own].sum()),
+            "named_as": "; ".join(sorted({kind for kind, _ in right})),
+            "n_honest": len(ledger.clients) - len(cheats),
+            "n_false": len(wrong),
+        }
+    ]
+
+
+def section(frame: pd.DataFrame) -> Section:
+    """One line a behaviour and federation, over seeds."""
+    frame = with_gains(frame)
+    groups = list(frame.groupby(["behaviour", "federation"], sort=False))
+    order = {name: place for place, name in enumerate(ACTS)}
+    groups.sort(key=lambda found: order[found[0][0]])
+    return Section(
+        table(_line(rows) for _, rows in groups),
+        claims=[*_claims_of_flags(frame), *_claims_of_alarms(frame)],
+        panels=[lambda axes: _draw(frame, axes)],
+        n_names=2,
+    )
+
+
+def with_gains(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the honest share of the same federation and seed, and the gain over it."""
+    honest = frame[frame.behaviour == "honest"][["federation", "seed", "share"]]
+    found = frame.merge(honest.rename(columns={"share": "honest"}), on=["federation", "seed"], how="left")
+    kinds = found.named_as.fillna("").astype(str)
+    return found.assign(named_as=kinds, gain=found.share - found.honest, is_flagged=kinds != "")
+
+
+def _line(rows: pd.DataFrame) -> dict[str, str]:
+    gains, is_honest = rows[rows.gain > GAIN], rows.behaviour.iloc[0] == "honest"
+    kinds = [kind for text in rows.named_as for kind in text.split("; ") if kind]
+    counts = {kind: kinds.count(kind) for kind in sorted(set(kinds), key=lambda kind: (-kinds.count(kind), kind))}
+    return {
+        "behaviour": str(rows.behaviour.iloc[0]),
+        "federation": str(rows.federation.iloc[0]),
+        "share": number(rows.share.mean(), ".0%"),
+        "gain": NONE if is_honest else number(100 * rows.gain.mean(), "+.0f"),
+        "at equal length": number(rows.equal_length.mean(), ".0%"),
+        "flagged": NONE if is_honest else f"{rows.is_flagged.sum()} of {len(rows)}",
+        "gains > 5": NONE if is_honest else str(len(gains)),
+        "of these flagged": str(gains.is_flagged.sum()) if len(gains) and not is_honest else NONE,
+        "findings": ", ".join(f"{kind} ({count})" for kind, count in counts.items()) or NONE,
+    }
+
+
+def _claims_of_flags(frame: pd.DataFrame) -> list[Claim]:
+    made = []
+    for name in (name for name, (has_data, _) in ACTS.items() if not has_data and name in set(frame.behaviour)):
+        gains = frame[(frame.behaviour == name) & (frame.gain > GAIN)]
+        n, flagged = len(gains), int(gains.is_flagged.sum())
+        why = f"{flagged} of {n} runs" if n else "it never gains so much"
+        made.append(Claim(f"{name}: flagged in 90 % of the runs in which it gains 5 points", flagged >= 0.9 * n, why))
+    return made
+
+
+def _claims_of_alarms(frame: pd.DataFrame) -> list[Claim]:
+    made = []
+    for place, rows in frame[frame.behaviour == "honest"].groupby("federation", sort=False):
+        n, n_false = int(rows.n_honest.sum()), int(rows.n_false.sum())
+        why = f"{n_false} of {n} clients, {n_false / n:.1%}"
+        made.append(Claim(f"clean, {place}: at most 2 % of clients are named", n_false <= 0.02 * n, why))
+    return made
+
+
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    shown = frame[frame.behaviour != "honest"]
+    names = [name for name in ACTS if name in set(shown.behaviour)]
+    gains = shown.groupby(["federation", "behaviour"]).gain.mean().unstack("behaviour").reindex(columns=names)
+    figures.bars(axes, {place: (100 * gains.loc[place]).to_list() for place in FEDERATIONS if place in gains.index})
+    axes.set_xticks(range(len(names)), [str(place + 1) for place in range(len(names))])
+    axes.set(
+        title="gain over honest behaviour", xlabel="behaviour, in the order of the table", ylabel="points of share"
+    )
+
+
+STUDY = Study(
+    "gaming",
+    "What a client can gain without better data",
+    "Eight clients, eight rounds. One client games.",
+    section,
+    scales={
+        "page": {"gaming": Extent(10, 8)},
+        "quick": {"gaming": Extent(2, 8)},
+        "tiny": {"digits": Extent(1, 4, special="few")},
+    },
+    cases=cases,
+    trial=trial,
+    page="gaming.md",
+)
