@@ -50,6 +50,18 @@ def test_utilities_are_the_plain_loops_for_every_kind_of_module(name):
         np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("sent", [lambda t: torch.full_like(t, 1e4), lambda t: 1e-42 * t], ids=["equal", "nothing"])
+@pytest.mark.parametrize("weighting", CHOICES["weighting"])
+def test_accuracy_is_the_plain_loops_where_all_classes_tie_in_a_clients_model(sent, weighting):
+    """Then rounding decides which class is the largest, so that mixed outputs count others."""
+    task = zoo_task("logistic")
+    round_, wanted = round_of(task.module), all_mixtures(weighting)
+    odd = {name: sent(tensor) for name, tensor in round_.client_models[0].items()}
+    round_ = replace(round_, client_models={**round_.client_models, 0: odd})
+    found, expected = (kind(task, "accuracy").utilities(round_, wanted) for kind in (FastOracle, LoopOracle))
+    assert found.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("measure", ["loss", "accuracy"])
 def test_blocks_are_the_plain_loops_and_sum_to_the_whole(name, measure):

@@ -59,6 +59,9 @@ BLOCK_SAMPLES, MOST_BLOCKS = 512, 32
 TOLERANCE, ROUNDING = 1e-3, 3e-6
 """How far the plain loop may be: so much of a utility, and so much of the scores before and after."""
 
+TIED = 1e-5
+"""Two classes tie if their outputs differ by at most this part of the largest, or of the global model's largest."""
+
 MOST_BYTES = 1 << 31
 """Models and kept outputs that are held in memory."""
 
@@ -143,8 +146,8 @@ class FastOracle:
         """The utilities, or why only the plain loop will do."""
         present = np.flatnonzero(mixtures.memberships.any(axis=0))
         models, is_new = self._models(round_, mixtures, present)
-        if models is None:
-            return PlainLoop("the round's models are too large to hold in memory")
+        if isinstance(models, PlainLoop):
+            return models
         wanted, places = merge_duplicates(models, mixtures.among(present))
         if len(wanted) == 1:  # every coalition keeps the global model
             return np.zeros((len(mixtures), self.n_blocks + len(self.also)))
@@ -176,8 +179,8 @@ class FastOracle:
             utilities = utilities.sum(axis=2, keepdims=True)
         return in_columns(utilities)[places]
 
-    def _models(self, round_: Round, mixtures: Mixtures, present: Indices) -> tuple[RoundModels | None, bool]:
-        """The models of a round, None if they are too large, and whether the last call was for another round."""
+    def _models(self, round_: Round, mixtures: Mixtures, present: Indices) -> tuple[RoundModels | PlainLoop, bool]:
+        """The models of a round, or why they are not used, and whether the last call was for another round."""
         is_new = self._last is None or self._last[0]() is not round_
         if not is_new and self._last is not None and self._last[1].clients == present.tolist():
             return self._last[1], False
@@ -188,10 +191,34 @@ class FastOracle:
         refuse_unusable(self.task, own, mixtures)
         n_bytes = len(present) * sum(tensor.numel() * tensor.element_size() for tensor in own.global_model.values())
         if n_bytes > MOST_BYTES:
-            return None, is_new
+            return PlainLoop("the round's models are too large to hold in memory"), is_new
+        if self._is_tied(own, present):
+            return PlainLoop("rounding decides which class a client's model prefers"), is_new
         models = RoundModels(own, present.tolist(), self.task.device)
         self._last = weakref.ref(round_), models
         return models, is_new
+
+    def _is_tied(self, round_: Round, present: Indices) -> bool:
+        """Whether classes tie in some client's outputs, so that rounding decides which one is counted as right.
+
+        A client that sends the same number everywhere, or next to nothing, does that; then only the plain loop is sure
+        to round as the plain loop does.
+        """
+        over = self.task.judged_by.over_classes
+        if over is None or all(criterion.is_smooth for criterion in self._criteria):
+            return False
+        models, some = {**round_.client_models, **round_.apart_models}, slice(0, N_SEEN)
+        with torch.inference_mode():
+            usual = self.task.outputs(round_.global_model, some).double()
+            if usual.ndim <= over or usual.shape[over] < 2:
+                return False
+            for client in [k for k in present.tolist() if k in models]:
+                outputs = self.task.outputs(models[client], some).double()
+                first, second = outputs.topk(2, dim=over).values.unbind(over)
+                largest = torch.maximum(outputs.abs().amax(dim=over), usual.abs().amax(dim=over))
+                if int((first - second <= TIED * largest).sum()) > 1:
+                    return True
+        return False
 
     def _route(self, models: RoundModels) -> Route:
         """The fastest route that two forward passes of a few samples suggest."""
