@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.signature import sign_head
 from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.pipeline.report_on import report_on
+from fedworth.pipeline.verify import verify_report
 from fedworth.report.report import Report
+from fedworth.simulation.simulate import task_of
 from tests.support.keys import write_keys
 from tests.support.ledgers import CLIENTS, content, model
 
@@ -226,6 +230,16 @@ def test_what_was_chosen_and_what_cannot_be_compared_is_said(run, told):
     assert [name for name, check in found.items() if not check["is_checked"]] == ["copies", "other files"]
     assert "1 and 0 hold the same data, as the report says" in found["copies"]["found"]
     assert "report-2.html" in found["other files"]["found"]
+
+
+def test_methods_that_a_report_calls_slow_are_said_to_be_unchecked(run):
+    made = Report.read(run)
+    assert made.provenance is not None
+    ledger = open_ledger(run / "ledger")
+    slow = replace(made.provenance, slow=("leave-one-out",))
+    report = report_on(ledger, task_of(ledger), title=made.title, copies=made.copies, like=slow)
+    checks = verify_report(report, ledger.folder, task_of(ledger))
+    assert [check.name for check in checks if not check.is_checked] == ["methods"]
 
 
 @pytest.mark.parametrize("limit", [("--seconds", "100"), ("--budget", "1000")])

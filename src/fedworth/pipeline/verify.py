@@ -157,6 +157,9 @@ def _chosen(report: Report, ledger: Ledger, settings: ValuationSettings) -> Iter
     said = f"the report's; not as by default: {other}" if other else "as by default"
     yield Check("settings", True, f"{said}; coalitions by weighting {settings.weighting or ledger.default_weighting}")
     known = {(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())}
+    if report.provenance is not None and report.provenance.slow:
+        said = f"{', '.join(report.provenance.slow)}: left out as too slow by the machine that made the report"
+        yield Check("methods", False, said)
     if unknown := [f"{a} and {b}" for a, b in report.copies if (a, b) not in known]:
         said = f"{', '.join(unknown)} hold the same data, as the report says; the ledger does not say so"
         yield Check("copies", False, said)
