@@ -88,7 +88,7 @@ def counted(kind: Kind, said: Sequence[Row], n: int, truth: Any = None) -> Row:
     """Planted clients named as what they are, or as something else; honest clients named; harm that is real."""
     named = [(str(found["kind"]), {int(k) for k in found["clients"]}, float(found["confidence"])) for found in said]
     harm = {k: sure for name, clients, sure in named if name == "harm" for k in clients} if truth is not None else {}
-    planted, left_out = set(kind.planted), {"harm"} if kind.is_valued else OF_VALUES
+    planted, left_out = set(kind.planted), {"harm", "negative value"} if kind.is_valued else OF_VALUES
     named = [found for found in named if found[0] not in left_out]
     right = [(clients, sure) for name, clients, sure in named if name in kind.found_as and planted & clients]
     found_right = planted & set[int]().union(*(clients for clients, _ in right))

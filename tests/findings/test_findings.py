@@ -241,7 +241,7 @@ def test_one_update_can_be_two_findings(planted, tmp_path):
 
 
 def test_every_kind_has_a_sentence_with_its_confidence_and_basis():
-    evidence = {**EVIDENCE, "ratio": 12345.6, "value": -0.5, "low": -0.7, "high": -0.3, "middle": 0.2}
+    evidence = {**EVIDENCE, "ratio": 12345.6, "value": -0.5, "low": -0.7, "high": -0.3, "middle": 0.2, "large": -0.1}
     evidence |= {"share": 35.0, "equal": 12.0}
     for kind in KINDS.values():
         sentence = Finding(kind, tuple("abcdefghijk"), tuple(range(20)), 30, evidence, 0.953).sentence
@@ -258,8 +258,8 @@ def test_every_kind_has_a_sentence_with_its_confidence_and_basis():
         assert f", in 20 of {among} (0, 1, 2, 3, 4, 5, 6, 7, …); " in sentence
     assert ", in its only round (3); " in Finding(NO_UPDATE, ("a",), (3,), 1).sentence
     assert ", in the only round they share (3); " in Finding(SAME_MODEL, ("a", "b"), (3,), 1).sentence
-    measured = Finding(HARM, ("a",), (), 0, {"value": -0.5, "low": -0.5, "high": -0.5})
-    assert measured.sentence.startswith("Client 'a' made the model worse: its value is -0.5; certain")
+    measured = Finding(HARM, ("a",), (), 0, {"value": -0.5, "low": -0.5, "high": -0.5, "large": -0.1})
+    assert measured.sentence.startswith("Client 'a' made the model worse: its value is -0.5, and it adds -0.1 to")
 
 
 @pytest.mark.parametrize("partition", ["iid", "two-class"])

@@ -5,6 +5,7 @@ import pytest
 
 from fedworth.findings import HARM, MANY_GROUPS, looked_for_in_values, value_findings
 from fedworth.valuation.groups import GroupValues
+from fedworth.valuation.marginals import Marginals
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -17,7 +18,8 @@ def valued(parts, deviation=0.02):
     shares = np.full(len(names), 1 / len(names))
     groups = GroupValues(names, shares, parts, errors, 1.7 * errors, "class")
     known = uncertainty(values, np.eye(len(values)) * deviation**2)
-    return Valuation("comfedsv-models", tuple(map(str, range(len(values)))), values, uncertainty=known, groups=groups)
+    names, rests_on = tuple(map(str, range(len(values)))), Marginals(values, ((),) * len(values))
+    return Valuation("comfedsv-models", names, values, uncertainty=known, groups=groups, marginals=rests_on)
 
 
 def few_classes(n_clients=10, n_classes=10, seed=0):

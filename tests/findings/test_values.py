@@ -5,17 +5,23 @@ import pytest
 from scipy import stats
 
 from fedworth.completion.completion import Caveat, heard_once
-from fedworth.findings import HARM, LOW_VALUE, value_findings
+from fedworth.findings import HARM, LOW_VALUE, NEGATIVE, value_findings
+from fedworth.valuation.federation import value
+from fedworth.valuation.marginals import Marginals
+from fedworth.valuation.settings import ValuationSettings
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
+from tests.support.games import matrix_of
 
 ALIKE = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, 1.03]
 
 
-def valued(values, deviation=0.05, completion=None, caveats=()):
+def valued(values, deviation=0.05, completion=None, caveats=(), large=None):
     names, found = tuple(str(k) for k in range(len(values))), np.array(values, dtype=float)
     known = uncertainty(found, np.eye(len(found)) * deviation**2, caveats=caveats) if deviation else None
-    return Valuation("comfedsv", names, found, {} if completion is None else completion, (), known)
+    rests_on = Marginals(found if large is None else np.array(large), ((),) * len(found))
+    summary = {} if completion is None else completion
+    return Valuation("comfedsv", names, found, summary, (), known, marginals=rests_on)
 
 
 def kinds(valuation):
@@ -50,6 +56,44 @@ def test_a_value_whose_interval_lies_below_zero_harms():
     assert found.confidence == pytest.approx(stats.norm.cdf(3))
 
 
+def test_the_chance_of_harm_is_that_of_the_interval():
+    """Ten blocks of test samples, which alone make the error: Student's t with nine degrees of freedom."""
+    values, nothing = np.array([0.5, 0.2, 0.3, -0.3]), np.zeros((4, 4))
+    known = uncertainty(values, nothing, test_set=np.eye(4) * 0.1**2, degrees=9)
+    made = Valuation("comfedsv", tuple("abcd"), values, uncertainty=known, marginals=Marginals(values, ((),) * 4))
+    (found,) = value_findings(made)
+    assert found.confidence == pytest.approx(stats.t.cdf(3, 9))
+
+
+def test_a_negative_value_is_no_harm_unless_large_coalitions_agree():
+    (found,) = value_findings(valued([0.5, 0.2, 0.1, -0.3], large=[0.1, 0.1, 0.1, 0.2]))
+    assert (found.kind, found.clients) == (NEGATIVE, ("3",))
+    assert "made the model worse" not in found.sentence
+    assert "to which it adds +0.2" in found.sentence
+
+
+def federation_with(first):
+    """Three rounds of four clients, each of which adds 1 to any coalition; client 0 alone has `first` in round 1."""
+    sizes = np.bitwise_count(np.arange(16, dtype=np.uint32)).astype(float)
+    rounds = np.stack([sizes] * 3)
+    rounds[0, 1] = first
+    return matrix_of(rounds, np.ones((3, 4), dtype=bool))
+
+
+def test_the_few_coalitions_that_decide_a_value_are_named():
+    on_test_set = ValuationSettings(interval="test-set")
+    made = value(federation_with(-81.0), "fedsv", on_test_set)
+    assert made.values[0] == pytest.approx(3 - 82 / 4)
+    assert made.marginals is not None
+    assert made.marginals.large == pytest.approx([3, 3, 3, 3])
+    (found,) = value_findings(made)
+    assert (found.kind, found.clients) == (NEGATIVE, ("a",))
+    assert "One coalition decides the value: its model alone in round 1 (116 % of the value)" in found.sentence
+    plain = value(federation_with(1.0), "fedsv", on_test_set).marginals
+    assert plain is not None
+    assert plain.deciding == ((),) * 4
+
+
 def test_nobody_is_accused_by_an_interval_that_is_too_narrow():
     low, harmful = [*ALIKE, 0.3, 0.2], [0.5, 0.2, -0.2, -0.3]
     assert kinds(valued(low, caveats=(heard_once("9"),))) == [(LOW_VALUE, ("10",))]
@@ -65,7 +109,8 @@ def test_many_that_harm_are_one_finding():
 
 def test_a_value_is_never_certain_even_if_it_is_exact_on_its_test_set():
     values = np.array([1.0, -1.0])
-    exact = Valuation("fedsv", ("a", "b"), values, uncertainty=uncertainty(values, np.zeros((2, 2))))
+    known = uncertainty(values, np.zeros((2, 2)))
+    exact = Valuation("fedsv", ("a", "b"), values, uncertainty=known, marginals=Marginals(values, ((), ())))
     (found,) = value_findings(exact)
     assert found.clients == ("b",)
     assert found.confidence < 1

@@ -145,6 +145,7 @@ def test_findings_count_each_client_once():
             ("look-alikes", ["0", "1"]),
             ("low value", ["5"]),
             ("harm", ["7"]),
+            ("negative value", ["8"]),
         )
     ]
     found = findings.counted(kind, said, 10)
@@ -175,7 +176,8 @@ def test_every_kind_of_finding_that_a_simulation_can_show_is_planted():
         "contested name",
         "shared node",
         "harm",
-    }  # nodes are a framework's; harm has a truth
+        "negative value",
+    }  # nodes are a framework's; values have a truth
 
 
 @pytest.mark.parametrize(("n_wrong", "holds"), [(0, True), (1, True), (2, True), (3, False)])

@@ -7,6 +7,7 @@ from fedworth.findings import OF_ANSWERS, SAME_MODEL, Finding
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
 from fedworth.valuation.groups import GroupValues
+from fedworth.valuation.marginals import Marginals
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -77,6 +78,7 @@ def hospitals(
                 uncertainty=uncertainty(values, np.diag(spread**2)),
                 by_round=by_round,
                 groups=_groups(values, n_groups, rng) if n_groups else None,
+                marginals=Marginals(values, ((),) * n_clients),
             ),
             Valuation("fedsv", clients, earned.sum(axis=0), by_round=earned),
         ),

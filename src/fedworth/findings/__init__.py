@@ -21,7 +21,7 @@ from fedworth.findings.norms import LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE
 from fedworth.findings.outliers import FEWEST
 from fedworth.findings.similarity import SIMILAR
 from fedworth.findings.traces import RoundTrace, trace_of
-from fedworth.findings.values import HARM, LOW_VALUE, value_findings
+from fedworth.findings.values import HARM, LOW_VALUE, NEGATIVE, value_findings
 from fedworth.ledger.ledger import Ledger
 from fedworth.valuation.valuation import Valuation
 
@@ -38,16 +38,16 @@ DETECTORS: tuple[tuple[Detect, LookedFor, tuple[Kind, ...]], ...] = (
 OF_ANSWERS = tuple(kind for _, _, kinds in DETECTORS for kind in kinds)
 """Kinds that are found in the clients' answers."""
 
-OF_VALUES = (LOW_VALUE, HARM, MANY_GROUPS)
+OF_VALUES = (LOW_VALUE, HARM, NEGATIVE, MANY_GROUPS)
 """Kinds that are found in the values."""
 
 KINDS = {kind.name: kind for kind in (*OF_ANSWERS, LONG, *OF_VALUES)}
 
 __all__ = [
     "CONTESTED_NAME", "DETECTORS", "ECHO", "FOLLOWER", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LONG",
-    "LOW_VALUE", "MANY_GROUPS", "MANY_SAMPLES", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY", "SAME_MODEL",
-    "SCALED_COPY", "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings", "look",
-    "look_at_lengths", "looked_for_in_values", "value_findings",
+    "LOW_VALUE", "MANY_GROUPS", "MANY_SAMPLES", "NEGATIVE", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY",
+    "SAME_MODEL", "SCALED_COPY", "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings",
+    "look", "look_at_lengths", "looked_for_in_values", "value_findings",
 ]  # fmt: skip
 
 
@@ -81,4 +81,5 @@ def looked_for_in_values(valuation: Valuation) -> tuple[Kind, ...]:
     if valuation.uncertainty is None:
         return ()
     low = (LOW_VALUE,) if np.isfinite(valuation.values).sum() >= FEWEST else ()
-    return (*low, HARM, *((MANY_GROUPS,) if groups.looked_for(valuation) else ()))
+    negative = () if valuation.marginals is None else (HARM, NEGATIVE)
+    return (*low, *negative, *((MANY_GROUPS,) if groups.looked_for(valuation) else ()))

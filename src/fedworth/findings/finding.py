@@ -20,7 +20,7 @@ MOST_LISTED = 8
 LEAST_CONFIDENCE = 0.9
 """Findings below this confidence are not reported."""
 
-SIGNED = {"value", "low", "high", "middle"}
+SIGNED = {"value", "low", "high", "middle", "large"}
 """Evidence that is shown with its sign: values of clients."""
 
 LEAST_CHANCE = 1e-9

@@ -1,39 +1,51 @@
-"""Low values and harm: clients whose value is far below the others', and clients that made the model worse.
+"""Low and negative values, and harm: clients whose value is far below the others', and that made the model worse.
 
     low value   far below the others' values, given their spread and its own standard error (`outliers.py`)
-    harm        the whole 90 % interval lies below zero; the confidence is the probability that the value does
+    negative    the whole 90 % interval lies below zero; the confidence is the probability that the value does
+    harm        the same, and the client makes coalitions of at least half of the others worse, too (`Marginals.large`)
+
+A negative value that large coalitions do not confirm is no harm: often a few coalitions decide it, such as the client
+alone in the first round. The finding then names them.
 
 Where clients differ by nature, as with two classes each, the spread is large and a low value is ordinary. With fewer
 than five clients no value is called low. A client whose interval is known to be too narrow is never reported.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import ndtr
 
 from fedworth.arrays import Floats, Indices
 from fedworth.findings.finding import LEAST_CONFIDENCE, Finding, Kind, Level, confidence_of
-from fedworth.findings.groups import group_findings, whom_it_harms
+from fedworth.findings.groups import group_findings, looked_for, whom_it_harms
 from fedworth.findings.outliers import FEWEST, confidence_above
+from fedworth.valuation.marginals import Cell
 from fedworth.valuation.uncertainty import HALF_WIDTH
 from fedworth.valuation.valuation import Valuation
 
 MOST_SEPARATE = 8
 """More clients that harm than this are reported together."""
 
+MOST_OTHERS = 4
+"""Members of a coalition that are named."""
+
+FEW_GROUPS = "Each of the clients knows few groups of test samples here, so a low value says nothing about noise."
+"""Said of a low value where labels are skewed."""
+
 LOW_VALUE = Kind(
     "low value",
-    Level.ACT,
+    Level.NOTE,
     sentence="{clients} has a value of {value}{interval}, far below the others, whose median is {middle}",
     basis="spread of the other values, and its own interval",
     tag="Low value",
     title="is worth far less than the others",
-    why="Noisy data, wrong labels and other units of measurement look like this. So do data unlike the test data.",
-    action="Have its labels, its units and the way its inputs are made checked.",
+    why="The value does not say why. Where all {nouns} have data of the same kind, noise, wrong labels and other units "
+    "of measurement look like this. Where their classes or devices differ, good data unlike the test data do.",
+    action="Ask how its data differ from the test data. If they should not, have its labels and units checked.",
     client_title="Your data are worth far less than most",
-    client_action="Check how your labels are coded, in which units you measure and how your inputs are made.",
+    client_action="If your data should resemble the coordinator’s test data, check how your labels are coded, in which "
+    "units you measure and how your inputs are made. Good data that differ from the test data look like this, too.",
     passed="No {noun}’s value lies far below the others’.",
     needs="five {nouns} with values whose errors are known",
     is_of_values=True,
@@ -41,8 +53,10 @@ LOW_VALUE = Kind(
 HARM = Kind(
     "harm",
     Level.ACT,
-    sentence="{clients} made the model worse: its value is {value}{interval}",
-    several="{clients} made the model worse: their values are {value} on average, and all lie below zero{interval}",
+    sentence="{clients} made the model worse: its value is {value}{interval}, and it adds {large} to coalitions of at "
+    "least half of the others",
+    several="{clients} made the model worse: their values are {value} on average, and all lie below zero{interval}; "
+    "they add {large} on average to coalitions of at least half of the others",
     basis="its interval",
     tag="Harms",
     title="made the model worse",
@@ -53,8 +67,29 @@ HARM = Kind(
     client_title="Your data made the model worse",
     client_action="Check how your labels are coded and in which units you measure. Data unlike the coordinator’s test "
     "data can also look like this.",
-    passed="No {noun}’s value lies clearly below zero.",
-    needs="values whose errors are known",
+    passed="No {noun} clearly made the model worse.",
+    needs="Shapley values whose errors are known",
+    is_of_values=True,
+)
+NEGATIVE = Kind(
+    "negative value",
+    Level.NOTE,
+    sentence="{clients} has a negative value, {value}{interval}, but does not harm coalitions of at least half of the "
+    "others, to which it adds {large}",
+    several="{clients} have negative values, {value} on average{interval}, but do not harm coalitions of at least half "
+    "of the others, to which they add {large} on average",
+    basis="its interval",
+    tag="Negative",
+    title="has a negative value, but does not harm large coalitions",
+    why="A value averages over coalitions of all sizes, and small ones decided this one. In the model that everyone "
+    "trains together it does no harm.",
+    action="Do not exclude it for this value. Compare with leave-one-out, and look at the coalitions that the finding "
+    "names.",
+    client_title="Your value is negative, but you do not harm the common model",
+    client_action="Nothing is wrong with your part in the common model. Your model alone, or with few others, did "
+    "badly on the coordinator’s test data.",
+    passed="No {noun} has a negative value without harming the common model.",
+    needs="Shapley values whose errors are known",
     is_of_values=True,
 )
 
@@ -67,7 +102,13 @@ def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     named = {caveat.client for caveat in known.caveats}
     is_reliable = np.array([None not in named and client not in named for client in valuation.clients], dtype=bool)
     low = (found for k, found in _low(valuation, ends) if is_reliable[k])
-    harming = _harming(valuation, ends, np.flatnonzero((ends[:, 1] < 0) & is_reliable))
+    harming: tuple[Finding, ...] = ()
+    if valuation.marginals is not None:
+        below, large = (ends[:, 1] < 0) & is_reliable, valuation.marginals.large
+        harming = (
+            *_negative(HARM, valuation, ends, np.flatnonzero(below & (large < 0))),
+            *_negative(NEGATIVE, valuation, ends, np.flatnonzero(below & (large >= 0))),
+        )
     return (*low, *harming, *group_findings(valuation))
 
 
@@ -79,24 +120,44 @@ def _low(valuation: Valuation, intervals: Floats) -> Iterator[tuple[int, Finding
         confidence = confidence_above(-float(valuation.values[client]), -others, own)
         if confidence >= LEAST_CONFIDENCE:
             middle = float(np.median(others))
-            yield client, _finding(LOW_VALUE, valuation, client, intervals, confidence, middle=middle)
+            made = _finding(LOW_VALUE, valuation, client, intervals, confidence, middle=middle)
+            yield client, replace(made, detail=FEW_GROUPS if looked_for(valuation) else "")
 
 
-def _harming(valuation: Valuation, intervals: Floats, below: Indices) -> Iterator[Finding]:
+def _negative(kind: Kind, valuation: Valuation, intervals: Floats, below: Indices) -> Iterator[Finding]:
     """One finding for each client, or one for all if there are many."""
-    deviations = (intervals[below, 1] - intervals[below, 0]) / (2 * HALF_WIDTH)
-    with np.errstate(divide="ignore"):
-        chances = ndtr(valuation.values[below] / deviations)
-    found = [confidence_of(chance) for chance in chances.tolist()]
+    known, marginals = valuation.uncertainty, valuation.marginals
+    if known is None or marginals is None or len(below) == 0:
+        return
+    found = [confidence_of(1 - chance) for chance in known.chances_below_zero(valuation.values)[below].tolist()]
     if len(below) <= MOST_SEPARATE:
         for client, confidence in zip(below.tolist(), found, strict=True):
-            yield replace(
-                _finding(HARM, valuation, client, intervals, confidence), detail=whom_it_harms(valuation, client)
-            )
+            made = _finding(kind, valuation, client, intervals, confidence, large=float(marginals.large[client]))
+            said = (_decided(marginals.deciding[client]), whom_it_harms(valuation, client) if kind is HARM else "")
+            yield replace(made, detail=" ".join(filter(None, said)))
         return
     ends = {"low": float(intervals[below, 0].min()), "high": float(intervals[below, 1].max())}
-    evidence = {"value": float(valuation.values[below].mean()), **ends}
-    yield Finding(HARM, tuple(valuation.clients[k] for k in below), (), 0, evidence, min(found))
+    means = {"value": float(valuation.values[below].mean()), "large": float(marginals.large[below].mean())}
+    yield Finding(kind, tuple(valuation.clients[k] for k in below), (), 0, {**means, **ends}, min(found))
+
+
+def _decided(cells: Sequence[Cell]) -> str:
+    """Which few coalitions decide a value, in words; nothing if it takes many."""
+    if not cells:
+        return ""
+    told = [
+        f"{_beside(cell.others)} in round {cell.round_number} ({100 * cell.part:.0f} % of the value)" for cell in cells
+    ]
+    subject = "One coalition decides" if len(cells) == 1 else "A few coalitions decide"
+    return f"{subject} the value: {', '.join(told)}."
+
+
+def _beside(others: Sequence[str]) -> str:
+    """The client alone, or with others."""
+    if not others:
+        return "its model alone"
+    more = f" and {len(others) - MOST_OTHERS} more" if len(others) > MOST_OTHERS else ""
+    return f"with {', '.join(map(repr, others[:MOST_OTHERS]))}{more}"
 
 
 def _finding(

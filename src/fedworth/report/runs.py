@@ -24,6 +24,7 @@ from fedworth.errors import UsageError
 from fedworth.report.report import Report
 from fedworth.storage import json_bytes
 from fedworth.task.cells import N_BLOCKS
+from fedworth.valuation.marginals import Marginals
 from fedworth.valuation.uncertainty import HALF_WIDTH, TAIL, Source, uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -86,7 +87,11 @@ def _mean(made: Sequence[Valuation]) -> Valuation:
         n_test_samples=known[0].n_test_samples if known else None,
         caveats=tuple(caveat for caveat in known[0].caveats if caveat.client in shared) if known else (),
     )
-    return Valuation(made[0].method, clients, mean, uncertainty=found)
+    rests_on = [
+        one.marginals.large[order] for one, order in zip(made, orders, strict=True) if one.marginals is not None
+    ]
+    marginals = Marginals(np.mean(rests_on, axis=0), ((),) * len(clients)) if len(rests_on) == n_runs else None
+    return Valuation(made[0].method, clients, mean, uncertainty=found, marginals=marginals)
 
 
 def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:

@@ -36,6 +36,7 @@ from fedworth.names import Interval
 from fedworth.task.cells import Cells, Undivided
 from fedworth.valuation import others
 from fedworth.valuation.groups import GroupValues, group_values
+from fedworth.valuation.marginals import MarginalSums
 from fedworth.valuation.ranking import EQUAL
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
@@ -256,6 +257,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     run = source.effort.start(len(games.rounds), n_clients)  # decides how much is measured for Shapley values
     share = sharing_as_one(run if rule is shapley else rule, source.as_one)
     is_linear = rule not in NONLINEAR
+    marginals = MarginalSums(source.clients) if rule is shapley and not source.as_one else None
     for t in games.rounds:
         game = games.game(t)
         if len(game.clients) == 0:
@@ -269,6 +271,9 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         sampling[np.ix_(game.clients, game.clients)] += weight**2 * shares.sampling_covariance
         n_evaluations += shares.n_evaluations
         notes.update(dict.fromkeys(shares.notes))
+        if marginals is not None:
+            number = t + 1 if source.recorded is None else source.recorded.numbers[t]
+            marginals.add(number, game, is_exact=not shares.sampling_covariance.any())
     notes.update(dict.fromkeys(run.notes()))
     if games.sampling is not None:
         sampling[np.ix_(heard, heard)] = games.sampling
@@ -297,6 +302,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         values=values,
         by_round=by_round,
         block_values=by_block if is_linear else None,
+        marginals=None if marginals is None else marginals.of(values),
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
         n_evaluations=n_evaluations,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import ndtri, stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtridf, stdtrit
 
 from fedworth.arrays import Floats
 from fedworth.completion.completion import Caveat
@@ -38,6 +38,8 @@ LEVEL = 0.9
 TAIL = (1 + LEVEL) / 2
 HALF_WIDTH = float(ndtri(TAIL))
 """Half the width of an interval in standard deviations, if these are known exactly: 1.645."""
+LEAST_WIDER = 1e-4
+"""Student's quantile exceeds the normal one by less than this from 15,000 degrees of freedom on."""
 DISTINGUISHABLE, ROUGH = 0.3, 1.0
 MOST_PAIRS_OF = 100
 """With more clients than this the pairwise probabilities are not kept, only the rank intervals."""
@@ -159,6 +161,14 @@ class Uncertainty:
         elif source is Source.TEST_SET and n is not None:
             remedy = f"ever more test samples would make the intervals {math.sqrt(1 - part):.2f} times as wide"
         return f"{shares[source]:.0%} of the uncertainty comes from {ORIGINS[source]}: {remedy}."
+
+    def chances_below_zero(self, values: Floats) -> Floats:
+        """(n_clients,): the probability that each value is below zero, by the distribution that the intervals have."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = self.half_widths / self.standard_deviations
+            far = -values / self.standard_deviations
+        degrees = stdtridf(TAIL, np.maximum(ratios, HALF_WIDTH + LEAST_WIDER))
+        return np.where(ratios > HALF_WIDTH + LEAST_WIDER, stdtr(degrees, far), ndtr(far))
 
     def intervals(self, values: Floats) -> Floats:
         """(n_clients, 2): the ends of the 90 % intervals around these values."""

@@ -15,6 +15,7 @@ from fedworth.arrays import Floats
 from fedworth.errors import UsageError, ValuationError, unknown_name
 from fedworth.records import document_of, read_as
 from fedworth.valuation.groups import GroupValues
+from fedworth.valuation.marginals import Marginals
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import ranks_of
 from fedworth.valuation.uncertainty import Source, Uncertainty
@@ -80,6 +81,7 @@ class Valuation:
     uncertainty: Uncertainty | None = None
     by_round: Floats | None = None  # (n_rounds, n_clients), adds up to the values
     groups: GroupValues | None = None  # on groups of test samples, if these have some
+    marginals: Marginals | None = None  # what Shapley values rest on
     block_values: Floats | None = None  # (n_clients, n_cells), adds up to the values; not kept in JSON
     n_evaluations: int = 0
 
@@ -94,6 +96,7 @@ class Valuation:
             ("standard deviations", None if known is None else known.standard_deviations, (n,)),
             ("chances", None if known is None else known.chances, (n, n)),
             ("values by group", None if self.groups is None else self.groups.values, (n, None)),
+            ("contributions to large coalitions", None if self.marginals is None else self.marginals.large, (n,)),
             ("values by round", self.by_round, (None, n)),
             ("values by block", self.block_values, (n, None)),
         ]

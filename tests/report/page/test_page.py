@@ -18,6 +18,7 @@ from fedworth.report.report import Report
 from fedworth.report.rewards import rewards
 from fedworth.report.settings import PageSettings
 from fedworth.report.tables import findings_lines, markdown
+from fedworth.valuation.marginals import Marginals
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 from tests.support.browser import chromium
@@ -115,7 +116,9 @@ def test_bare_numbers_are_called_by_the_noun():
     numbered = replace(plain("fedsv", [1.0, -2.0, 3.0]), clients=("0", "1", "2"), valuations=())
     values = np.array([1.0, -2.0, 3.0])
     known = uncertainty(values, np.eye(3) / 100)
-    made = replace(numbered, valuations=(Valuation("fedsv", numbered.clients, values, uncertainty=known),))
+    rests_on = Marginals(values, ((), (), ()))
+    valuation = Valuation("fedsv", numbered.clients, values, uncertainty=known, marginals=rests_on)
+    made = replace(numbered, valuations=(valuation,))
     assert "Client 1 made the model worse" in text_of(made.page_html())
     assert "Most valuable: client 2" in text_of(made.page_html())
 
@@ -150,7 +153,7 @@ def test_checks_that_could_not_be_made_are_listed_with_what_they_need_and_not_co
 def test_checks_that_found_nothing_are_counted_and_told():
     text = text_of(hospitals(findings=()).page_html(HOSPITAL))
     assert "No two hospitals sent the same model." in text
-    assert "16 checks found nothing" in text
+    assert "17 checks found nothing" in text
 
 
 @pytest.mark.parametrize("kind", OF_ANSWERS, ids=lambda kind: kind.name)
@@ -165,7 +168,8 @@ def test_every_finding_says_what_was_seen_why_it_matters_and_what_to_do(kind: Ki
 def low_and_harming() -> Report:
     """Eight alike, one far below zero."""
     names, values = tuple("abcdefghi"), np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0, -2.0])
-    return Report("t", names, (Valuation("comfedsv", names, values, {}, (), uncertainty(values, np.eye(9) / 100)),))
+    known, rests_on = uncertainty(values, np.eye(9) / 100), Marginals(values, ((),) * 9)
+    return Report("t", names, (Valuation("comfedsv", names, values, {}, (), known, marginals=rests_on),))
 
 
 def test_what_values_show_has_the_same_words_in_text_json_markdown_and_on_the_page():
