@@ -419,8 +419,8 @@ def test_methods_are_compared_on_one_ledger_and_pairs_of_clients_shown(small_run
 def test_values_by_group_are_written_and_shares_are_read_from_a_file(small_run, tmp_path, told, refused, capsys):
     ledger, out = small_run / "ledger", tmp_path / "out"
     said = told("report", ledger, "--by", "class", "--out", out)
-    rows = list(csv.DictReader((out / "by-group.csv").read_text().splitlines()))
-    assert str(out / "by-group.csv") in said["files"]
+    rows = list(csv.DictReader((out / "report-by-group.csv").read_text().splitlines()))
+    assert str(out / "report-by-group.csv") in said["files"]
     sums = [sum(float(row["value"]) for row in rows if row["client"] == client) for client in "0123"]
     assert sums == pytest.approx(said["valuations"][0]["values"])
     assert "other settings" in refused(12, "report", ledger, "--out", out)
@@ -432,7 +432,7 @@ def test_values_by_group_are_written_and_shares_are_read_from_a_file(small_run, 
     assert weighted["provenance"]["settings"]["group_shares"]["9"] == 10
     capsys.readouterr()
     assert main(["verify", str(tmp_path / "weighted" / "report.json"), "--ledger", str(ledger)]) == 0
-    assert "by-group.csv: says what report.json says" in capsys.readouterr().out
+    assert "report-by-group.csv: says what report.json says" in capsys.readouterr().out
     page = (tmp_path / "weighted" / "report.html").read_text()
     assert "weighted to known shares of their groups" in page
     assert "cannot be read" in refused(2, "report", ledger, "--group-shares", tmp_path / "none.csv")

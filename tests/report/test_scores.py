@@ -1,5 +1,7 @@
 """What values are measured in, and what the model scores with and without each client."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +32,7 @@ def test_scores_are_those_of_the_averages_with_and_without_the_clients_model(led
     report = fedworth.report_on(ledger, task)
     scores = report.scores
     assert scores is not None
-    assert scores.measures[0] == "cross-entropy"
+    assert scores.measures == ("cross-entropy", "accuracy")
     assert scores.start[0] == pytest.approx(loss_of(task, ledger.open_round(0).global_model), rel=1e-5)
     heard = [[t for t, entry in enumerate(ledger.entries) if k in entry.participants] for k in range(4)]
     for k, rounds in enumerate(heard):
@@ -43,6 +45,8 @@ def test_scores_are_those_of_the_averages_with_and_without_the_clients_model(led
             weights = np.array([float(j in members) for j in range(4)]) / max(1, len(members))
             model = mix(last.global_model, last.client_models, weights, float(not members))
             assert found[k, 0] == pytest.approx(loss_of(task, model), rel=1e-5)
+            right = task.outputs(model).argmax(dim=1) == task.labels
+            assert found[k, 1] == pytest.approx(float(right.double().mean()), abs=1e-9)
     assert fedworth.Report.from_document(report.document()) == report
 
 
@@ -56,9 +60,10 @@ def test_page_statement_and_tables_name_measure_unit_and_size_of_the_test_set(le
     assert "lowers the loss on the coordinator’s 60 test samples" in words
     assert "loss (cross-entropy), in nats per test sample" in words
     assert report.scores is not None
-    for score in (report.scores.with_client[1, 0], report.scores.without_client[1, 0]):
-        assert f"{score:.3f}" in page
-        assert f"{score:.3f}" in statement
+    for loss, accuracy in (report.scores.with_client[1], report.scores.without_client[1]):
+        for said in (page, statement):
+            assert f"{loss:.3f}" in said
+            assert f"{100 * accuracy:.1f} %" in said
 
 
 def test_a_measure_is_raised_and_its_scores_are_in_percent(ledger, task):
@@ -66,9 +71,26 @@ def test_a_measure_is_raised_and_its_scores_are_in_percent(ledger, task):
     text = text_of(report.page_html())
     assert "raises the model’s accuracy (as a share of the test samples)" in text
     assert report.scores is not None
-    assert f"{100 * report.scores.end[0]:.1f}\N{NO-BREAK SPACE}% at the end" in text.replace(
-        " %", "\N{NO-BREAK SPACE}%"
-    )
+    assert report.scores.measures == ("accuracy", "cross-entropy")
+    assert f"{100 * report.scores.end[0]:.1f} % at the end" in text
+
+
+def test_with_everyone_in_every_round_no_text_speaks_of_estimates(tmp_path):
+    settings = fedworth.SimulationSettings(dataset="digits", n_clients=4, n_participants=4, n_rounds=3, test_limit=60)
+    whole = fedworth.simulate(settings, tmp_path / "ledger")
+    report = fedworth.report_on(whole, fedworth.task_of(whole))
+    said = [text_of(report.page_html()), text_of(report.statement_html("1"))]
+    said += [f"{table.note} {table.words}" for table in tables(report)[:4]]
+    for text in said:
+        assert "estimate" not in text.replace("All values are measured; none is estimated", "")
+        assert not re.search(r"\bcertain\b", text.replace("certain (byte-identical models)", ""))
+
+
+def test_nothing_more_is_measured_for_scores_within_a_budget(ledger, task):
+    limited = fedworth.ValuationSettings(budget=fedworth.Budget(evaluations=10_000))
+    scores = fedworth.report_on(ledger, task, limited).scores
+    assert scores is not None
+    assert scores.measures == ("cross-entropy",)
 
 
 def test_a_report_by_other_methods_measures_nothing_for_scores(ledger, task):

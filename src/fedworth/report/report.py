@@ -250,7 +250,7 @@ class Report:
     def write(
         self, folder: Place, page: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
     ) -> list[Path]:
-        """Write `report.csv`, `report.json`, `report.md` and `report.html`; with groups, `by-group.csv` too.
+        """Write `report.csv`, `report.json`, `report.md` and `report.html`; with groups, `report-by-group.csv` too.
 
         Args:
             folder: Where to write them.
@@ -270,7 +270,7 @@ class Report:
         texts["html"] = self.page_html(page, rewards=rewards).encode(errors="backslashreplace")
         files = {f"report.{ending}": text for ending, text in texts.items()}
         if self.valuations and self.chosen.groups is not None:
-            files["by-group.csv"] = groups_csv(self).encode(errors="backslashreplace")
+            files["report-by-group.csv"] = groups_csv(self).encode(errors="backslashreplace")
         return write_together(Path(folder), files)
 
     def page_html(self, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None) -> str:

@@ -4,13 +4,15 @@ A score is the task's loss or measure on the test set, as a reader knows it: a l
 a client means: without its update in the last round in which it took part, all else equal.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedworth.arrays import Floats
+from fedworth.arrays import Floats, Indices
 from fedworth.errors import ArtefactError
-from fedworth.oracle.oracle import also_of, criteria_of, fitted, quality, threads_of
+from fedworth.games.federation import RecordedFederation
+from fedworth.oracle.oracle import LoopOracle, fitted, quality, threads_of
+from fedworth.oracle.server import RuleOracle
 from fedworth.provenance import Provenance
 from fedworth.valuation.federation import Federation
 
@@ -46,41 +48,55 @@ def score_text(measure: str, score: float) -> str:
 
 
 def scores_of(federation: Federation) -> Scores | None:
-    """The scores of a recorded federation; None if nobody took part. The method leave-one-out measures the same."""
-    recorded = federation.recorded
-    oracle, participants = recorded.oracle, recorded.participants
-    answered = np.flatnonzero(participants.any(axis=1)).tolist()
-    if not answered:
+    """The scores of a recorded federation; None if nobody took part.
+
+    By the measure that values are in, these are utilities that leave-one-out has measured already. Loss and accuracy
+    are shown together unless a budget limits what may be measured: the other one takes as many evaluations again.
+    """
+    recorded, budget = federation.recorded, federation.settings.budget
+    participants, task = recorded.participants, recorded.oracle.task
+    if not participants.any():
         return None
-    criteria = criteria_of(oracle.task, oracle.measure, also_of(oracle))
-    signs = np.array([1.0 if criterion.is_better_higher else -1.0 for criterion in criteria])
+    measured = [recorded]
+    other = "loss" if recorded.oracle.measure == "accuracy" else "accuracy"
+    if (
+        other in ("loss", *(known.name for known in task.judged_by.measures))
+        and budget.evaluations is None
+        and budget.seconds is None
+    ):
+        plain = LoopOracle(replace(task, blocks=None), other)
+        oracle = replace(recorded.oracle, inner=plain) if isinstance(recorded.oracle, RuleOracle) else plain
+        measured.append(RecordedFederation(recorded.ledger, oracle, recorded.weighting, is_clipped=recorded.is_clipped))
+    last = np.where(participants.any(axis=0), len(participants) - 1 - np.argmax(participants[::-1], axis=0), -1)
+    with threads_of(recorded.oracle):
+        found = [_with_and_without(one, last) for one in measured]
+    with_client, without, ends = (np.stack(parts, axis=-1) for parts in zip(*found, strict=True))
+    numbers = tuple(recorded.numbers[t] if t >= 0 else None for t in last.tolist())
+    names = tuple(one.oracle.task.criterion(one.oracle.measure).name for one in measured)
+    return Scores(names, ends[0], ends[1], numbers, with_client, without)
 
-    def before(t: int) -> Floats:
-        """(n_measures,): quality of the global model that a round started with."""
-        start = fitted(recorded.round(t), oracle.task).global_model
-        return np.asarray(quality(oracle.task, criteria, start).sum(axis=1))
 
-    def gained(t: int) -> Floats:
-        """(1 + n, n_measures): what a round's participants gained, and what they would have without each of them."""
+def _with_and_without(recorded: RecordedFederation, last: Indices) -> tuple[Floats, Floats, Floats]:
+    """Scores with and without each client in its last round, (n_clients,) each, and those at the start and the end."""
+    task, participants = recorded.oracle.task, recorded.participants
+    criterion = task.criterion(recorded.oracle.measure)
+    sign = 1.0 if criterion.is_better_higher else -1.0
+
+    def before(t: int) -> float:
+        """Quality of the global model that a round started with."""
+        start = fitted(recorded.round(t), task).global_model
+        return float(quality(task, (criterion,), start).sum())
+
+    with_client, without = np.full((2, len(last)), np.nan)
+    for t in np.unique(last[last >= 0]).tolist():
         game = recorded.game(t)
         n = len(game.clients)
-        found = game.columns(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)]))
-        return np.column_stack([found[:, : game.n_blocks].sum(axis=1), found[:, game.n_blocks :]])
-
-    n_clients = len(recorded.clients)
-    with_client, without = np.full((2, n_clients, len(criteria)), np.nan)
-    last = np.where(participants.any(axis=0), len(participants) - 1 - np.argmax(participants[::-1], axis=0), -1)
-    with threads_of(oracle):
-        for t in np.unique(last[last >= 0]).tolist():
-            scores = signs * (before(t) + gained(t))
-            members = np.flatnonzero(participants[t])
-            for place, client in enumerate(members.tolist(), start=1):
-                if last[client] == t:
-                    with_client[client], without[client] = scores[0], scores[place]
-        start = signs * before(answered[0])
-    numbers = tuple(recorded.numbers[t] if t >= 0 else None for t in last.tolist())
-    end = with_client[int(np.argmax(last))]
-    return Scores(tuple(c.name for c in criteria), start, end, numbers, with_client, without)
+        gained = game.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)])).sum(axis=1)
+        mine = last[game.clients] == t
+        with_client[game.clients[mine]] = sign * (before(t) + gained[0])
+        without[game.clients[mine]] = sign * (before(t) + gained[1:][mine])
+    first = int(np.argmax(participants.any(axis=1)))
+    return with_client, without, np.array([sign * before(first), with_client[int(np.argmax(last))]])
 
 
 def levels_text(scores: Scores | None) -> str:

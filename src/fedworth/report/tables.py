@@ -28,7 +28,7 @@ BESIDE = ("fedsv", "truth")
 ABSENT = "–"
 MOST_CAVEATS = 4
 MOST_GROUPS = 12
-"""Tables of text show values by group up to so many groups; by-group.csv has all."""
+"""Tables of text show values by group up to so many groups; report-by-group.csv has all."""
 NARROW = 0.01
 """Intervals with a smaller standard deviation are shown with four decimals."""
 

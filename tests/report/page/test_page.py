@@ -103,7 +103,7 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
     assert "had it taken part in every one" not in measured
     assert "on data like the test data. The range covers the choice of the test samples." in measured
     assert "It says nothing about another training." in measured
-    assert "There is none: every group that the values rest on was measured." in exact
+    assert "There is none: every group of clients that the values rest on was measured." in exact
     assert "nothing about other test data, or another training" in exact
     assert "how far off they may be is not known" in unknown
     assert "made the model worse" not in unknown
@@ -208,7 +208,7 @@ def test_who_helps_whom_is_told_in_numbers_with_shares_ranges_and_what_is_not_cl
 def test_many_groups_of_many_clients_fit_the_page():
     html = hospitals(100, 20, n_groups=50).page_html(HOSPITAL)
     assert len(html.encode()) <= 1_000_000
-    assert "more hospitals are in by-group.csv" in text_of(html)
+    assert "more hospitals are in report-by-group.csv" in text_of(html)
 
 
 def test_the_page_says_where_the_uncertainty_comes_from():

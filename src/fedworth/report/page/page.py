@@ -50,13 +50,15 @@ if TYPE_CHECKING:
 MOST_CARDS = 40
 LANE = 11
 """Pixels between the dots of one client in a comparison."""
+ESTIMATED = "Estimated"
 GLOSSARY = {
     "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages them.",
     "Loss": "How wrong the model is on the test data; lower is better.",
     "Improvement": "How much better the model does on the test data than at the start: its loss before minus after, or "
     "another measure after minus before.",
-    "Group": "Any set of {nouns} that could have trained together.",
-    "Estimated": "Computed from measurements, because that group never trained together in that round.",
+    "Group": "Of {nouns}: any set of them that could have trained together. Of test samples: those with the same "
+    "label, such as a class.",
+    ESTIMATED: "Computed from measurements, because that group never trained together in that round.",
 }
 
 
@@ -105,7 +107,11 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "groups": groups,
         "levels": levels_text(report.scores),
         "facts": _facts(report, settings, wording),
-        "glossary": [(word, settings.fill(meaning)) for word, meaning in GLOSSARY.items()],
+        "glossary": [
+            (word, settings.fill(meaning))
+            for word, meaning in GLOSSARY.items()
+            if word != ESTIMATED or wording.is_estimated
+        ],
         "rewards": rewards,
         "data": {
             "clients": list(report.clients),

@@ -200,7 +200,8 @@ class Wording:
     own_value: str  # the same, to the client itself
     measure: str  # what values are measured in
     example: str  # what a value of +0.50 says
-    estimate: str  # how certain it is
+    is_estimated: bool  # whether something was estimated that no round has shown
+    estimate: str  # how sure it is
     range: str  # what the likely range covers
     no_range: str  # what stands in the column where there is no range
     total: str  # what all values add up to
@@ -233,7 +234,7 @@ TOTALS = {
 }
 COVERED = {
     Source.ESTIMATES: "what had to be estimated, because no round has shown it",
-    Source.SAMPLING: "the sampling of groups",
+    Source.SAMPLING: "the sampling of such groups",
     Source.TEST_SET: "the choice of the test samples",
     Source.RUNS: "how much another training with other batches and other participants changes the values",
 }
@@ -249,7 +250,8 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     change, _, name = change_text(known).replace("the ", "the model’s ").partition(" ")
     where = f"{name} ({detail_text(known)}) on {test_set_text(known)}"
     higher = "lower" if change == "lowers" else "higher"
-    made = "All values are measured; none is estimated" if valuation.completion is None else "All values are estimates"
+    is_estimated = valuation.completion is not None
+    made = "All values are estimates" if is_estimated else "All values are measured; none is estimated"
     if valuation.is_mean_of_runs:
         made = "All values are means of several recorded runs"
     off = "the line through each bar shows how far off they may be"
@@ -263,8 +265,9 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
         "Above zero they help, below zero they harm.",
         measure=measure_text(known),
         example=f"{name} is 0.50 {higher} with this {settings.noun} than without it",
+        is_estimated=is_estimated,
         estimate=f"{made}; {off}.",
-        range=_range(valuation),
+        range=_range(valuation, settings.plural),
         no_range="not known",
         total=settings.fill(total or "The values need not add up to what the training gained."),
         rounds=settings.fill(ROUNDS[text.basis][0]),
@@ -273,7 +276,7 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     )
 
 
-def _range(valuation: Valuation) -> str:
+def _range(valuation: Valuation, nouns: str) -> str:
     known = valuation.uncertainty
     if known is None:
         return "There is none: how far off the values may be is not known."
@@ -282,11 +285,11 @@ def _range(valuation: Valuation) -> str:
     left_out = ["other test data"] * (not on_new_data) + ["another training"] * (not valuation.is_mean_of_runs)
     beyond = f"It says nothing about {', or '.join(left_out)}." if left_out else ""
     if not valuation.covered:
-        return f"There is none: every group that the values rest on was measured. {beyond}"
+        return f"There is none: every group of {nouns} that the values rest on was measured. {beyond}"
     parts = [COVERED[source] for source in valuation.covered]
     covers = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
     missing = "".join(f" Note: {caveat.reason}." for caveat in known.caveats if caveat.client is None)
     return (
-        f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group in every round would give on "
-        f"{data}. The range covers {covers}.{missing} {beyond}".rstrip()
+        f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group of {nouns} in every round would "
+        f"give on {data}. The range covers {covers}.{missing} {beyond}".rstrip()
     )
