@@ -3,7 +3,7 @@ outputs; prints a Markdown table.
 
     python benchmarks/many.py [--data FOLDER] [--clients 100] [--seeds 4] [name …]
 
-Every client's model is given. Truth: the ensemble with 200 passes, mean of two. Errors are those of
+Every client's model is given. Truth: the ensemble with 64 passes, mean of two. Errors are those of
 centred values over the norm of centred true values. `held`: how often the true value lies within 1.96 standard errors.
 Jaccard: of the least valued fifth with the clients whose labels were flipped. Rows with a bar that miss it are named at
 the end, and the exit code is 1. MNIST is looked for in --data, or $FEDWORTH_DATA.
@@ -69,7 +69,7 @@ CASES = {
     "synthetic, fixed weights": Case(SYNTHETIC, 0.15, weighting="fixed"),
 }
 ROUND = 1
-TRUTH_PASSES = 200
+TRUTH_PASSES = 64
 
 Estimator = Callable[[Game, np.random.Generator], Shares]
 

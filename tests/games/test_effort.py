@@ -94,6 +94,12 @@ def test_a_budget_stops_before_the_precision_is_reached_and_says_so(budget, said
     assert said in run.notes()[0]
 
 
+def test_a_precision_that_takes_too_many_passes_is_given_up_and_said():
+    run = Effort(Budget(precision=1e-6), sampled=True).start(1, N)
+    assert run(game_of(), np.random.default_rng(0)).n_evaluations < N + 2 + 64 + 8
+    assert "64 passes at most" in run.notes()[0]
+
+
 @pytest.mark.usefixtures("slow")
 def test_what_it_will_take_is_said_before_it_starts(caplog):
     game, told = game_of(), []

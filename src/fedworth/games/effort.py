@@ -47,6 +47,9 @@ N_TIMED, MOST_TIMED_SECONDS = 64, 0.2
 USUAL_PASSES = 6
 """Passes beyond those of single clients that a forecast assumes."""
 
+MOST_UNASKED = 64
+"""Passes of a round that nobody set a limit to: rounds of wild models would take ever more."""
+
 LONG_SECONDS = 600.0
 """A forecast that is longer says what would shorten it."""
 
@@ -225,7 +228,10 @@ class Run:
             return True
         part, budget = (self.n_done + 1) / self.n_games, self.effort.budget
         n_spent = self.n_evaluations + len(clients) + 2 + found.n_passes
-        if budget.evaluations is not None and n_spent >= budget.evaluations * part:
+        has_limit = (budget.evaluations, budget.seconds) != (None, None)
+        if not has_limit and found.n_passes >= MOST_UNASKED:
+            self.stopped = f"a round takes about {MOST_UNASKED} passes at most, unless --budget or --seconds allow more"
+        elif budget.evaluations is not None and n_spent >= budget.evaluations * part:
             self.stopped = "the budget of evaluations was spent"
         elif budget.seconds is not None and self._elapsed >= budget.seconds * part:
             self.stopped = "the time was over"
