@@ -76,6 +76,14 @@ def test_many_rounds_need_few_passes_each_and_keep_the_precision_of_the_sum():
     assert np.abs(off).max() < 5 * np.sqrt(run.sampling.max())
 
 
+def test_a_round_that_is_precise_by_itself_stops_whatever_was_before():
+    run = Effort(Budget(precision=0.5), sampled=True).start(2, N)
+    first = run(game_of(), np.random.default_rng(0))
+    run.sampling *= 1000  # errors that no later round can make up for
+    again = run(game_of(), np.random.default_rng(0))
+    assert again.n_evaluations == first.n_evaluations
+
+
 def test_a_coarser_precision_takes_fewer_passes():
     passes = [
         Effort(Budget(precision=p), sampled=True).start(1, N)(game_of(), np.random.default_rng(0)).n_evaluations

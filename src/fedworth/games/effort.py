@@ -8,8 +8,8 @@ One function decides (`Effort.is_sampled`), from the number of clients and the m
 
 Sampling stops when the error of the sum over rounds is at most `Budget.precision` of the test set's standard error,
 both root mean squares over clients. The test set's part of a sum is nearly the sum of its rounds' parts, since a sample
-that is hard in one round is hard in the next, while sampling errors of rounds are independent. So rounds need few
-passes each: after t of T rounds an error of √(T / 2t) times the final one is allowed.
+that is hard in one round is hard in the next, while sampling errors of rounds are independent. So later rounds need
+few passes. A round also stops when it is that precise by itself: it cannot make up for the errors of rounds before.
 """
 
 import logging
@@ -222,9 +222,13 @@ class Run:
         sums[clients] += found.by_batch
         sampling = self.sampling.copy()
         sampling[clients] += np.diag(found.covariance)
-        of_test_set = np.trace(test_covariance(sums, found.batch_sizes, np.diag(sampling)))
-        allowed = max(1.0, self.n_games / (2 * (self.n_done + 1)))
-        if sampling.sum() <= self.effort.budget.precision**2 * allowed * of_test_set:
+        if (
+            min(
+                ratio_of(found.by_batch, found.batch_sizes, np.diag(found.covariance)),
+                ratio_of(sums, found.batch_sizes, sampling),
+            )
+            <= self.effort.budget.precision
+        ):
             return True
         part, budget = (self.n_done + 1) / self.n_games, self.effort.budget
         n_spent = self.n_evaluations + len(clients) + 2 + found.n_passes
@@ -285,8 +289,7 @@ class Run:
         found = [UNUSABLE_NOTE.format(client, *losses) for client, losses in self.unusable.items()]
         if not self.n_passes or self.by_batch is None:
             return tuple(found)
-        of_test_set = np.trace(test_covariance(self.by_batch, self.batch_sizes, np.diag(self.sampling)))
-        ratio = math.sqrt(float(self.sampling.sum()) / max(of_test_set, 1e-300))
+        ratio = ratio_of(self.by_batch, self.batch_sizes, self.sampling)
         few, many = min(self.n_passes), max(self.n_passes)
         passes = f"{few:,}" if few == many else f"{few:,} to {many:,}"
         said = f"coalitions are sampled: {passes} evaluations a round instead of {self.n_all:,}; the sampling error is "
@@ -304,6 +307,12 @@ def test_covariance(by_batch: Floats, batch_sizes: Indices, sampling: Floats) ->
     both = apart @ apart.T * n_batches / max(n_batches - 1, 1)
     part = 1 - float(np.trace(sampling)) / max(float(np.trace(both)), 1e-300)
     return np.asarray(both * max(part, LEAST_PART))
+
+
+def ratio_of(by_batch: Floats, batch_sizes: Indices, sampling: Floats) -> float:
+    """The error of draws with these variances, (n,), over the test set's standard error, both rms over clients."""
+    of_test_set = float(np.trace(test_covariance(by_batch, batch_sizes, np.diag(sampling))))
+    return math.sqrt(float(sampling.sum()) / max(of_test_set, 1e-300))
 
 
 def spoken(seconds: float) -> str:
