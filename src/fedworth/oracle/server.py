@@ -59,9 +59,7 @@ class Server:
         """A hash of the rule and of the lines that its state depends on; None for the weighted mean."""
         if self.rule is None:
             return None
-        lines: list[Any] = [
-            *ledger.entries[: round_index + 1]
-        ]  # with round numbers and counts of samples, which rules use
+        lines: list[Any] = [*ledger.entries[: round_index + 1]]  # rules use round numbers and counts of samples
         if noise_of(self.rule):  # noise is read from the next model
             lines += [*ledger.entries[round_index + 1 : round_index + 2], ledger.closing, *ledger.missing]
         document = [self.rule.document(), ledger.aggregation, msgspec.to_builtins(lines)]
