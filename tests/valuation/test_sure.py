@@ -65,6 +65,21 @@ def test_with_everyone_in_every_round_only_the_test_set_is_uncertain(full, metho
     assert "On exactly this test set" in exact._repr_html_()
 
 
+def test_without_a_round_to_share_out_there_is_nothing_to_note(full):
+    found = federation(full).value("fedsv-later")
+    assert found.notes == ()
+    assert not found.values.any()
+
+
+def test_a_page_on_measured_values_speaks_of_no_estimates(full):
+    report = fedworth.report_on(full, fedworth.task_of(full), methods=["comfedsv-models"], work=WORK)
+    page = report.page_html()
+    assert "none is estimated" in page
+    for text in ("without a dot the cell is an estimate", "because no round has shown it", "certain (", "Heard once"):
+        assert text not in page
+    assert "certain" not in report.page_html().replace("uncertainty", "")
+
+
 def test_the_two_readings_differ_by_the_test_sets_part(partial):
     new, same = (federation(partial, interval=name).value() for name in ("new-data", "test-set"))
     assert new.uncertainty is not None

@@ -350,6 +350,8 @@ def _with_uncertainty(
     Without the errors of estimates or of drawn coalitions there are no intervals. If only the test set's part is
     unknown, intervals hold on this test set only, and a caveat says so.
     """
+    if made.block_values is None and made.n_evaluations == 0:
+        return made  # there was no round to share out
     cells, of_test_set, unknown = cells or source.test_set, None, []
     if source.interval == "new-data":
         found = _of_test_set(cells, made)
