@@ -1,9 +1,11 @@
 """What values by group show: clients that help unusually many groups, and whom a harmful client harms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from fedworth.findings import HARM, MANY_GROUPS, looked_for_in_values, value_findings
+from fedworth.findings import HARM, MANY_GROUPS, NEGATIVE, looked_for_in_values, value_findings
 from fedworth.valuation.groups import GroupValues
 from fedworth.valuation.marginals import Marginals
 from fedworth.valuation.uncertainty import uncertainty
@@ -63,9 +65,11 @@ def test_it_is_not_looked_for_where_clients_know_most_groups_or_are_few():
         ([-0.9, 0.5, -0.5], "It clearly helps class 1 and harms 2 of 3: its data are unlike"),
     ],
 )
-def test_a_finding_of_harm_says_whom_the_client_harms_and_helps(own, said):
-    parts = [[1.0, 1.0, -0.1], [1.0, 1.0, 0.01], own]
-    (found,) = (found for found in value_findings(valued(parts)) if found.kind.name == HARM.name)
-    assert found.clients == ("2",)
-    assert said in found.sentence
-    assert found.document()["sentence"] == found.sentence
+def test_a_finding_of_harm_or_a_negative_value_says_whom_the_client_harms_and_helps(own, said):
+    made = valued([[1.0, 1.0, -0.1], [1.0, 1.0, 0.01], own])
+    helpful = replace(made, marginals=Marginals(np.ones(3), ((),) * 3))  # to large coalitions
+    for valuation, kind in ((made, HARM), (helpful, NEGATIVE)):
+        (found,) = (found for found in value_findings(valuation) if found.kind is kind)
+        assert found.clients == ("2",)
+        assert said in found.sentence
+        assert found.document()["sentence"] == found.sentence

@@ -59,6 +59,9 @@ def test_values_for_known_shares_are_those_of_a_test_set_with_these_shares(ledge
         expected = valued(ledger, more, method)
         assert found.values == pytest.approx(expected.values, rel=1e-5)
         assert found.by_round == pytest.approx(expected.by_round, rel=1e-5, abs=1e-7)
+        if found.marginals is not None:
+            assert expected.marginals is not None
+            assert found.marginals.large == pytest.approx(expected.marginals.large, rel=1e-4, abs=1e-6)
         assert found.groups is not None
         assert found.groups.values.sum(axis=1) == pytest.approx(found.values, rel=1e-12)
         assert any("for a population with these shares" in note for note in found.notes)

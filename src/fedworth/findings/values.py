@@ -133,7 +133,7 @@ def _negative(kind: Kind, valuation: Valuation, intervals: Floats, below: Indice
     if len(below) <= MOST_SEPARATE:
         for client, confidence in zip(below.tolist(), found, strict=True):
             made = _finding(kind, valuation, client, intervals, confidence, large=float(marginals.large[client]))
-            said = (_decided(marginals.deciding[client]), whom_it_harms(valuation, client) if kind is HARM else "")
+            said = (_decided(marginals.deciding[client]), whom_it_harms(valuation, client))
             yield replace(made, detail=" ".join(filter(None, said)))
         return
     ends = {"low": float(intervals[below, 0].min()), "high": float(intervals[below, 1].max())}

@@ -41,10 +41,10 @@ class Marginals:
 
 
 class MarginalSums:
-    """Adds up marginal contributions round by round."""
+    """Adds up marginal contributions round by round; `cell_weights`, (n_cells,), are what test samples count."""
 
-    def __init__(self, clients: tuple[str, ...]) -> None:
-        self._clients, self._large = clients, np.zeros(len(clients))
+    def __init__(self, clients: tuple[str, ...], cell_weights: Floats | None = None) -> None:
+        self._clients, self._large, self._weights = clients, np.zeros(len(clients)), cell_weights
         self._cells: list[list[tuple[float, int, Indices]]] = [[] for _ in clients]
 
     def add(self, round_number: int, game: Game, *, is_exact: bool) -> None:
@@ -53,13 +53,16 @@ class MarginalSums:
         if is_exact and n <= MOST_ENUMERATED:
             self._enumerate(round_number, game)
         elif isinstance(game, ModelGame):
-            found = game.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)])).sum(axis=1)
+            found = self._totals(game.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)])))
             self._large[game.clients] += found[0] - found[1:]
         else:
             self._large[game.clients] = np.nan
 
+    def _totals(self, by_cell: Floats) -> Floats:
+        return np.asarray(by_cell.sum(axis=1) if self._weights is None else by_cell @ self._weights)
+
     def _enumerate(self, round_number: int, game: Game) -> None:
-        utilities, n = all_utilities(game).sum(axis=1), len(game.clients)
+        utilities, n = self._totals(all_utilities(game)), len(game.clients)
         integers = np.arange(2**n)
         sizes = np.bitwise_count(integers.astype(np.uint32))
         per_size = np.bincount(sizes, minlength=n + 1) * (n - np.arange(n + 1)) / n  # coalitions without a client

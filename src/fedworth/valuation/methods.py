@@ -257,7 +257,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     run = source.effort.start(len(games.rounds), n_clients)  # decides how much is measured for Shapley values
     share = sharing_as_one(run if rule is shapley else rule, source.as_one)
     is_linear = rule not in NONLINEAR
-    marginals = MarginalSums(source.clients) if rule is shapley and not source.as_one else None
+    marginals = MarginalSums(source.clients, cell_weights) if rule is shapley and not source.as_one else None
     for t in games.rounds:
         game = games.game(t)
         if len(game.clients) == 0:
