@@ -435,5 +435,6 @@ def test_values_by_group_are_written_and_shares_are_read_from_a_file(small_run, 
     assert "report-by-group.csv: says what report.json says" in capsys.readouterr().out
     page = (tmp_path / "weighted" / "report.html").read_text()
     assert "weighted to known shares of their groups" in page
+    assert "share of the population" in page
     assert "cannot be read" in refused(2, "report", ledger, "--group-shares", tmp_path / "none.csv")
     assert "unknown grouping" in refused(2, "report", ledger, "--by", "site", "--out", tmp_path / "site")

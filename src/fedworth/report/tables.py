@@ -38,6 +38,7 @@ SOURCE_WORDS = {
     Source.TEST_SET: "other test samples of the same kind would give other values",
     Source.RUNS: "training again, with other batches and other participants, gives other values",
 }
+AS_IT_IS = " Scores are on the test set as it is, without the shares of the population."
 SAMPLED_TRUTH = "The truth was itself sampled, so distances from it are partly its own error"
 FINDINGS = "Findings: reasons to ask, not verdicts"
 
@@ -245,12 +246,13 @@ def scores_table(report: "Report") -> Table | None:
         )
         for client, last, kept, left_out, total in found
     )
+    is_weighted = lost.groups is not None and lost.groups.population is not None
     headings = [head for name in scores.measures for head in (f"{name} with it", "without it")]
     return Table(
         "What the model scores with and without each client",
         ("client", "last round", *headings, "lost over its rounds"),
         rows,
-        f"The model: {levels_text(scores)}.",
+        f"The model: {levels_text(scores)}.{AS_IT_IS if is_weighted else ''}",
         "with it, without it: after the last round in which the client took part, all else equal; "
         "lost over its rounds: what the other participants would have lost without the client, added up",
     )

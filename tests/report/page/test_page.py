@@ -200,7 +200,7 @@ def test_who_helps_whom_is_told_in_numbers_with_shares_ranges_and_what_is_not_cl
     assert len(re.findall(r'class="r num unclear"', table)) == 12
     low, high = found.values[line, 0] - found.half_widths[line, 0], found.values[line, 0] + found.half_widths[line, 0]
     assert f"({low:+.2f} to {high:+.2f})".replace("-", "−") in row  # for those who hear the page, and under the pointer
-    assert "Clearly helped by nobody: <ward>." in text_of(html)
+    assert "Clearly helped by nobody: ward <ward>." in text_of(html)
     assert "Who helps whom" not in text_of(hospitals().page_html(HOSPITAL))
     assert Report.from_document(report.document()) == report
 

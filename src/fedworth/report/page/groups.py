@@ -11,6 +11,7 @@ import numpy as np
 
 from fedworth.report.page.clients import Row, share_text
 from fedworth.report.report import Report
+from fedworth.report.settings import PageSettings
 from fedworth.valuation.groups import GroupValues
 from fedworth.valuation.notebook import signed
 
@@ -34,14 +35,15 @@ class GroupTable:
     """Clients and groups."""
 
     by: str  # what the groups are: class, site, …
-    headings: tuple[tuple[str, str], ...]  # (name, share)
+    names: tuple[str, ...]
+    shares: tuple[tuple[str, tuple[str, ...]], ...]  # of the test data and, if values are for one, of a population
     rows: tuple[tuple[Row, tuple[Cell, ...]], ...]
     n_hidden: int  # clients that are left out, because there are too many
     lines: tuple[str, ...]  # what the table shows, in sentences
     sort: list[list[float | None]]  # by client: values on each group, then the whole value
 
 
-def group_table(report: Report, rows: list[Row]) -> GroupTable | None:
+def group_table(report: Report, rows: list[Row], settings: PageSettings) -> GroupTable | None:
     """The table of a report whose values are known by group."""
     found = report.chosen.groups
     if found is None:
@@ -60,23 +62,27 @@ def group_table(report: Report, rows: list[Row]) -> GroupTable | None:
         interval = "" if math.isnan(width) else f"{signed(value - width, digits)} to {signed(value + width, digits)}"
         return Cell(signed(value, digits), interval, f"{'p' if value > 0 else 'm'}{tone}" if is_clear else "unclear")
 
+    known = {"share of the test data": found.shares, "share of the population": found.population}
     whole = np.column_stack([values, report.chosen.values]).tolist()
     return GroupTable(
         found.by,
-        tuple((name, share_text(share)) for name, share in zip(found.names, found.shares.tolist(), strict=True)),
+        found.names,
+        tuple((of, tuple(map(share_text, shares.tolist()))) for of, shares in known.items() if shares is not None),
         tuple((row, tuple(cell(row.place, group) for group in range(len(found.names)))) for row in shown),
         len(rows) - len(shown),
-        tuple(_lines(report, found)),
+        tuple(_lines(report, found, settings.noun)),
         [[None if math.isnan(x) else x for x in row] for row in whole],
     )
 
 
-def _lines(report: Report, found: GroupValues) -> Iterator[str]:
+def _lines(report: Report, found: GroupValues, noun: str) -> Iterator[str]:
     """Which groups one client alone clearly helps, and which nobody does."""
     helps = found.signs > 0  # (n_clients, n_groups)
     n_helping = helps.sum(axis=0)
     if alone := [k for k in range(len(found.names)) if n_helping[k] == 1]:
-        told = ", ".join(f"{found.names[k]} (by {report.clients[int(np.argmax(helps[:, k]))]})" for k in alone)
-        yield f"Clearly helped by one alone: {told}."
+        by = [report.clients[int(np.argmax(helps[:, k]))] for k in alone]
+        by = [f"{noun} {name}" if name.isdigit() else name for name in by]
+        told = ", ".join(f"{found.by} {found.names[k]} (by {name})" for k, name in zip(alone, by, strict=True))
+        yield f"Clearly helped by one {noun} alone: {told}."
     if nobody := [found.names[k] for k in range(len(found.names)) if n_helping[k] == 0]:
-        yield f"Clearly helped by nobody: {', '.join(nobody)}."
+        yield f"Clearly helped by nobody: {found.by} {', '.join(nobody)}."

@@ -80,7 +80,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
     rows = rows_of(report, cards, wording.no_range)
     flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
     story = story_of(report, [row.place for row in rows], flagged)
-    groups = group_table(report, rows)
+    groups = group_table(report, rows, settings)
     said = {**asdict(wording), "noun": settings.noun, "nouns": settings.plural}
     view = frame | {
         "w": wording,
