@@ -32,7 +32,7 @@ from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.task.task import Task
 
-N_RUNS, N_NAIVE, N_EXACT, N_BLOCKS = 3, 10, 10, 32
+N_RUNS, N_NAIVE, N_EXACT, N_BLOCKS = 3, 24, 10, 32
 
 
 @dataclass(frozen=True)
