@@ -154,7 +154,8 @@ def test_models_that_nobody_would_use_alone_are_named():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.002, "2 ms"), (3.0, "3.0 s"), (400, "6.7 minutes"), (40_000, "11 hours"), (1e6, "12 days")]
+    ("seconds", "text"),
+    [(0.002, "2 ms"), (0.59, "590 ms"), (3.0, "3.0 s"), (400, "6.7 minutes"), (40_000, "11 hours"), (1e6, "12 days")],
 )
 def test_times_are_said_in_fitting_units(seconds, text):
     assert spoken(seconds) == text

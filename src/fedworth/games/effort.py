@@ -320,7 +320,7 @@ def spoken(seconds: float) -> str:
     for unit, name in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 1.5 * unit:
             return f"{seconds / unit:.2g} {name}" if seconds / unit < 10 else f"{seconds / unit:,.0f} {name}"
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.2g} ms"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{float(f'{1000 * seconds:.2g}'):g} ms"
 
 
 def spoken_bytes(n_bytes: float) -> str:

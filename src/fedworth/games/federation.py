@@ -153,6 +153,8 @@ class RecordedFederation:
                 f"{self.ledger.folder}, round {round_index}: no model of clients {sorted(missing)}, so the truth "
                 "cannot be measured; only a federation simulated with the truth has them"
             )
+        if self.participants[round_index, self.heard].all():
+            return self.game(round_index)  # which other methods may have measured
         return self._game(round_index, self.round(round_index, with_apart=True), self.heard)
 
     def _game(self, round_index: int, round_: Round, members: Indices) -> ModelGame:

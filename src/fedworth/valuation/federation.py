@@ -19,7 +19,7 @@ from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.games.as_one import groups_of
 from fedworth.games.budget import Budget
-from fedworth.games.effort import Effort
+from fedworth.games.effort import USUAL_PASSES, Effort
 from fedworth.games.ensemble import has_outputs
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, MatrixGame
@@ -180,6 +180,8 @@ class Federation:
         """How many coalitions a method measures whatever precision is asked for."""
         if name == "leave-one-out":
             return int((self.participants.sum(axis=1) + 1).sum())
+        if name == "fedsv-equal":  # samples every round once more, on other models
+            return int((self.participants.sum(axis=1) + 2 + USUAL_PASSES).sum())
         if name == "comfedsv":
             permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
             return n_planned(self.participants, permutations)
