@@ -101,12 +101,13 @@ class Loop:
         if self.images:
             mixed = {name: _images_last(tensor) for name, tensor in mixed.items()}
         coefficients = np.concatenate([np.ones((len(mixtures), 1)), mixtures.of_clients], axis=1)
+        rows = range(len(mixtures))
+        made = [{**models.frozen, **{name: tensor[row] for name, tensor in mixed.items()}} for row in rows]
         found = np.zeros((len(mixtures), len(self.criteria), self._n_blocks))
         for batch, constant, stacked in zip(self._batches, constants, affine, strict=True):
             for row, given in enumerate(_mixed(stacked, coefficients)):
                 replica.given = {**constant, **given}
-                model = {**models.frozen, **{name: tensor[row] for name, tensor in mixed.items()}}
-                outputs = outputs_of(replica.module, model, batch.inputs)
+                outputs = outputs_of(replica.module, made[row], batch.inputs)
                 found[row] += block_totals(self.criteria, outputs, batch.labels, batch.block_numbers, self._n_blocks)
         return found
 
