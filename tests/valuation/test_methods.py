@@ -223,3 +223,23 @@ def test_factors_of_brought_utilities_have_intervals_with_a_caveat_or_a_note(per
         said = [str(caveat) for caveat in found.uncertainty.caveats]
         assert said[0] == factors.TOO_NARROW
         assert "on this test set only: the utilities are not given by block" in said[1]
+
+
+def test_values_by_accuracy_are_measured_with_those_by_loss_and_other_ranks_are_told(tmp_path):
+    """On exactly this test set, and with everyone in every round, each difference of ranks counts."""
+    settings = SimulationSettings(
+        n_clients=6, n_participants=6, n_rounds=3, train_limit=300, test_limit=100, rate=2.0, n_steps=10
+    )
+    ledger = simulate(settings, tmp_path / "l")
+    task = task_of(ledger)
+    by_loss, by_accuracy = (
+        Federation(ledger, task, ValuationSettings(measure=measure, interval="test-set")).value("comfedsv-models")
+        for measure in ("loss", "accuracy")
+    )
+    np.testing.assert_allclose(by_loss.by_measure["accuracy"], by_accuracy.values, atol=1e-9)
+    assert by_accuracy.by_measure == {}
+    apart = [k for k in range(6) if by_loss.ranks[k] != by_accuracy.ranks[k]]
+    (told,) = [note for note in by_loss.notes if note.startswith("by accuracy the order is another: ")]
+    assert 0 < len(apart) <= 5
+    for k in apart:
+        assert f"{k} has rank {by_accuracy.ranks[k]} instead of {by_loss.ranks[k]}" in told

@@ -14,7 +14,7 @@ A sharing rule (`SharingRule`) divides what everyone achieves together among the
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -214,6 +214,7 @@ def _keys(coalitions: Memberships) -> list[bytes]:
     return [row.tobytes() for row in np.packbits(coalitions, axis=1)]
 
 
+@runtime_checkable
 class GameOfColumns(Game, Protocol):
     """A game that is measured by several measures at once."""
 

@@ -227,7 +227,10 @@ def _oracle(
     )
     task = task if work.device == "cpu" else task.to(device_named(work.device))
     is_remote = work.engine == "ray"
-    oracle = oracle_named(settings.oracle, task, settings.measure, n_threads=1 if is_remote else work.n_threads)
+    # measures of the same outputs cost nothing, and show where the order of clients depends on the measure
+    also = tuple(one.name for one in task.judged_by.measures if settings.measure == "loss" and not one.is_whole)
+    n_threads = 1 if is_remote else work.n_threads
+    oracle = oracle_named(settings.oracle, task, settings.measure, n_threads=n_threads, also=also)
     if not is_remote:
         return oracle, cells
     from fedworth.oracle.ray_oracle import RayOracle

@@ -11,7 +11,7 @@ A value is the sum over the rounds. To add a method, write a function that takes
 entry point group `fedworth.methods`: the entry's name is the method's, and the entry points to a `Method`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cache
@@ -28,18 +28,22 @@ from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown
 from fedworth.games.as_one import Groups, averaged, sharing_as_one
 from fedworth.games.effort import Effort
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Game, Shares, SharingRule, SummedGame, everyone_of
+from fedworth.games.game import Game, GameOfColumns, Measured, Shares, SharingRule, SummedGame, everyone_of
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc
-from fedworth.games.shapley import MOST_ENUMERATED, shapley
+from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, shapley, shapley_values
 from fedworth.names import Interval
+from fedworth.oracle.oracle import also_of
 from fedworth.task.cells import Cells, Undivided
 from fedworth.valuation import others
 from fedworth.valuation.groups import GroupValues, group_values
 from fedworth.valuation.marginals import MarginalSums
-from fedworth.valuation.ranking import EQUAL
+from fedworth.valuation.ranking import EQUAL, ranks_of
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
+
+MOST_TOLD = 5
+"""Clients that are named whose rank by another measure differs."""
 
 MR_DECAY = 0.9
 """What a round counts in MR, relative to the one before (λ of Song et al., 2019)."""
@@ -258,6 +262,10 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     share = sharing_as_one(run if rule is shapley else rule, source.as_one)
     is_linear = rule not in NONLINEAR
     marginals = MarginalSums(source.clients, cell_weights) if rule is shapley and not source.as_one else None
+    # other measures are not measured by group, so they cannot be reweighted
+    is_plain = marginals is not None and cell_weights is None
+    also = also_of(source.recorded.oracle) if is_plain and source.recorded is not None else ()
+    by_measure = {name: np.where(np.isin(np.arange(n_clients), heard), 0.0, np.nan) for name in also}
     for t in games.rounds:
         game = games.game(t)
         if len(game.clients) == 0:
@@ -273,7 +281,14 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         notes.update(dict.fromkeys(shares.notes))
         if marginals is not None:
             number = t + 1 if source.recorded is None else source.recorded.numbers[t]
-            marginals.add(number, game, is_exact=not shares.sampling_covariance.any())
+            is_exact = not shares.sampling_covariance.any()
+            marginals.add(number, game, is_exact=is_exact)
+            for column, name in enumerate(also):
+                if not is_exact or not isinstance(game, GameOfColumns) or len(game.clients) > MOST_ENUMERATED:
+                    by_measure.pop(name, None)  # other measures are known where every coalition was measured
+                elif name in by_measure:
+                    found = exact_shares(Measured(game, game.n_blocks + column), shapley_values)
+                    by_measure[name][game.clients] += weight * found.totals
     notes.update(dict.fromkeys(run.notes()))
     if games.sampling is not None:
         sampling[np.ix_(heard, heard)] = games.sampling
@@ -303,6 +318,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         by_round=by_round,
         block_values=by_block if is_linear else None,
         marginals=None if marginals is None else marginals.of(values),
+        by_measure=by_measure,
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
         n_evaluations=n_evaluations,
@@ -432,7 +448,23 @@ def comfedsv(source: GameSource) -> Valuation:
 def comfedsv_models(source: GameSource) -> Valuation:
     """ComFedSV by models: the Shapley value of everyone's game of each round, on recorded and predicted models."""
     made, errors = _sums_by_models(source)
-    return _with_uncertainty(source, made, errors, source.by_models().caveats)
+    known = _with_uncertainty(source, made, errors, source.by_models().caveats)
+    return replace(known, notes=(*known.notes, *_other_orders(known)))
+
+
+def _other_orders(made: Valuation) -> Iterator[str]:
+    """Clients whose rank by another measure is none that their rank interval has."""
+    ranges = (None,) * len(made) if made.uncertainty is None else made.uncertainty.rank_intervals
+    for name, values in made.by_measure.items():
+        ranks = ranks_of(values).tolist()
+        told = [
+            f"{client} has rank {rank:.0f} instead of {own}"
+            for client, own, rank, ends in zip(made.clients, made.ranks, ranks, ranges, strict=True)
+            if ends is not None and not ends[0] <= rank <= ends[1]
+        ]
+        if told:
+            more = f", and {len(told) - MOST_TOLD} more differ" if len(told) > MOST_TOLD else ""
+            yield f"by {name} the order is another: {', '.join(told[:MOST_TOLD])}{more}"
 
 
 def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:

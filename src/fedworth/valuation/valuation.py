@@ -6,7 +6,7 @@ positive values, so clients that did harm have a share of 0.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,7 @@ class Valuation:
     by_round: Floats | None = None  # (n_rounds, n_clients), adds up to the values
     groups: GroupValues | None = None  # on groups of test samples, if these have some
     marginals: Marginals | None = None  # what Shapley values rest on
+    by_measure: dict[str, Floats] = field(default_factory=dict)  # (n_clients,) each: values by other measures
     block_values: Floats | None = None  # (n_clients, n_cells), adds up to the values; not kept in JSON
     n_evaluations: int = 0
 
