@@ -103,7 +103,8 @@ participants. *Training luck* is the standard deviation of the true values over 
 of the values between clients; neither the completion nor the test set plays a part in it. *Printed* is what a single \
 run says about itself, with 500 test samples. No interval of a single run includes training luck, so such intervals \
 hold the mean value over trainings less often than 90 %. Intervals over several runs (`fedworth report RUN1 RUN2 \
-RUN3`) include it.""",
+RUN3`) include it. All runs of a federation have the same test set, whose error they share, so with few federations a \
+line the last two shares are rough.""",
     section,
     scales={
         "page": {
