@@ -1,10 +1,12 @@
-"""What acting on values does to accuracy: noisy-label federations, each trained by FedAvg and by strategies that act.
+"""What acting on values does to accuracy: federations with noisy labels or free riders, trained by FedAvg and by
+strategies that act.
 
     .venv-flower/bin/python tools/acting_on_values.py                 a table for docs/live-federations.md, some minutes
 
 Handwritten digits, 10 clients, a network with one hidden layer. Some clients have wrong labels: drawn anew, or all one
-too high. Values are measured on 250 samples of the server's, accuracy on 250 others. Every federation is recorded, and
-its ledger must pass the check that the recorded weights are those that the server used.
+too high. Or they have no data, and send the global model back, or the server's last step. Values are measured on 250
+samples of the server's, accuracy on 250 others; in brackets, the difference from FedAvg on the same seeds. Every
+federation is recorded, and its ledger must pass the check that the recorded weights are those that the server used.
 """
 
 import argparse
@@ -44,6 +46,12 @@ NOISES: dict[str, Noise] = {  # how many clients, what share of their labels, dr
     "5 of 10: 80 % of labels drawn anew": (5, 0.8, False),
     "4 of 10: all labels one too high": (4, 1.0, True),
 }
+RIDERS: dict[str, tuple[int, float]] = {  # how many clients without data, and what part of the last step they send
+    "3 of 10: no update": (3, 0.0),
+    "3 of 10: the last step": (3, 1.0),
+    "3 of 10: the last step × 3": (3, 3.0),
+    "5 of 10: the last step × 3": (5, 3.0),
+}
 STRATEGIES: dict[str, Callable[..., Any]] = {
     "FedAvg": lambda _, **options: FedAvg(**options),
     "weighing": Weighing,
@@ -76,14 +84,25 @@ def parts(seed: int, n_noisy: int, share: float, is_shifted: bool) -> tuple[list
     return clients, (inputs[:N_VALUED], labels[:N_VALUED]), (inputs[N_VALUED:first], labels[N_VALUED:first])
 
 
-def client_app(clients: list[Part], seed: int) -> ClientApp:
+def client_app(clients: list[Part], seed: int, n_riders: int, factor: float) -> ClientApp:
+    """Clients that train, the first of them free riders that remember the last global model."""
     app = ClientApp(mods=[fedworth.flower.identity])
+    before: dict[int, dict[str, torch.Tensor]] = {}
 
     @app.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Any) -> Message:
         inputs, labels = clients[context.node_config["partition-id"]]
         model = build(seed)
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        start = message.content["arrays"].to_torch_state_dict()
+        model.load_state_dict(start)
+        if context.node_config["partition-id"] < n_riders:
+            last = before.get(context.node_config["partition-id"], start)
+            before[context.node_config["partition-id"]] = {name: tensor.clone() for name, tensor in start.items()}
+            model.load_state_dict({name: t + factor * (t - last[name]) for name, t in start.items()})
+            metrics = MetricRecord({"num-examples": len(labels)})
+            return Message(
+                RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message
+            )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         for _ in range(10):
             optimizer.zero_grad()
@@ -95,12 +114,12 @@ def client_app(clients: list[Part], seed: int) -> ClientApp:
     return app
 
 
-def accuracy(name: str, seed: int, noise: Noise, folder: Path) -> float:
+def accuracy(name: str, seed: int, noise: Noise, riders: tuple[int, float], folder: Path) -> float:
     """The final model's accuracy on samples that nobody has seen."""
     clients, valued, unseen = parts(seed, *noise)
     strategy = STRATEGIES[name](Task(build(seed), *valued), fraction_evaluate=0.0)
     random.seed(seed)
-    grid = InProcessGrid(client_app(clients, seed), N_CLIENTS)
+    grid = InProcessGrid(client_app(clients, seed, *riders), N_CLIENTS)
     recording = fedworth.flower.record(grid, ledger=folder, strategy=strategy, real_weights=True)
     start = ArrayRecord(build(seed).state_dict())
     arrays = strategy.start(grid=recording, initial_arrays=start, num_rounds=N_ROUNDS, timeout=60).arrays
@@ -115,18 +134,30 @@ def accuracy(name: str, seed: int, noise: Noise, folder: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(100, 105)))
+    parser.add_argument("--rows", choices=("noise", "riders", "all"), default="all")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    print(f"| noisy clients | {' | '.join(STRATEGIES)} |")
+    print(f"| clients | {' | '.join(STRATEGIES)} |")
     print(f"| --- |{' ---: |' * len(STRATEGIES)}")
-    for label, noise in NOISES.items():
-        row = []
+    rows = {label: (noise, (0, 0.0)) for label, noise in NOISES.items() if args.rows != "riders"}
+    rows |= {label: (NOISES["none"], riders) for label, riders in RIDERS.items() if args.rows != "noise"}
+    for label, (noise, riders) in rows.items():
+        shown, plain = [], np.zeros(0)
         for name in STRATEGIES:
             with tempfile.TemporaryDirectory() as place:
-                found = [accuracy(name, seed, noise, Path(place) / f"{seed}.ledger") for seed in args.seeds]
-            row.append(f"{np.mean(found):.3f} ± {np.std(found, ddof=1) / np.sqrt(len(found)):.3f}")
-        print(f"| {label} | {' | '.join(row)} |", flush=True)
+                each = [accuracy(name, seed, noise, riders, Path(place) / f"{seed}.ledger") for seed in args.seeds]
+            found = np.array(each)
+            plain = plain if len(plain) else found
+            apart = found - plain
+            of_difference = f"({apart.mean():+.3f} ± {error_of(apart):.3f})"
+            shown.append(f"{found.mean():.3f} ± {error_of(found):.3f} {of_difference}")
+        print(f"| {label} | {' | '.join(shown)} |", flush=True)
+
+
+def error_of(found: np.ndarray) -> float:
+    """The standard error of a mean."""
+    return float(np.std(found, ddof=1) / np.sqrt(len(found))) if len(found) > 1 else 0.0
 
 
 if __name__ == "__main__":

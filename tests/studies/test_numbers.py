@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from fedworth import Answer, FactorSettings, SimulationSettings, Task, ValuationSettings, value
-from studies import coverage, federations, fidelity, findings, values
+from studies import coverage, federations, fidelity, findings, gaming, values
 from studies.calibration import RATES, STRENGTHS, choices
 from studies.misconduct import COPIED, KINDS, Memory, kinds
 from studies.setups import SETUPS
@@ -273,3 +273,20 @@ def test_the_prefixes_of_own_permutations_are_measured(tmp_path):
     assert expected.permutations is not None
     found = federations.measured(of, expected.permutations)
     assert value(found, "comfedsv").values == pytest.approx(value(expected, "comfedsv").values, rel=1e-6)
+
+
+def test_gains_are_over_the_same_seeds_honest_share_and_flags_count_where_it_gains():
+    name = "last step, 10 % noise"
+    rows = [
+        ("honest", 0, 0.1, ""), ("honest", 1, 0.3, ""), (name, 0, 0.3, "follower; echo"), (name, 1, 0.32, ""),
+    ]  # fmt: skip
+    columns = ["behaviour", "seed", "share", "named_as"]
+    frame = pd.DataFrame(rows, columns=columns).assign(federation="IID, all", equal_length=0.1, n_honest=8, n_false=0)
+    assert gaming.with_gains(frame).gain.tolist() == pytest.approx([0, 0, 0.2, 0.02])
+    shown = gaming.section(frame)
+    line = shown.table.iloc[1]
+    assert [line[key] for key in ("gain", "flagged", "gains > 5", "of these flagged")] == ["+11", "1 of 2", "1", "1"]
+    assert line["findings"] == "echo (1), follower (1)"
+    assert all(claim.holds for claim in shown.claims)
+    unseen = gaming.section(frame.assign(named_as="", n_false=1))
+    assert not any(claim.holds for claim in unseen.claims)
