@@ -16,8 +16,9 @@ from fedworth.errors import RuleError, UsageError
 from fedworth.ledger.ledger import RoundEntry, open_ledger, verify_ledger
 from fedworth.ledger.manifest import line_bytes, read_header, read_lines
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.oracle import LoopOracle, OutputOracle
 from fedworth.oracle.server import Server, server_of
+from fedworth.oracle.weighting import mixtures
 from fedworth.storage import json_bytes
 from fedworth.task.replay import replayed
 from fedworth.task.rules import Adaptive, Krum, Median, Private, ServerMomentum, WeightedMean, arrays_of
@@ -189,3 +190,17 @@ def test_a_second_look_does_not_read_again_what_was_settled(tmp_path, monkeypatc
     server_of(ledger, LoopOracle(task()), "samples")
     monkeypatch.setattr(type(ledger), "open_round", lambda *_a, **_k: pytest.fail("read again"))
     assert server_of(open_ledger(tmp_path / "l"), LoopOracle(task()), "samples").notes == ()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_outputs_are_those_of_the_model_that_the_rule_makes(rule, tmp_path):
+    ledger = federation(tmp_path / "l", rule, recorded=rule)
+    oracle, round_ = server_of(ledger, LoopOracle(task()), "samples").oracle, ledger.open_round(0)
+    everyone = round_.entry.participants
+    rows = np.zeros((3, len(ledger.clients)), dtype=bool)
+    rows[1, list(everyone)] = rows[2, everyone[0]] = True
+    wanted = mixtures(rows, np.arange(10.0, 10.0 + rows.shape[1]), "samples")
+    assert isinstance(oracle, OutputOracle)
+    found = oracle.outputs(round_, wanted, [np.arange(30)] * 3)
+    losses = [torch.nn.functional.cross_entropy(outputs, task().labels).item() for outputs in found]
+    assert losses[0] - np.array(losses) == pytest.approx(oracle.utilities(round_, wanted).sum(axis=1), abs=1e-5)

@@ -102,7 +102,7 @@ class RayOracle:
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each mixture on its own samples, given by their numbers."""
         for piece in self._in_pieces(round_, mixtures, which):
-            yield from map(torch.from_numpy, piece)
+            yield from (torch.from_numpy(np.array(outputs)) for outputs in piece)  # the store's own are read-only
 
     def _in_pieces(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices] | None) -> list[Any]:
         """What the workers found, piece by piece: utilities, or outputs on the samples of each mixture."""

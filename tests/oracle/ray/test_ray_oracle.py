@@ -122,3 +122,12 @@ def test_an_address_where_nobody_answers_is_an_error_that_says_what_to_do(tiny_l
     assert "ray start --head" in shown
     with pytest.raises(UsageError, match="cannot be reached"):
         connect("127.0.0.1:9")
+
+
+def test_outputs_on_some_samples_are_given_by_the_workers_too(tiny_ledger, tiny_task):
+    oracle, round_ = LoopOracle(tiny_task), tiny_ledger.open_round(0)
+    n = len(tiny_ledger.clients)
+    wanted = mixtures(np.eye(n, dtype=bool), np.ones(n), "uniform")
+    which = [np.arange(k, k + 3) for k in range(n)]
+    pairs = zip(RayOracle(oracle).outputs(round_, wanted, which), oracle.outputs(round_, wanted, which), strict=True)
+    assert all(theirs.equal(ours) for theirs, ours in pairs)
