@@ -341,7 +341,7 @@ def _draw(frame: pd.DataFrame, axes: Axes, *, is_full: bool) -> None:
     axes.axhspan(COVERED["least"], COVERED["most"], color="#888888", alpha=0.15, lw=0)
     axes.set_xticks(range(len(kinds)), [str(place + 1) for place in range(len(kinds))])
     who = "all take part" if is_full else "some take part"
-    axes.set(title=f"intervals that hold the population, {who}", xlabel="kind, in order", ylim=(-0.03, 1.03))
+    axes.set(title=who, xlabel="kind, in the order of the table", ylabel="hold the population", ylim=(-0.03, 1.03))
 
 
 PAGE = {name: Extent(12 if name == "many-rounds" else 24, first_seed=FIRST_SEED) for name in KINDS}
