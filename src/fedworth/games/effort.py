@@ -1,6 +1,6 @@
 """How much is measured for Shapley values: all coalitions or some, and how many passes.
 
-One function decides (`Effort.is_sampled`), from the number of clients and the measured time of an evaluation:
+One function decides (`Effort.is_sampled`), from the number of clients and the processor time of an evaluation:
 
     all coalitions          up to 12 clients, where that takes at most a minute for all rounds, or nothing is missing
     the ensemble            where utilities are sums over test samples (`games.ensemble`)
@@ -101,7 +101,8 @@ class Effort:
     def seconds_of(self, game: ModelGame) -> float:
         """The time of one evaluation, measured once for each oracle.
 
-        First a few samples are timed. Where that makes an evaluation fast, the oracle is timed on some coalitions: it
+        Processor time is measured, so that other work on the machine does not change what is decided. First a few
+        samples are timed. Where that makes an evaluation fast, the oracle is timed on some coalitions: it
         may share work among them.
         """
         key = id(game.oracle)
@@ -109,22 +110,22 @@ class Effort:
             n, n_samples = len(game.clients), len(game.oracle.task.labels)
             some = np.arange(min(N_TIMED, n_samples))
             nobody = np.zeros((2, n), dtype=bool)
-            started = time.perf_counter()
+            started = time.process_time()
             found = game.outputs(nobody, [some, some])
             next(found)
-            started = time.perf_counter()  # the first one had the checks before it
+            started = time.process_time()  # the first one had the checks before it
             next(found)
-            seconds = (time.perf_counter() - started) * n_samples / len(some)
+            seconds = (time.process_time() - started) * n_samples / len(some)
             if seconds < MOST_TIMED_SECONDS and seconds * 2**n > 1:
                 rows = (
                     coalitions_of(np.arange(n), n)[1 : N_TIMED + 1] if n <= MOST_ENUMERATED else np.eye(n, dtype=bool)
                 )
                 rows = rows[~game.memory.knows(rows)]
                 game.utilities(rows[:1])  # finds a route
-                started = time.perf_counter()
+                started = time.process_time()
                 game.utilities(rows[1:])
                 seconds = (
-                    min(seconds, (time.perf_counter() - started) / max(1, len(rows) - 1)) if len(rows) > 1 else seconds
+                    min(seconds, (time.process_time() - started) / max(1, len(rows) - 1)) if len(rows) > 1 else seconds
                 )
             self._seconds[key] = seconds
         return self._seconds[key]
