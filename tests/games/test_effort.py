@@ -55,8 +55,15 @@ def test_slow_games_are_sampled():
     assert Effort(Budget(evaluations=40)).is_sampled(game)
     assert Effort(Budget(seconds=0.5)).is_sampled(game)
     assert not Effort(sampled=False).is_sampled(game, n_games=1000)
+
+
+@pytest.mark.usefixtures("slow")
+def test_sampling_is_decided_once_whatever_is_known_already():
+    game, effort = game_of(), Effort()
+    assert effort.is_sampled(game, n_games=1000)
+    assert effort.is_sampled(game, n_games=1)  # the last round of the same run
     all_utilities(game)
-    assert not Effort().is_sampled(game, n_games=1000)  # what is known costs nothing
+    assert Effort().is_sampled(game, n_games=1000)
 
 
 def test_games_without_outputs_are_enumerated_up_to_twelve_clients():

@@ -2,7 +2,7 @@
 
 One function decides (`Effort.is_sampled`), from the number of clients and the processor time of an evaluation:
 
-    all coalitions          up to 12 clients, where that takes at most a minute for all rounds, or nothing is missing
+    all coalitions          up to 12 clients, where that takes at most a minute for all rounds
     the ensemble            where utilities are sums over test samples (`games.ensemble`)
     sampled coalitions      games of more than 12 clients without outputs (`games.sampled`)
 
@@ -73,7 +73,7 @@ class Effort:
 
     budget: Budget = field(default_factory=Budget)
     progress: Progress = silent
-    sampled: bool | None = None  # whether games of up to 12 clients are sampled, where that is known beforehand
+    sampled: bool | None = None  # whether games of 5 to 12 clients are sampled; the first such game decides
     was_sampled: bool = False  # whether one was
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
 
@@ -84,14 +84,10 @@ class Effort:
             return True
         if n < FEWEST_SAMPLED or not isinstance(game, ModelGame) or not has_outputs(game) or self.budget.precision == 0:
             return False
-        rows = coalitions_of(np.arange(n), n)[1:]
-        n_missing = int((~game.memory.knows(rows)).sum())
-        if n_missing == 0:
-            return False
-        if self.sampled is not None:
-            return self.sampled
-        most = self.budget.evaluations
-        return (most is not None and n_missing * n_games > most) or not self.is_cheap(game, n_missing * n_games)
+        if self.sampled is None:  # decided once, whatever is known already: the same report has the same values
+            n_all, most = (2**n - 1) * n_games, self.budget.evaluations
+            self.sampled = (most is not None and n_all > most) or not self.is_cheap(game, n_all)
+        return self.sampled
 
     def is_cheap(self, game: ModelGame, n_evaluations: int) -> bool:
         """Whether so many evaluations of a federation's coalitions take at most a minute."""

@@ -260,9 +260,9 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
     return Wording(
         value=f"A value says how much a {settings.noun} {change} {where}{scope}. "
-        "Above zero it helps, below zero it harms.",
+        f"Above zero it helps; below zero, the other {settings.plural} are on average better off without it.",
         own_value=f"The value says how much your data {change.removesuffix('s')} {where}{own_scope}. "
-        "Above zero they help, below zero they harm.",
+        "Above zero they help; below zero, the others are on average better off without them.",
         measure=measure_text(known),
         example=f"{name} is 0.50 {higher} with this {settings.noun} than without it",
         is_estimated=is_estimated,
