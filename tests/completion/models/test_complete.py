@@ -307,7 +307,7 @@ def errors_in_deviations(ledger, weighting):
     return missed / np.sqrt(np.diag(made.covariance()))
 
 
-def test_the_heaviest_client_has_an_interval_that_holds_its_value(tmp_path):
+def test_the_interval_of_the_heaviest_client_is_not_far_too_narrow(tmp_path):
     unequal = SimulationSettings(partition="quantity", alpha=0.4, aggregation="samples", everyone_heard=False)
     settings = replace(unequal, n_clients=8, n_rounds=12, n_participants=3, test_limit=200, batch_size=32)
     found = []
@@ -315,7 +315,7 @@ def test_the_heaviest_client_has_an_interval_that_holds_its_value(tmp_path):
         ledger = simulate(replace(settings, seed=seed), tmp_path / str(seed))
         counts = ledger.sample_counts()
         found.append(errors_in_deviations(ledger, "samples")[max(counts, key=counts.__getitem__)])
-    assert np.sqrt(np.mean(np.square(found))) < 2
+    assert np.sqrt(np.mean(np.square(found))) < 2  # 1.6, and 2.5 if errors did not grow with a client's weight
 
 
 def test_clients_whose_data_turn_noisy_have_wider_intervals(tmp_path):
