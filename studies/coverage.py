@@ -369,8 +369,10 @@ those among them whose value on the population is not negative.
 
 The population is a sample too. Its standard error is added to an interval's half-width, by the root of the sum of \
 squares, before it is asked what the interval holds. Clients of one federation share a test set, so their intervals \
-miss together: a cell rests on as many independent cases as there are federations in it. The last column says how \
-many were run; the study asks for 24 (12 with 60 rounds), and was stopped earlier where there are fewer.""",
+miss together: a cell rests on as many independent cases as there are federations in it. Federations with the same \
+data set and seed have the same test samples, whatever their kind, so cells miss together as well: false findings and \
+pairs in the wrong order come from a few draws. The last column says how many were run; the study asks for 24 (12 \
+with 60 rounds), and was stopped earlier where there are fewer.""",
     section,
     scales={
         "page": PAGE,
