@@ -94,9 +94,9 @@ def samples_of(task: Task, indices: Any) -> Task:
     return replace(task, inputs=task.inputs[kept], labels=task.labels[kept])
 
 
-def divided(task: Task, seed: int) -> tuple[list[Task], Task]:
+def divided(task: Task, *seeds: int) -> tuple[list[Task], Task]:
     """Test sets of the server, each part of the next, and the population: samples in none of them."""
-    order = np.random.default_rng(seed).permutation(len(task.labels))
+    order = np.random.default_rng(seeds).permutation(len(task.labels))
     sizes = [n for n in N_TESTS if 2 * n <= len(order)] or [len(order) // 2]
     return [samples_of(task, order[:n]) for n in sizes], samples_of(task, order[sizes[-1] :])
 
@@ -111,7 +111,8 @@ def valued(ledger: Ledger, task: Task, settings: SimulationSettings, *methods: s
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """One row for each size of the test set."""
     ledger, whole = simulated(case.federation, scratch, data)
-    tests, fresh = divided(whole, case.federation.seed)
+    settings = case.federation  # each line of the table has its own draws: an unlucky one does not show in all of them
+    tests, fresh = divided(whole, settings.seed, settings.n_participants, *case.setup.encode())
     population = valued(ledger, fresh, case.federation, "truth").chosen
     return [_row(case, ledger, task, population) for task in tests]
 
@@ -369,10 +370,9 @@ those among them whose value on the population is not negative.
 
 The population is a sample too. Its standard error is added to an interval's half-width, by the root of the sum of \
 squares, before it is asked what the interval holds. Clients of one federation share a test set, so their intervals \
-miss together: a cell rests on as many independent cases as there are federations in it. Federations with the same \
-data set and seed have the same test samples, whatever their kind, so cells miss together as well: false findings and \
-pairs in the wrong order come from a few draws. The last column says how many were run; the study asks for 24 (12 \
-with 60 rounds), and was stopped earlier where there are fewer.""",
+miss together: a cell rests on as many independent cases as there are federations in it. Each line of the table \
+draws its own test samples; those of 200 are part of those of 500, and these of those of 2,000. The last column \
+says how many were run; the study asks for 24 (12 with 60 rounds), and was stopped earlier where there are fewer.""",
     section,
     scales={
         "page": PAGE,
