@@ -49,7 +49,8 @@ Refusals = tuple[tuple[str, str], ...]
 def as_one_notes(settings: ValuationSettings) -> tuple[str, ...]:
     """A note for each group of clients that is valued as one."""
     return tuple(
-        f"clients {text} are valued as one, as asked, and have equal parts of its value" for text in settings.as_one
+        f"clients {text} are valued as one, as asked; those of them that a round values have equal parts of its value"
+        for text in settings.as_one
     )
 
 
