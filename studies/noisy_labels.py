@@ -150,7 +150,7 @@ STUDY = Study(
     section,
     claim="ComFedSV outperforms FedSV in most cases; both perform better as more clients report in each round.",
     scales={
-        "page": extents(LABELS, Extent(10, 100, n_clients=100, step=20)),
+        "page": extents(LABELS, Extent(10, 100, n_clients=100)),
         "quick": extents(LABELS, Extent(1, 20, n_clients=100, step=20)),
         "tiny": {"digits": Extent(1, 3, n_clients=20, n_permutations=20, step=20)},
     },
