@@ -53,7 +53,7 @@ N_SEEN = 16
 N_CHECKED = 4
 """Coalitions that are compared with the plain loop when a route is new; on later rounds it is one."""
 
-BLOCK_SAMPLES, MOST_BLOCKS = 512, 32
+BLOCK_SAMPLES, MOST_BLOCKS = 128, 32
 """The comparison is on blocks of so many samples together, or more; a test set without blocks is divided into some."""
 
 TOLERANCE, ROUNDING = 1e-3, 3e-6
