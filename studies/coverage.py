@@ -8,12 +8,19 @@ a federation and size of the test set:
     covered_own     the same of the reading "on this test set", against the truth on the server's own samples
     covered_before  the reading "on this test set" against the population
     error           rms(values − truth on the own samples) / sd(true values): the error of the completion
+    rank_correlation   Spearman's correlation of the values with the truth on the own samples
     completion, test_set   the printed parts of the standard deviation, rms over clients / sd(true values)
     n_harm, n_harm_false   clients said to harm, and those among them whose value on the population is not negative
-    n_apart, n_wrong, wrong_stated   pairs told apart, those in the wrong order, and how many that should be
+    harm_sure, harm_here   for each of them, the stated certainty, and that of a negative value on this population
+    n_apart, n_wrong       pairs told apart, and those in the wrong order
+    wrong_stated, wrong_here   how many that should be, as stated and on this population
 
 The population is a sample too. Its standard error, from its own blocks, is added to each interval's half-width by the
-root of the sum of squares; at 200 test samples that adds 1 % to a width, at 2,000 about 12 %.
+root of the sum of squares; at 200 test samples that adds 1 % to a width, at 2,000 about 12 %. In the same way it is
+added to the error behind a stated probability p. With z = Φ⁻¹(p), a value or difference d has the error d / z, and with
+the population's error e the sign is the same on this population with the probability
+
+    Φ(d / √(d²/z² + e²))
 """
 
 from collections.abc import Sequence
@@ -25,11 +32,12 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from scipy.special import ndtr, ndtri
 
 import fedworth
 from fedworth import Ledger, SimulationSettings, Task, Valuation
 from studies import figures
-from studies.bars import SHARES, Claim, bar, mean_of
+from studies.bars import SHARES, Claim, bar, mean_of, rank_correlation
 from studies.federations import Floats, simulated
 from studies.findings import harm_claim
 from studies.setups import Extent, Setup
@@ -42,6 +50,7 @@ N_TESTS = (200, 500, 2_000)
 QUANTILE = 1.6449  # half the width of a 90 % interval, in standard deviations
 ROUNDING = 1e-5  # of the largest value: an interval without width holds what differs by less
 TOLD_APART = 0.95
+SUREST = 1 - 5e-7  # probabilities are kept with six digits
 FIRST_SEED = 200  # other studies report seeds from 0 on
 COVERED = {"least": 0.85, "most": 0.95}
 
@@ -94,6 +103,11 @@ def samples_of(task: Task, indices: Any) -> Task:
     return replace(task, inputs=task.inputs[kept], labels=task.labels[kept])
 
 
+def in_one_group(task: Task) -> Task:
+    """The task without groups of test samples, so that values by block are those of random blocks."""
+    return replace(task, groups={"all": ("all",) * len(task.labels)})
+
+
 def divided(task: Task, *seeds: int) -> tuple[list[Task], Task]:
     """Test sets of the server, each part of the next, and the population: samples in none of them."""
     order = np.random.default_rng(seeds).permutation(len(task.labels))
@@ -113,7 +127,7 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     ledger, whole = simulated(case.federation, scratch, data)
     settings = case.federation  # each line of the table has its own draws: an unlucky one does not show in all of them
     tests, fresh = divided(whole, settings.seed, settings.n_participants, *case.setup.encode())
-    population = valued(ledger, fresh, case.federation, "truth").chosen
+    population = valued(ledger, in_one_group(fresh), case.federation, "truth").chosen
     return [_row(case, ledger, task, population) for task in tests]
 
 
@@ -129,10 +143,11 @@ def _row(case: Case, ledger: Ledger, task: Task, population: Valuation) -> Row:
         "covered_own": held(on_this_test_set(made), own),
         "covered_before": held(on_this_test_set(made), true),
         "error": rms(made.values - own) / spread,
+        "rank_correlation": rank_correlation(made.values, own),
         "completion": rms(parts["estimates"]) / spread,
         "test_set": rms(parts["test set"]) / spread,
-        **harm_of(report, true),
-        **order_of(made, true),
+        **harm_of(report, population),
+        **order_of(made, population),
     }
 
 
@@ -167,7 +182,21 @@ def held(ends: Any, truth: Floats, deviations: Floats | float = 0.0) -> float:
     return float(np.mean(np.abs((low + high) / 2 - truth) <= half))
 
 
-def harm_of(report: fedworth.Report, truth: Floats) -> Row:
+def same_sign(chances: Floats, apart: Floats, errors: Floats) -> Floats:
+    """The probability that numbers have the sign they are said to have on a population known up to these errors."""
+    z = ndtri(np.minimum(chances, SUREST))
+    return np.asarray(ndtr(z * np.abs(apart) / np.hypot(apart, z * errors)))
+
+
+def errors_of_differences(population: Valuation) -> Floats:
+    """(n_clients, n_clients): the standard error of each difference of values, from blocks of equal size."""
+    blocks = population.block_values  # (n_clients, n_blocks)
+    assert blocks is not None
+    apart = blocks[:, None] - blocks  # (n_clients, n_clients, n_blocks)
+    return np.asarray(apart.std(axis=2, ddof=1) * np.sqrt(apart.shape[2]))
+
+
+def harm_of(report: fedworth.Report, population: Valuation) -> Row:
     """Clients said to harm the model, whether they do, and how sure the findings are."""
     named = {
         report.clients.index(client): found.confidence
@@ -175,25 +204,30 @@ def harm_of(report: fedworth.Report, truth: Floats) -> Row:
         if found.kind.name == "harm"
         for client in found.clients
     }
-    n_false = sum(bool(truth[k] >= 0) for k in named)
+    clients, sure = list(named), np.array([*named.values()])
+    here = same_sign(sure, report.chosen.values[clients], errors_of(population)[clients])
     return {
         "n_harm": len(named),
-        "n_harm_false": n_false,
-        "harm_sure": " ".join(f"{sure:.9g}" for sure in named.values()),
+        "n_harm_false": int((population.values[clients] >= 0).sum()),
+        "harm_sure": " ".join(f"{one:.9g}" for one in sure),
+        "harm_here": " ".join(f"{one:.9g}" for one in here),
     }
 
 
-def order_of(made: Valuation, truth: Floats) -> Row:
+def order_of(made: Valuation, population: Valuation) -> Row:
     """Pairs told apart, pairs in the wrong order among them, and how many of those the probabilities expect."""
     assert made.uncertainty is not None
-    chances = made.uncertainty.chances
+    chances, truth = made.uncertainty.chances, population.values
     assert chances is not None
-    rows, columns = np.nonzero(chances > TOLD_APART)  # (n_apart,): the first of a pair is said to be worth more
+    pairs = np.nonzero(chances > TOLD_APART)  # (n_apart,) each: the first of a pair is said to be worth more
+    apart = np.subtract.outer(made.values, made.values)[pairs]
+    here = same_sign(chances[pairs], apart, errors_of_differences(population)[pairs])
     return {
         "n_pairs": len(truth) * (len(truth) - 1) // 2,
-        "n_apart": len(rows),
-        "n_wrong": int((truth[rows] < truth[columns]).sum()),
-        "wrong_stated": float((1 - chances[rows, columns]).sum()),
+        "n_apart": len(apart),
+        "n_wrong": int((np.subtract.outer(truth, truth)[pairs] < 0).sum()),
+        "wrong_stated": float((1 - chances[pairs]).sum()),
+        "wrong_here": float((1 - here).sum()),
     }
 
 

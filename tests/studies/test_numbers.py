@@ -108,6 +108,26 @@ def test_test_sets_of_the_server_and_the_population_share_no_sample():
     assert samples[1].isdisjoint(samples[2])
 
 
+def test_a_stated_certainty_is_less_on_a_population_that_is_a_sample():
+    """A difference of 2 with an error of 1 is judged on a population whose own error is √3: over its error, it is 1."""
+    sure = np.array(stats.norm.cdf([2.0, 2.0, 2.0]))
+    found = coverage.same_sign(sure, np.array([2.0, -2.0, 2.0]), np.array([3**0.5, 3**0.5, 0.0]))
+    assert found == pytest.approx(stats.norm.cdf([1.0, 1.0, 2.0]))
+
+
+def test_the_populations_errors_of_differences_are_those_of_its_random_blocks(tmp_path):
+    settings = SimulationSettings(n_clients=4, n_rounds=2, train_limit=200, test_limit=320)
+    ledger, task = federations.simulated(settings, tmp_path, None)
+    grouped, plain = (
+        coverage.valued(ledger, one, settings, "truth").chosen for one in (task, coverage.in_one_group(task))
+    )
+    assert plain.standard_errors == pytest.approx(grouped.standard_errors)
+    assert plain.block_values is not None
+    found, (first, second) = coverage.errors_of_differences(plain), plain.block_values[:2]
+    assert found[0, 1] == pytest.approx(stats.sem(32 * (first - second)))
+    assert np.diag(found) == pytest.approx(0)
+
+
 def coverage_rows(covered: float, n_false: int, n_wrong: int) -> pd.DataFrame:
     same = {"n_clients": 8, "n_pairs": 28, "error": 0.1, "completion": 0.1, "test_set": 0.2, "covered_own": 0.9}
     counts = {"n_harm": 1, "n_harm_false": n_false, "harm_sure": "0.99", "n_apart": 10, "n_wrong": n_wrong}
