@@ -14,13 +14,16 @@ export FLWR_TELEMETRY_ENABLED := 0
 demo: $(STAMP)
 	$(BIN)/fedworth run --seed 25 --copy 9=0 --out runs/demo --resume
 
-# flwr and nvflare pin what others use, so each is tested in an environment of its own; flwr in its oldest version too
-test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed chromium
+# flwr and nvflare pin what others use, so each is tested in an environment of its own, as the trackers are; flwr in its
+# oldest version too
+test: $(STAMP) .venv-flower/.installed .venv-flower-oldest/.installed .venv-nvflare/.installed \
+		.venv-trackers/.installed chromium
 	$(BIN)/python -m pytest -rs -n 2 --dist worksteal --ignore tests/recording/flower \
-		--ignore tests/recording/flower_old --ignore tests/recording/nvflare
+		--ignore tests/recording/flower_old --ignore tests/recording/nvflare --ignore tests/recording/trackers
 	.venv-flower/bin/python -m pytest tests/recording/flower tests/recording/flower_old $(NOT_LIVE)
 	.venv-flower-oldest/bin/python -m pytest tests/recording/flower_old $(NOT_LIVE)
 	.venv-nvflare/bin/python -m pytest tests/recording/nvflare
+	.venv-trackers/bin/python -m pytest tests/recording/trackers
 
 # a browser to test the page in: installed only as root and by apt-get; elsewhere the tests say what to install
 chromium:

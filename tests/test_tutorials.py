@@ -16,7 +16,7 @@ from fedworth.cli.main import main
 DOCS = Path(__file__).parent.parent / "docs"
 RUN = [*sorted((DOCS / "tutorials").glob("*.md")), *(DOCS / "howto" / f"{n}.md" for n in ("own-loop", "import"))]
 RUN += [DOCS / "howto" / "own-utilities.md", DOCS / "howto" / "own-method.md"]
-ELSEWHERE = [DOCS / "howto" / "flower.md", DOCS / "howto" / "nvflare.md"]
+ELSEWHERE = [DOCS / "howto" / f"{name}.md" for name in ("flower", "nvflare", "trackers")]
 """Pages whose Python needs a framework that is not installed beside the tests."""
 
 INFO = re.compile(r"(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?$\n", re.MULTILINE)

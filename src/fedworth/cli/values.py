@@ -386,6 +386,7 @@ class Watch:
         out: Folder of the report (default: LEDGER.watch).
         every: Seconds between two looks at the ledger.
         once: Value the rounds recorded so far and stop.
+        track: Show values and findings in a tracker too: mlflow, wandb, tensorboard:FOLDER or prometheus:FILE.
 
     Example:
         fedworth watch my.ledger --task mytask.py:task
@@ -395,6 +396,7 @@ class Watch:
     out: Path | None = None
     every: float = 1.0
     once: bool = False
+    track: tuple[str, ...] = ()
     task: TaskOptions = field(default_factory=TaskOptions)
     settings: ValuationSettings = field(default_factory=ValuationSettings)
     work: WorkSettings = field(default_factory=WorkSettings)
@@ -407,7 +409,9 @@ class Watch:
         """Watch until the ledger is closed."""
         from fedworth.oracle.store import Session
         from fedworth.pipeline.run import update
+        from fedworth.pipeline.track import Trackers
 
+        trackers = Trackers(self.track)
         place = self.ledger if self.ledger.name else self.ledger.resolve()
         if not place.name:
             raise UsageError(f"{self.ledger}: expected the folder of a ledger")
@@ -416,7 +420,9 @@ class Watch:
             session = session or Session(self.task.of(ledger))
             ledger = session.remember(ledger)
             report = update(ledger, session.task, self.settings, folder, work=self.work, session=session)
+            trackers.show(report)
             self._show(report, as_json=as_json)
+        trackers.finish(folder)
 
     def _growing(self) -> "Iterator[Ledger]":
         """The ledger each time it has grown, until it is closed; says if nobody writes it any more."""

@@ -31,6 +31,7 @@ from fedworth.task.rules import (
     TrimmedMean,
     WeightedMean,
 )
+from fedworth.task.task import Task
 
 GRID, STRATEGY = ("send_and_receive", "push_messages"), ("configure_fit", "aggregate_fit")
 
@@ -53,6 +54,8 @@ def record(
     keys_last: bool = False,
     resume: bool = False,
     valued_by: Valuer | None = None,
+    track: Any = None,
+    task: Task | str | None = None,
 ) -> Any:
     """A grid, or a strategy of the old API, that does what `recorded` does and records the rounds into `ledger`.
 
@@ -73,6 +76,8 @@ def record(
         keys_last: The SuperLink authenticates its nodes, so a name stays with the key it was first heard from.
         resume: Go on with the ledger of a server that was stopped.
         valued_by: What values the rounds so far for `values`.
+        track: Where each round's values are shown, as in `record_into`.
+        task: What values are measured on then.
     """
     make = _maker(recorded)
     seen = recorded if strategy is None and make is RecordingStrategy else strategy
@@ -85,6 +90,8 @@ def record(
         real_weights=real_weights or by != SAMPLES,
         settings={"source": "flower"},
         resume=resume,
+        track=track,
+        task=task,
     )
     recorder.valued_by = valued_by
     nodes = NodeNames(owners_of(open_ledger(recorder.writer.folder)), keys_last)

@@ -16,7 +16,7 @@ NVFlare's own averaging.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,17 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
     """Writes every training round of a job into a ledger."""
 
     def __init__(
-        self, ledger: str, aggregation: Aggregation = "samples", task_name: str = "train", resume: bool = False
+        self,
+        ledger: str,
+        aggregation: Aggregation = "samples",
+        task_name: str = "train",
+        resume: bool = False,
+        track: Sequence[str] = (),
+        task: str | None = None,
     ) -> None:
         super().__init__()
         self.ledger, self.aggregation, self.task_name, self.resume = ledger, aggregation, task_name, resume
+        self.track, self.task = track, task
         self._lock = threading.RLock()  # results arrive on threads of their own
         self._recorder: LiveRecorder | None = None
         self._number: int | None = None  # of the round that is open
@@ -98,6 +105,8 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
                 real_weights=True,  # steps times aggregation weights
                 settings={"source": "nvflare"},
                 resume=self.resume,
+                track=self.track or None,
+                task=self.task,
             )
             self._owners = owners_of(open_ledger(self._recorder.writer.folder))
         except FedworthError as error:  # no training has happened yet, so stop the job

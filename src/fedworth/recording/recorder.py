@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from fedworth.recording.identity import Settled
 from fedworth.storage import Place
 from fedworth.task.rules import Rule
 from fedworth.task.task import Task
+
+if TYPE_CHECKING:
+    from fedworth.pipeline.track import LiveTracking
 
 log = logging.getLogger("fedworth")
 T = TypeVar("T")
@@ -63,6 +66,7 @@ class LiveRecorder:
     unreported: list[tuple[int, str]] = field(default_factory=list)  # missing rounds that the ledger lacks yet
     weights: dict[str, float] = field(default_factory=dict)  # that the server sets itself, by client
     valued_by: Valuer | None = None
+    tracking: "LiveTracking | None" = None
 
     def start_round(self, global_model: Arrays, *, asked: Sequence[str], number: int | None = None) -> None:
         """Begin a round with the model that was sent and the clients that were asked."""
@@ -112,6 +116,8 @@ class LiveRecorder:
             self._report_missing()
         elif round_ is not None:
             self._log_end(round_, logged)
+            if self.tracking is not None:
+                attempt(self.tracking.round_ended)
 
     def lose_round(self, number: int, reason: str) -> None:
         """Give up a round and report it missing."""
@@ -158,6 +164,7 @@ class LiveRecorder:
         self._report_missing()
         self.trouble = None
         self._attempt(lambda: self.writer.close(model_of(final_model)))
+        self._finish_tracking()
 
     def release(self) -> None:
         """Stop recording without a final model, so that another recorder can go on with the ledger."""
@@ -166,6 +173,12 @@ class LiveRecorder:
             self.writer.release()
         except Exception as error:
             log.error("fedworth: %s", error)
+        self._finish_tracking()
+
+    def _finish_tracking(self) -> None:
+        tracking, self.tracking = self.tracking, None
+        if tracking is not None:
+            attempt(tracking.finish)
 
     def _client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
         try:
@@ -238,6 +251,8 @@ def record_into(
     real_weights: bool = False,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
+    track: Any = None,
+    task: Task | str | None = None,
 ) -> LiveRecorder:
     """A recorder for your own training loop; only this call may raise, errors after it are logged.
 
@@ -249,6 +264,9 @@ def record_into(
         real_weights: Clients report any weight above 0 instead of a number of samples.
         settings: What else to write into the ledger's header.
         resume: Go on with the ledger that a stopped server left.
+        track: Where each round's values are shown: `mlflow`, `wandb`, `tensorboard:FOLDER`, `prometheus:FILE`, an
+            object with the methods of `fedworth.report.trackers.Tracker`, or several of these.
+        task: What values are measured on then: a task, or its place, such as `mytask.py:task`.
 
     Returns:
         A recorder: `start_round`, `client_model`, `client_failed`, `end_round`, `close`.
@@ -257,13 +275,21 @@ def record_into(
         recorder = fedworth.record_into("new.ledger", ["north", "south"])
     """
     place = Path(folder)
-    if resume and is_ledger(place):
-        return LiveRecorder(resume_ledger(place, quarantine=True))
+    is_new = not (resume and is_ledger(place))
+    tracking = None if track is None else _live_tracking(place, task, track, is_new=is_new)
+    if not is_new:
+        return LiveRecorder(resume_ledger(place, quarantine=True), tracking=tracking)
     seen = {} if rule is None else {"rule": rule.document()}
     weights = {REAL_WEIGHTS: True} if real_weights else {}
     header = {**(settings or {}), **seen, **weights}
     writer = create_ledger(place, clients, aggregation=aggregation, settings=header, quarantine=True)
-    return LiveRecorder(writer)
+    return LiveRecorder(writer, tracking=tracking)
+
+
+def _live_tracking(place: Path, task: Task | str | None, track: Any, *, is_new: bool) -> "LiveTracking":
+    from fedworth.pipeline.track import LiveTracking  # valuing is not loaded by those who only record
+
+    return LiveTracking(place, task, track, is_new=is_new)
 
 
 def model_of(arrays: Arrays) -> Model:

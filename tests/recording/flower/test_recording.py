@@ -300,3 +300,20 @@ def test_weights_that_the_server_gives_are_used_by_the_strategy_and_recorded(gri
     assert used == {"partition-0": 1.0, "partition-1": 1.5, "partition-2": 2.0, "partition-3": 516}
     for name, mean in mean_of(ledger.open_round(1)).items():
         torch.testing.assert_close(mean, ledger.final_model()[name].to(torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def test_a_tracker_shows_what_the_report_says_and_the_training_stays_the_same_to_the_bit(tmp_path):
+    def train(**options):
+        random.seed(0)
+        recording = fedworth.flower.record(InProcessGrid(client_app.app, 4, CONFIG), **options)
+        result = start(fedavg(), recording)
+        recording.close(result.arrays)
+        return result.arrays.to_torch_state_dict()
+
+    plain = train(ledger=tmp_path / "plain")
+    tracked = train(ledger=tmp_path / "l", track=f"prometheus:{tmp_path}/f.prom", task=task())
+    assert all(torch.equal(plain[name], tracked[name]) for name in plain)
+    shown = (tmp_path / "f.prom").read_text()
+    for line in fedworth.report_on(open_ledger(tmp_path / "l"), task()):
+        assert f'fedworth_value{{client="{line.client}"}} {line.value!r}\n' in shown
+    assert "fedworth_round 3\n" in shown

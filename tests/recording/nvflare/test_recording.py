@@ -290,6 +290,27 @@ def test_values_are_there_after_each_round_and_nobody_has_one_before(tmp_path):
     assert recorder.values(task) == dict.fromkeys(job.sites, 0.0)
 
 
+def own_task() -> Task:
+    return Task(torch.nn.Linear(4, 1), torch.ones(6, 4), torch.zeros(6, dtype=torch.int64))
+
+
+def test_a_tracker_shows_values_after_each_round(tmp_path):
+    prom, start = tmp_path / "f.prom", {"weight": np.zeros((1, 4), np.float32), "bias": np.zeros(1, np.float32)}
+    place = f"{__file__}:own_task"
+    job = Job(
+        fedworth.nvflare.RoundRecorder(str(tmp_path / "l"), track=[f"prometheus:{prom}"], task=place), start=start
+    )
+    for number in (0, 1):
+        for site in job.sites:
+            job.ask(site, number)
+            job.hear(site, number, result(start))
+        job.aggregate(start)
+        assert f"fedworth_round {number}\n" in prom.read_text()
+    assert 'fedworth_value{client="site-2"} 0.0\n' in prom.read_text()
+    job.fire(EventType.END_RUN)
+    assert open_ledger(tmp_path / "l").is_closed
+
+
 def simulated(tmp_path, folder, *command):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     told = [sys.executable, "job.py", *command, "--ledger", str(tmp_path / "l")]
