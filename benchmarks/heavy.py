@@ -35,7 +35,7 @@ from fedworth.ledger.ledger import Round
 from fedworth.ledger.manifest import RoundEntry
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.simulation.datasets import load_dataset
+from fedworth.simulation.datasets import DatasetRequest, load_dataset
 from fedworth.task.task import Task
 
 Array = NDArray[np.float64]
@@ -148,7 +148,7 @@ CASES = {
 
 def images(data: Path | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Fashion-MNIST at half its width: images and labels to train on, and to test with."""
-    found = load_dataset("fashion-mnist", rng=np.random.default_rng(0), n_clients=1, data_folder=data)
+    found = load_dataset("fashion-mnist", DatasetRequest(np.random.default_rng(0), 1, data))
     tensors = []
     for part in (found.train, found.test):
         x = torch.as_tensor(np.asarray(part.features), dtype=torch.float32).reshape(-1, 1, 28, 28)

@@ -82,14 +82,9 @@ def are_within(coalitions: Memberships, rows: Indices, participants: NDArray[np.
     return within
 
 
-def inner_lengths(permutations: Permutations, row: NDArray[np.bool_]) -> Indices:
-    """(n_permutations,): how many of each permutation's clients come before the first that is not in `row`."""
-    return np.asarray(np.logical_and.accumulate(row[permutations], axis=1).sum(axis=1))
-
-
 def prefixes_within(permutations: Permutations, row: NDArray[np.bool_]) -> Memberships:
     """The non-empty prefixes of all permutations that lie within `row`, in the order of the permutations."""
-    lengths = inner_lengths(permutations, row)
+    lengths = np.logical_and.accumulate(row[permutations], axis=1).sum(axis=1)  # (n_permutations,)
     found = [prefixes(order[None, :n], len(row))[1:] for order, n in zip(permutations, lengths.tolist(), strict=True)]
     return np.concatenate([np.zeros((0, len(row)), dtype=bool), *found])
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Round
-from fedworth.oracle.choices import device_named
 from fedworth.oracle.fast import n_processors
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.task import Task
+from fedworth.valuation.federation import device_named
 
 
 @pytest.mark.parametrize("name", ["meta", "gpu", ""])

@@ -15,6 +15,7 @@ from fedworth.simulation import datasets
 from fedworth.simulation.datasets import (
     DATASETS,
     N_TEST_PER_CLIENT,
+    DatasetRequest,
     Samples,
     _samples,
     _source,
@@ -177,7 +178,7 @@ def generator():
 
 
 def load(name, **options):
-    return load_dataset(name, rng=generator(), n_clients=4, **options)
+    return load_dataset(name, DatasetRequest(generator(), 4, **options))
 
 
 def test_an_unknown_data_set_is_refused_with_the_nearest_name():

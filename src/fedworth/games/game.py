@@ -117,13 +117,6 @@ class ModelGame:
         """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
         return self.memory.utilities(coalitions, self._measure)
 
-    def model_utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): what the oracle measures of mixtures of the round's models.
-
-        A derived game may know better utilities of some coalitions; these are always the models'.
-        """
-        return self.memory.utilities(coalitions, self._measure)[:, : self.n_blocks]
-
     def mixtures(self, coalitions: Memberships) -> Mixtures:
         """The mixtures of models of coalitions, (n_coalitions, n)."""
         rows = np.zeros((len(coalitions), len(self.weights)), dtype=bool)  # coalitions of all clients

@@ -20,7 +20,6 @@ fitted on the draws of the other fold, and A(g) is the mean of both.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,48 +55,10 @@ class Draws:
         return len(self.weights)
 
 
-class Additive:
-    """A game g(S) = Σ_{i∈S} r_i(s) on each block, given by r(s), (n, n_blocks)."""
-
-    def __init__(self, of_clients: Callable[[int], Floats], n: int) -> None:
-        self.of_clients, self.n = of_clients, n
-
-    def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): the utilities of coalitions minus the utility of everyone."""
-        sizes = coalitions.sum(axis=1)
-        whole = self.of_clients(self.n).sum(axis=0)
-        found = np.empty((len(coalitions), len(whole)))
-        for size in np.unique(sizes).tolist():
-            found[sizes == size] = coalitions[sizes == size] @ self.of_clients(size) - whole
-        return found
-
-    def contrasts(self) -> Floats:
-        """(n, n_blocks): Σ_{1<s<n} A_{s,i}."""
-        return sum((contrasts_of_clients(self.of_clients(size)) for size in range(2, self.n)), np.zeros(()))
-
-
 def contrasts_of_clients(of_clients: Floats) -> Floats:
     """(n, n_blocks): A_{s,i} of Σ_{i∈S} r_i, given r."""
     n = len(of_clients)
     return np.asarray(of_clients - (of_clients.sum(axis=0) - of_clients) / (n - 1))
-
-
-def surrogate_terms(lone: Floats) -> tuple[Additive, ...]:
-    """What a surrogate of lone clients' utilities, (n, n_blocks), is a combination of: their averages and sums.
-
-    The last terms are the same for all coalitions of a size, so they change no value; they take up what the others miss
-    on the average over a size.
-    """
-    n, centred = len(lone), lone.sum(axis=1, keepdims=True) - lone.sum(axis=1).mean()  # (n, 1)
-    ones = np.ones((n, 1))
-    return (
-        Additive(lambda s: centred / s, n),
-        Additive(lambda s: centred / s**2, n),
-        Additive(lambda _: centred, n),
-        Additive(lambda s: ones / s**2, n),
-        Additive(lambda s: ones / s**3, n),
-        Additive(lambda _: ones, n),
-    )
 
 
 def sampled_shapley(game: Game, rng: np.random.Generator, *, per_client: int = PER_CLIENT) -> Shares:
@@ -114,15 +75,21 @@ def sampled_shapley(game: Game, rng: np.random.Generator, *, per_client: int = P
 
 def estimate(everyone: Floats, lone: Floats, draws: Draws, utilities: Floats) -> tuple[Floats, Floats]:
     """Values (n, n_blocks), and the covariance (n, n) of their sums over blocks, from the utilities of draws."""
-    n, all_terms = len(lone), surrogate_terms(lone)
+    n, sizes = len(lone), draws.coalitions.sum(axis=1)
     missed = utilities - everyone  # (n_draws, n_blocks)
-    terms = np.concatenate([term.utilities(draws.coalitions) for term in all_terms], axis=1)  # (n_draws, n_terms)
+    centred = lone.sum(axis=1) - lone.sum(axis=1).mean()  # (n,)
+    sums = draws.coalitions @ centred  # (n_draws,)
+    # The last three terms are the same for all coalitions of a size: they change no value, and take up what the others
+    # miss on the average over a size. All terms are 0 for everyone.
+    constant = [1 / sizes - 1 / n, 1 / sizes**2 - 1 / n**2, sizes - n]
+    terms = np.column_stack([sums / sizes, sums / sizes**2, sums, *constant])  # (n_draws, n_terms)
     fits = np.stack([_fit(terms, missed, draws, fold) for fold in (1, 0)])  # for draws of fold 0, of fold 1
     guesses = np.where(draws.complete[None, :, None], (terms @ fits).mean(axis=0), terms @ fits)
     left = missed - guesses[draws.folds, np.arange(len(draws))]  # (n_draws, n_blocks)
     share = draws.coalitions.sum(axis=1, keepdims=True) / n
     contrasts = (draws.coalitions - share) / (share * (1 - share)) * draws.weights[:, None] / n  # (n_draws, n)
-    of_terms = np.concatenate([term.contrasts() for term in all_terms], axis=1)  # (n, n_terms)
+    between = np.arange(2.0, n)
+    of_terms = np.outer(contrasts_of_clients(centred), [(1 / between).sum(), (1 / between**2).sum(), n - 2, 0, 0, 0])
     layers = contrasts_of_clients(lone) + of_terms @ fits.mean(axis=0)
     z = (contrasts * left.sum(axis=1, keepdims=True))[~draws.complete]
     return (everyone + layers) / n + contrasts.T @ left, z.T @ z

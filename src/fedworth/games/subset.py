@@ -22,19 +22,7 @@ from fedworth.task.task import Task
 
 
 def stratified_subset(task: Task, n_samples: int, *, rng: np.random.Generator) -> Task:
-    """The task with fewer test samples, each class in proportion.
-
-    Args:
-        task: The task with all its test samples.
-        n_samples: How many of them to keep.
-        rng: Random generator.
-
-    Returns:
-        The same task on fewer samples, in their original order.
-
-    Example:
-        small = fedworth.stratified_subset(task, 30, rng=numpy.random.default_rng(0))
-    """
+    """The task with fewer test samples, in their original order and each class in proportion."""
     n_all = len(task.labels)
     if not 1 <= n_samples <= n_all:
         raise UsageError(f"{n_samples} test samples: expected 1 to {n_all}")

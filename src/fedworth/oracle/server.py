@@ -25,7 +25,6 @@ from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round, check_alike
 from fedworth.ledger.manifest import ClosedLine, RoundEntry
 from fedworth.names import Measure, Weighting
-from fedworth.oracle.client_noise import noise_notes
 from fedworth.oracle.oracle import (
     LoopOracle,
     Oracle,
@@ -70,7 +69,7 @@ def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_averag
     """The oracle that aggregates coalitions as this ledger's server did; an error if its rule is not known."""
     unused = _unused_notes(ledger, oracle.task)
     server = _server_of(ledger, oracle, weighting, as_average=as_average)
-    return replace(server, notes=server.notes + unused + noise_notes(ledger, oracle, weighting))
+    return replace(server, notes=server.notes + unused)
 
 
 def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:

@@ -100,17 +100,7 @@ def client_weights(
 
 
 def participation(ledger: Ledger) -> NDArray[np.bool_]:
-    """Who took part in which round.
-
-    Args:
-        ledger: The recorded federation.
-
-    Returns:
-        (n_rounds, n_clients): True where a client's model was aggregated; always False for clients left out.
-
-    Example:
-        fedworth.participation(ledger).sum(axis=0)
-    """
+    """(n_rounds, n_clients): whose model was aggregated in which round; always False for clients left out."""
     rows = np.zeros((ledger.n_rounds, len(ledger.clients)), dtype=bool)
     for round_index in range(ledger.n_rounds):
         rows[round_index, list(ledger.participants(round_index))] = True

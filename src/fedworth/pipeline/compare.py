@@ -94,7 +94,7 @@ def compare(
         method_named(name)
     work = replace(work or WorkSettings(), cache=False)
     federation = Federation(ledger, task, settings, work=work)
-    truth = federation.value("truth") if federation.has_truth else None
+    truth = federation.value("truth") if federation.recorded.has_truth else None
     rows = []
     for n_done, name in enumerate(names):
         progress("comparing methods", n_done, len(names))

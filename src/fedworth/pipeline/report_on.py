@@ -90,7 +90,7 @@ def report_on(
         raise UsageError(f"{of.folder}: a ledger is valued on a task; give one (a model and a test set)")
     sampled = None if like is None else like.sampled
     federation = Federation(of, task, settings, work=work, session=session, progress=progress, sampled=sampled)
-    absent = {"truth"} if not federation.has_truth else set()
+    absent = {"truth"} if not federation.recorded.has_truth else set()
     absent |= {"fedsv-equal"} if settings.clip else set()  # the same as FedSV then
     names = methods or [name for name in REPORTED if name not in absent]
     slow = like.slow if like is not None else () if methods else federation.slow_methods(names)

@@ -108,11 +108,11 @@ class DatasetRequest:
 
     rng: np.random.Generator
     n_clients: int  # distinct clients, for data sets that come divided
-    folder: Path | None = None
+    folder: Path | None = None  # of published files; by default that in `FEDWORTH_DATA`
     train_limit: int | None = None
     test_limit: int | None = None
-    alpha: float = ALPHA
-    beta: float = BETA
+    alpha: float = ALPHA  # of `synthetic`
+    beta: float = BETA  # of `synthetic` and `regression`
 
     def __post_init__(self) -> None:
         counts = {"n_clients": self.n_clients, "train_limit": self.train_limit, "test_limit": self.test_limit}
@@ -121,26 +121,11 @@ class DatasetRequest:
                 raise UsageError(f"data set: {what} is {found}, expected 1 or more")
 
 
-def load_dataset(
-    name: DatasetName,
-    *,
-    rng: np.random.Generator,
-    n_clients: int,
-    data_folder: Path | None = None,
-    train_limit: int | None = None,
-    test_limit: int | None = None,
-    alpha: float = ALPHA,
-    beta: float = BETA,
-) -> Dataset:
-    """Load the data set of this name.
-
-    `n_clients` counts the distinct clients, for data sets that come divided. Only `synthetic` uses `alpha`, and only
-    `synthetic` and `regression` use `beta`.
-    Without `data_folder`, files are looked for in `FEDWORTH_DATA`.
-    """
+def load_dataset(name: DatasetName, asked: DatasetRequest) -> Dataset:
+    """Load the data set of this name."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-    return DATASETS[name](DatasetRequest(rng, n_clients, data_folder, train_limit, test_limit, alpha, beta))
+    return DATASETS[name](asked)
 
 
 # Synthetic data

@@ -10,7 +10,7 @@ import logging
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,28 +107,6 @@ def check_sha256(path: Path, expected: str) -> None:
         )
 
 
-def extract(archive: Path, files: Iterable[str], root: Path) -> None:
-    """Extract the named files of a tar archive into a folder, each completely or not at all."""
-    with tarfile.open(archive) as tar:
-        for file in files:
-            content = _member(tar, file, archive)
-            target = root / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f"{target.name}.partial")
-            partial.write_bytes(content)
-            partial.replace(target)
-
-
-def _member(tar: tarfile.TarFile, file: str, archive: Path) -> bytes:
-    try:
-        member = tar.extractfile(file)
-    except KeyError:
-        member = None
-    if member is None:
-        raise DataError(f"{archive}: found no file {file} in it; is it another archive?")
-    return member.read()
-
-
 def _fetch(name: str, absent: list[str], root: Path) -> None:
     published = PUBLISHED[name]
     try:
@@ -137,7 +115,7 @@ def _fetch(name: str, absent: list[str], root: Path) -> None:
                 _fetch_singly(published, absent, root)
             else:
                 _fetch_archive(published, absent, root)
-    except (OSError, ValueError) as error:  # no network, no room; or pooch found another sum
+    except (OSError, ValueError, KeyError) as error:  # no network, no room; another sum; another archive
         raise DataError(
             f"data set {name!r}: {', '.join(absent)} not found in {root}, "
             f"and fetching from {published.home} failed ({type(error).__name__}: {error}); "
@@ -152,11 +130,15 @@ def _fetch_singly(published: Published, files: list[str], root: Path) -> None:
 
 
 def _fetch_archive(published: Published, files: list[str], root: Path) -> None:
-    """Fetch an archive, extract its files and delete it."""
+    """Fetch an archive, extract its files, each completely or not at all, and delete it."""
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=root) as folder:
         archive = pooch.retrieve(published.home, published.archive_hash, fname="archive.tar.gz", path=folder)
-        extract(Path(archive), files, root)
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, [tar.getmember(file) for file in files], filter="data")
+        for file in files:
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / file).replace(root / file)
 
 
 @contextmanager

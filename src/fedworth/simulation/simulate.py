@@ -23,7 +23,7 @@ from fedworth.ledger.manifest import is_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
 from fedworth.names import Aggregation
 from fedworth.simulation.clients import distinct_clients, divide, drifted, flipped_labels, noisy_features
-from fedworth.simulation.datasets import Dataset, Samples, load_dataset
+from fedworth.simulation.datasets import Dataset, DatasetRequest, Samples, load_dataset
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
 from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings, settings_from
 from fedworth.simulation.training import ClientData, client_data, train_clients
@@ -238,15 +238,10 @@ def _model_after(folder: Path, aggregation: Aggregation) -> Model:
 
 
 def _dataset(settings: SimulationSettings, data_folder: Place | None) -> Dataset:
+    rng, n_clients = stream(settings.seed, "data set"), len(distinct_clients(settings.n_clients, dict(settings.copies)))
+    folder, limits = None if data_folder is None else Path(data_folder), (settings.train_limit, settings.test_limit)
     return load_dataset(
-        settings.dataset,
-        rng=stream(settings.seed, "data set"),
-        n_clients=len(distinct_clients(settings.n_clients, dict(settings.copies))),
-        data_folder=None if data_folder is None else Path(data_folder),
-        train_limit=settings.train_limit,
-        test_limit=settings.test_limit,
-        alpha=settings.alpha,
-        beta=settings.beta,
+        settings.dataset, DatasetRequest(rng, n_clients, folder, *limits, settings.alpha, settings.beta)
     )
 
 

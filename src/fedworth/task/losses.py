@@ -227,20 +227,14 @@ def _right_pixels(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (outputs.argmax(dim=1) == labels).flatten(1).sum(dim=1)
 
 
-def _tokens(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return _pixels(outputs.transpose(1, 2), labels)
+def _of_tokens(of: Function) -> Function:
+    """A function of pixels as one of tokens, whose classes come last."""
+    return lambda outputs, labels: of(outputs.transpose(1, 2), labels)
 
 
-def _right_tokens(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return _right_pixels(outputs.transpose(1, 2), labels)
-
-
-def _next_tokens(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return _tokens(outputs[:, :-1], labels[:, 1:])
-
-
-def _right_next_tokens(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return _right_tokens(outputs[:, :-1], labels[:, 1:])
+def _of_next(of: Function) -> Function:
+    """A function of tokens as one of texts, in which each position predicts the next token."""
+    return lambda outputs, labels: of(outputs[:, :-1], labels[:, 1:])
 
 
 def _n_labels(labels: torch.Tensor) -> float:
@@ -283,14 +277,16 @@ def _in_columns(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tens
     return outputs.reshape(len(labels), -1), labels.reshape(len(labels), -1).to(outputs.dtype)
 
 
-def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    outputs, targets = _in_columns(outputs, labels)
-    return (outputs - targets).square().mean(dim=1)
+def _mean_over_labels(of: Function) -> Function:
+    """The mean over a sample's labels of a function of outputs and labels, (n_samples, n_labels) each."""
+    return lambda outputs, labels: of(*_in_columns(outputs, labels)).mean(dim=1)
 
 
-def _minus_absolute_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    outputs, targets = _in_columns(outputs, labels)
-    return -(outputs - targets).abs().mean(dim=1)
+_squared_error = _mean_over_labels(lambda outputs, targets: (outputs - targets).square())
+_minus_absolute_error = _mean_over_labels(lambda outputs, targets: -(outputs - targets).abs())
+_flags = _mean_over_labels(lambda o, targets: F.binary_cross_entropy_with_logits(o, targets, reduction="none"))
+_right_flags = _mean_over_labels(lambda outputs, targets: ((outputs > 0) == (targets > 0)).double())
+_binary_hinge = _mean_over_labels(lambda outputs, targets: (1 - (2 * targets - 1) * outputs).clamp(min=0))
 
 
 def _r2(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -298,21 +294,6 @@ def _r2(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     outputs, targets = (t.double() for t in _in_columns(outputs, labels))
     spread = (targets - targets.mean(dim=0)).square().sum()
     return 1 - (outputs - targets).square().sum() / spread
-
-
-def _flags(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    outputs, targets = _in_columns(outputs, labels)
-    return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(dim=1)
-
-
-def _right_flags(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    outputs, targets = _in_columns(outputs, labels)
-    return ((outputs > 0) == (targets > 0)).double().mean(dim=1)
-
-
-def _binary_hinge(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    outputs, targets = _in_columns(outputs, labels)
-    return (1 - (2 * targets - 1) * outputs).clamp(min=0).mean(dim=1)
 
 
 # Rankings: functions of the whole test set
@@ -361,91 +342,58 @@ def _concordance(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 PER_SAMPLE, NATS, OF_LABELS = "per test sample", "in nats per test sample", "in units of the labels"
 
 
-def _measure(name: str, of: Function, *, is_whole: bool = False, is_smooth: bool = False, **more: Any) -> Criterion:
-    return Criterion(name, of, is_better_higher=True, is_whole=is_whole, is_smooth=is_smooth, **more)
+def _measure(name: str, of: Function, unit: str, **more: Any) -> Criterion:
+    return Criterion(name, of, is_better_higher=True, unit=unit, **{"is_smooth": False, **more})
 
 
 CROSS_ENTROPY = Criterion("cross-entropy", _cross_entropy, unit=NATS)
-ACCURACY = _measure("accuracy", _is_right, unit="as a share of the test samples")
-_DICE = _measure("dice", _hard_dice, unit=PER_SAMPLE)
-_PIXEL_ACCURACY = _measure("accuracy", _right_pixels, counted=_n_labels, unit="as a share of the pixels")
-_TOKEN_ACCURACY = _measure("accuracy", _right_tokens, counted=_n_labels, unit="as a share of the tokens")
-_NEXT_ACCURACY = _measure("accuracy", _right_next_tokens, counted=_n_next_labels, unit="as a share of the tokens")
-_ABSOLUTE_ERROR = _measure("absolute-error", _minus_absolute_error, unit=OF_LABELS)
-_FLAG_ACCURACY = _measure("accuracy", _right_flags, unit="as a share of the labels")
-_R2 = _measure("r2", _r2, is_whole=True, is_smooth=True, unit="as a share of the variance of the labels")
-_AUC = _measure("auc", _auc, is_whole=True, unit="as a share of the pairs of samples")
-_CONCORDANCE = _measure("concordance", _concordance, is_whole=True, unit="as a share of the pairs of samples")
-
+ACCURACY = _measure("accuracy", _is_right, "as a share of the test samples")
+_DICE = _measure("dice", _hard_dice, PER_SAMPLE)
+_PIXEL_ACCURACY = _measure("accuracy", _right_pixels, "as a share of the pixels", counted=_n_labels)
+_TOKEN_ACCURACY = _measure("accuracy", _of_tokens(_right_pixels), "as a share of the tokens", counted=_n_labels)
+_NEXT_ACCURACY = _measure(
+    "accuracy", _of_next(_of_tokens(_right_pixels)), "as a share of the tokens", counted=_n_next_labels
+)
+_ABSOLUTE_ERROR = _measure("absolute-error", _minus_absolute_error, OF_LABELS)
+_FLAG_ACCURACY = _measure("accuracy", _right_flags, "as a share of the labels")
+_R2 = _measure("r2", _r2, "as a share of the variance of the labels", is_whole=True, is_smooth=True)
+_AUC = _measure("auc", _auc, "as a share of the pairs of samples", is_whole=True)
+_CONCORDANCE = _measure("concordance", _concordance, "as a share of the pairs of samples", is_whole=True)
 _SEGMENTATION = Criterion("segmentation", _pixels, counted=_n_labels, unit="in nats per pixel")
-_TOKENS = Criterion("tokens", _tokens, counted=_n_labels, unit="in nats per token")
-_NEXT_TOKEN = Criterion("next-token", _next_tokens, counted=_n_next_labels, unit="in nats per token")
+_TOKENS = Criterion("tokens", _of_tokens(_pixels), counted=_n_labels, unit="in nats per token")
+_NEXT_TOKEN = Criterion("next-token", _of_next(_TOKENS.of), counted=_n_next_labels, unit="in nats per token")
+_SQUARED_ERROR = Criterion("squared-error", _squared_error, unit="in squared units of the labels")
+_HINGE_BINARY = Criterion("hinge-binary", _binary_hinge, is_smooth=False, unit=PER_SAMPLE)
+_MULTI_LABEL = Criterion("multi-label", _flags, unit="in nats per label")
+_PAIRWISE = Criterion("pairwise", _pairwise, is_whole=True, unit="in nats per pair of samples")
+_COX = Criterion("cox", _cox, is_whole=True, unit="in nats per observed event")
+
+# What losses of one kind have in common
+_CLASSES: dict[str, Any] = {
+    "labels": _one_class, "outputs": _logits(1), "measures": (ACCURACY,), "has_classes": True
+}  # fmt: skip
+_FLAGS: dict[str, Any] = {
+    "labels": _zero_or_one, "outputs": _as_labels, "measures": (_FLAG_ACCURACY, _AUC), "has_classes": True
+}  # fmt: skip
+_LOGITS: dict[str, Any] = {"takes_probabilities": False}
 
 LOSSES: dict[str, Loss] = {
     loss.criterion.name: loss
     for loss in (
-        Loss(CROSS_ENTROPY, _one_class, _logits(1), (ACCURACY,), 1, has_classes=True, takes_probabilities=False),
-        Loss(
-            Criterion("probabilities", _of_probabilities, unit=NATS),
-            _one_class,
-            _logits(1),
-            (ACCURACY,),
-            has_classes=True,
-        ),
-        Loss(Criterion("one-vs-rest", _one_vs_rest, unit=NATS), _one_class, _logits(1), (ACCURACY,), has_classes=True),
-        Loss(
-            Criterion("hinge", _hinge, is_smooth=False, unit=PER_SAMPLE),
-            _one_class,
-            _logits(1),
-            (ACCURACY,),
-            has_classes=True,
-        ),
-        Loss(_SEGMENTATION, _class_map, _logits(1), (_PIXEL_ACCURACY, _DICE), 1, takes_probabilities=False),
-        Loss(
-            Criterion("dice", _soft_dice, unit=PER_SAMPLE), _class_map, _masks, (_DICE,), 1, takes_probabilities=False
-        ),
-        Loss(_TOKENS, _class_map, _logits(2), (_TOKEN_ACCURACY,), 2, takes_probabilities=False),
-        Loss(_NEXT_TOKEN, _class_map, _logits(2), (_NEXT_ACCURACY,), 2, takes_probabilities=False),
-        Loss(
-            Criterion("squared-error", _squared_error, unit="in squared units of the labels"),
-            _numbers,
-            _as_labels,
-            (_R2, _ABSOLUTE_ERROR),
-        ),
-        Loss(
-            Criterion("binary", _flags, unit=NATS),
-            _zero_or_one,
-            _as_labels,
-            (_FLAG_ACCURACY, _AUC),
-            has_classes=True,
-            takes_probabilities=False,
-        ),
-        Loss(
-            Criterion("hinge-binary", _binary_hinge, is_smooth=False, unit=PER_SAMPLE),
-            _zero_or_one,
-            _as_labels,
-            (_FLAG_ACCURACY, _AUC),
-            has_classes=True,
-        ),
-        Loss(
-            Criterion("multi-label", _flags, unit="in nats per label"),
-            _zero_or_one,
-            _as_labels,
-            (_FLAG_ACCURACY,),
-            takes_probabilities=False,
-        ),
-        Loss(
-            Criterion("pairwise", _pairwise, is_whole=True, unit="in nats per pair of samples"),
-            _both_flags,
-            _one_score,
-            (_AUC,),
-        ),
-        Loss(
-            Criterion("cox", _cox, is_whole=True, unit="in nats per observed event"),
-            _survival,
-            _one_score,
-            (_CONCORDANCE,),
-        ),
+        Loss(CROSS_ENTROPY, **_CLASSES, **_LOGITS, over_classes=1),
+        Loss(Criterion("probabilities", _of_probabilities, unit=NATS), **_CLASSES),
+        Loss(Criterion("one-vs-rest", _one_vs_rest, unit=NATS), **_CLASSES),
+        Loss(Criterion("hinge", _hinge, is_smooth=False, unit=PER_SAMPLE), **_CLASSES),
+        Loss(_SEGMENTATION, _class_map, _logits(1), (_PIXEL_ACCURACY, _DICE), 1, **_LOGITS),
+        Loss(Criterion("dice", _soft_dice, unit=PER_SAMPLE), _class_map, _masks, (_DICE,), 1, **_LOGITS),
+        Loss(_TOKENS, _class_map, _logits(2), (_TOKEN_ACCURACY,), 2, **_LOGITS),
+        Loss(_NEXT_TOKEN, _class_map, _logits(2), (_NEXT_ACCURACY,), 2, **_LOGITS),
+        Loss(_SQUARED_ERROR, _numbers, _as_labels, (_R2, _ABSOLUTE_ERROR)),
+        Loss(Criterion("binary", _flags, unit=NATS), **_FLAGS, **_LOGITS),
+        Loss(_HINGE_BINARY, **_FLAGS),
+        Loss(_MULTI_LABEL, _zero_or_one, _as_labels, (_FLAG_ACCURACY,), **_LOGITS),
+        Loss(_PAIRWISE, _both_flags, _one_score, (_AUC,)),
+        Loss(_COX, _survival, _one_score, (_CONCORDANCE,)),
     )
 }
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedworth.arrays import stream
@@ -19,6 +20,7 @@ from fedworth.completion.models import ModelCompletion, complete_by_models
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.games.as_one import groups_of
 from fedworth.games.budget import Budget
+from fedworth.games.client_noise import noise_notes
 from fedworth.games.effort import USUAL_PASSES, Effort
 from fedworth.games.ensemble import has_outputs
 from fedworth.games.federation import RecordedFederation
@@ -29,8 +31,8 @@ from fedworth.games.shapley import MOST_ENUMERATED
 from fedworth.games.subset import stratified_subset
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Interval
-from fedworth.oracle.choices import device_named, oracle_named
-from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.fast import FastOracle
+from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.server import server_of
 from fedworth.oracle.store import LedgerStore, Session
 from fedworth.storage import Progress, silent
@@ -105,10 +107,12 @@ class Federation:
         store = LedgerStore(ledger, server, weighting, session, is_clipped) if work.cache else None
         self.as_one = groups_of(self.settings.as_one, ledger.clients)
         cells = None if isinstance(self.test_set, Undivided) else self.test_set
-        notes = ledger.warnings() + server.notes + ((CLIPPED,) if is_clipped else ())
+        notes = ledger.warnings() + server.notes + noise_notes(ledger, oracle, weighting)
+        notes += (CLIPPED,) if is_clipped else ()
         notes += as_one_notes(self.settings) + _weighted(cells)
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
-        self.clients = ledger.clients
+        self.clients, self.left_out = ledger.clients, ledger.left_out
+        self.participants = self.recorded.participants  # (n_rounds, n_clients): who took part
         self.effort = Effort(self.settings.budget, progress, sampled)
         self.seed, self.strict = self.settings.seed, self.settings.strict
         self.sums: dict[str, tuple[Valuation, Errors]] = {}
@@ -118,21 +122,6 @@ class Federation:
     def notes(self) -> tuple[str, ...]:
         """What a reader of any value must know."""
         return self.recorded.notes
-
-    @property
-    def participants(self) -> NDArray[np.bool_]:
-        """(n_rounds, n_clients): who took part."""
-        return self.recorded.participants
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Clients that were left out on request."""
-        return self.recorded.ledger.left_out
-
-    @property
-    def has_truth(self) -> bool:
-        """Whether the ledger kept every client's model of every round."""
-        return self.recorded.has_truth
 
     def game(self, round_index: int) -> Game:
         """The game among a round's participants."""
@@ -231,12 +220,34 @@ def _oracle(
     # measures of the same outputs cost nothing, and show where the order of clients depends on the measure
     also = tuple(one.name for one in task.judged_by.measures if settings.measure == "loss" and not one.is_whole)
     n_threads = 1 if is_remote else work.n_threads
-    oracle = oracle_named(settings.oracle, task, settings.measure, n_threads=n_threads, also=also)
+    oracle: Oracle = FastOracle(task, settings.measure, n_threads, also)
+    if settings.oracle == "loop":
+        oracle = LoopOracle(task, settings.measure, also)
     if not is_remote:
         return oracle, cells
     from fedworth.oracle.ray_oracle import RayOracle
 
     return RayOracle(oracle, work.address), cells
+
+
+def device_named(name: str) -> torch.device:
+    """`cpu`, or another device that torch can compute on in float64, as losses are summed; such as `cuda` or `cuda:1`.
+
+    A GPU's convolutions are then done in float32 as asked, not in TF32, which has ten bits.
+    """
+    try:
+        float(torch.zeros(1, dtype=torch.float64, device=name))
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        seen = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+        reason = str(error).strip().partition("\n")[0][:120]
+        raise UsageError(
+            f"--device {name}: torch cannot compute there ({reason}); it sees {seen}; name one of these, or install a "
+            "torch that was built for the device"
+        ) from error
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    return device
 
 
 class BroughtUtilities:

@@ -65,6 +65,8 @@ class GameSource(Protocol):
     """What methods value: the rounds of a federation as games."""
 
     clients: tuple[str, ...]
+    participants: NDArray[np.bool_]  # (n_rounds, n_clients): who took part
+    left_out: tuple[str, ...]  # clients that were left out on request
     test_set: Cells | Undivided  # the cells that utilities are measured on, if the test set is divided
     interval: Interval
     sums: "dict[str, tuple[Valuation, Errors]]"  # made so far, since one method may need another's
@@ -76,14 +78,6 @@ class GameSource(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any value must know."""
-
-    @property
-    def participants(self) -> NDArray[np.bool_]:
-        """(n_rounds, n_clients): who took part."""
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Clients that were left out on request."""
 
     @property
     def recorded(self) -> RecordedFederation | None:

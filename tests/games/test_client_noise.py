@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import fedworth
+from fedworth.games.client_noise import noise_notes
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.oracle.client_noise import noise_notes
 from fedworth.oracle.oracle import LoopOracle
-from tests.support.federations import federation_of
 from tests.support.zoo import ZOO, round_of, task_of
 
 SIGMA, N_ROUNDS, N_DRAWS = 0.05, 3, 12
@@ -61,6 +60,7 @@ def test_the_interval_that_holds_the_noise_holds_what_values_are_on_the_average(
 
 def test_every_federation_says_so_and_none_without_noise(tmp_path):
     ledger = recorded(tmp_path / "l", 3, 0)
-    noisy = federation_of(ledger, LoopOracle(replace(TASK, client_noise=SIGMA)), as_average=True)
+    settings = fedworth.ValuationSettings(as_average=True)
+    noisy, plain = (fedworth.Federation(ledger, task, settings) for task in (replace(TASK, client_noise=SIGMA), TASK))
     assert any("their intervals do not include the noise" in note for note in noisy.notes)
-    assert not any("noise" in note for note in federation_of(ledger, LoopOracle(TASK), as_average=True).notes)
+    assert not any("noise" in note for note in plain.notes)

@@ -18,10 +18,12 @@ import numpy as np
 import torch
 
 from fedworth.arrays import Floats
+from fedworth.games.game import ModelGame
+from fedworth.games.shapley import exact_shares, shapley_values
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
-from fedworth.oracle.weighting import mixtures, round_weights
+from fedworth.oracle.weighting import round_weights
 
 MOST_ROUNDS, MOST_ANSWERS = 3, 5
 """Rounds, and participants of each, on which the noise is measured."""
@@ -54,25 +56,12 @@ def noise_notes(ledger: Ledger, oracle: Oracle, weighting: Weighting) -> tuple[s
 
 def _values(oracle: Oracle, ledger: Ledger, t: int, noise: float, weighting: Weighting) -> Floats:
     """(3, n): the values of some participants in the game among them, as sent, and twice with more noise."""
-    round_ = ledger.open_round(t)
-    everyone = ledger.participants(t)
-    members = list(everyone[:MOST_ANSWERS])
-    coalitions = np.zeros((2 ** len(members), len(ledger.clients)), dtype=bool)
-    coalitions[:, members] = (np.arange(len(coalitions))[:, None] >> np.arange(len(members))) & 1
-    wanted = mixtures(coalitions, round_weights(ledger, t, weighting), weighting)
-    games = [round_, *(_noisier(round_, members, noise, 2 * t + again) for again in (0, 1))]
-    shapley = _shapley(len(members)) * _share(len(everyone)) / _share(len(members))
-    utilities = [oracle.utilities(game, wanted)[:, : oracle.n_blocks].sum(axis=1) for game in games]
-    return np.stack([shapley @ of_game for of_game in utilities])
-
-
-def _shapley(n: int) -> Floats:
-    """(n, 2^n): the matrix from utilities to Shapley values; coalition S is column Σ_{i∈S} 2^i."""
-    members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(bool)  # (2^n, n)
-    sizes = members.sum(axis=1, keepdims=True)
-    weights = np.array([1 / (n * math.comb(n - 1, k)) for k in range(n)])
-    gained, missed = weights[np.maximum(sizes - 1, 0)], weights[np.minimum(sizes, n - 1)]
-    return np.asarray(np.where(members, gained, -missed).T)
+    round_, everyone = ledger.open_round(t), ledger.participants(t)
+    members, weights = list(everyone[:MOST_ANSWERS]), round_weights(ledger, t, weighting)
+    rounds = [round_, *(_noisier(round_, members, noise, 2 * t + again) for again in (0, 1))]
+    games = [ModelGame(oracle, each, np.array(members), weights, weighting) for each in rounds]
+    values = np.stack([exact_shares(game, shapley_values).totals for game in games])
+    return np.asarray(values * _share(len(everyone)) / _share(len(members)))
 
 
 def _share(n: int) -> float:
