@@ -27,9 +27,6 @@ GroupShares = dict[str, float] | Literal["equal"]
 OracleName = Literal["fast", "loop"]
 EngineName = Literal["local", "ray"]
 
-ScheduleForm = Literal["paper", "li"]
-"""Proposition 2's learning rates, as printed or as Li et al. have them."""
-
 PenaltyKind = Literal["counts", "uniform"]
 
 Unseen = Literal["refuse", "zero"]
@@ -54,7 +51,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "interval": get_args(Interval),
     "oracle": get_args(OracleName),
     "engine": get_args(EngineName),
-    "form of Proposition 2": get_args(ScheduleForm),
     "penalty kind": get_args(PenaltyKind),
     "treatment of unseen coalitions": get_args(Unseen),
     "clip": get_args(Clip),

@@ -196,9 +196,9 @@ def test_completeness_is_the_largest_column_sum_and_not_the_largest_row_sum():
 
 
 def test_wrong_shapes_and_unseen_cells_are_refused():
-    with pytest.raises(ValuationError, match="one for each coalition"):
+    with pytest.raises(ValuationError, match=r"expected 2\^n utilities"):
         symmetric_pairs(np.zeros(6))
-    with pytest.raises(ValuationError, match="finite utility"):
+    with pytest.raises(ValuationError, match="not finite"):
         null_clients(np.array([0.0, np.nan]))
     with pytest.raises(ValuationError, match="one a client"):
         fairness_report(np.zeros(4), np.zeros(3))

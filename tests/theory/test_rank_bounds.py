@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedworth.errors import UsageError, ValuationError
-from fedworth.names import ScheduleForm
+from fedworth.names import ScheduleName
+from fedworth.simulation.settings import Schedule
 from fedworth.theory.rank_bounds import (
-    learning_rate_schedule,
     path_length,
     rank_bound_lipschitz,
     rank_bound_strongly_convex,
@@ -43,7 +43,7 @@ def gradient(w: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.float
     return np.asarray(-(x.T @ (y * chances)) / len(y) + REGULARISATION * w)
 
 
-def logistic_run(n_rounds: int, form: ScheduleForm) -> Run:
+def logistic_run(n_rounds: int, form: ScheduleName) -> Run:
     """Regularised logistic regression of four unlike clients; each later round averages two of them."""
     rng = np.random.default_rng(7)
     n_clients, n_features = 4, 3
@@ -51,7 +51,7 @@ def logistic_run(n_rounds: int, form: ScheduleForm) -> Run:
     ys = np.sign(np.einsum("kni,ki->kn", xs, rng.normal(size=(n_clients + 1, n_features))))
     reach = float(np.linalg.norm(xs, axis=2).max())
     smoothness = reach**2 / 4 + REGULARISATION  # the logistic loss has second derivative at most ¼
-    eta = learning_rate_schedule(REGULARISATION, smoothness, form=form)
+    eta = Schedule(form, convexity=REGULARISATION, smoothness=smoothness).at
     w, models, rows, radius = np.ones(n_features), [], [], 0.0
     for t in range(n_rounds):
         local = np.array([w - eta(t) * gradient(w, xs[k], ys[k]) for k in range(n_clients)])
@@ -65,7 +65,7 @@ def logistic_run(n_rounds: int, form: ScheduleForm) -> Run:
     return Run(np.array(models), np.array(rows), [eta(t) for t in range(n_rounds)], lipschitz, smoothness)
 
 
-@pytest.mark.parametrize("form", ["paper", "li"])
+@pytest.mark.parametrize("form", ["proposition-2", "proposition-2-li"])
 def test_proposition_1_holds_on_a_real_run(form):
     run = logistic_run(40, form)
     travelled = (2 + run.etas[0] * run.smoothness) * run.lipschitz * path_length(run.models)
@@ -87,14 +87,14 @@ def test_proposition_1_holds_on_a_real_run(form):
         assert rank_upper_cover(run.utilities, epsilon) <= bound
 
 
-@pytest.mark.parametrize("form", ["paper", "li"])
+@pytest.mark.parametrize("form", ["proposition-2", "proposition-2-li"])
 def test_proposition_2_needs_its_factor_of_the_lipschitz_constant(form):
     run = logistic_run(40, form)
     printed = 2 / REGULARISATION * math.log(40)
     assert path_length(run.models) <= run.lipschitz * printed
     steps = np.linalg.norm(np.diff(run.models, axis=0), axis=1)
     assert (steps <= run.lipschitz * np.array(run.etas[:-1])).all()
-    if form == "paper":
+    if form == "proposition-2":
         assert (steps > run.etas[:-1]).any()  # the proof's ‖w^{t+1} − w^t‖ = η^t
 
 
@@ -123,8 +123,8 @@ def test_bounds_stay_between_one_and_the_sides_of_the_matrix():
 
 
 def test_the_first_round_of_a_schedule_is_t_equal_to_one():
-    printed = learning_rate_schedule(0.5, 8.0, form="paper")  # γ = max{½, 1}
-    li = learning_rate_schedule(0.5, 8.0, form="li")  # γ = 128
+    printed = Schedule("proposition-2", convexity=0.5, smoothness=8.0).at  # γ = max{½, 1}
+    li = Schedule("proposition-2-li", convexity=0.5, smoothness=8.0).at  # γ = 128
     assert printed(0) == pytest.approx(2 / (0.5 * 2))
     assert li(0) == pytest.approx(2 / (0.5 * 129))
     assert li(0) < 1 / (4 * 8.0) < 2 / 8.0 < printed(0)
@@ -132,7 +132,7 @@ def test_the_first_round_of_a_schedule_is_t_equal_to_one():
 
 
 def test_a_printed_schedule_of_a_well_conditioned_loss_has_the_larger_gamma():
-    assert learning_rate_schedule(1.0, 2.0)(0) == pytest.approx(2 / (1.0 * (4 + 1)))
+    assert Schedule("proposition-2", convexity=1.0, smoothness=2.0).at(0) == pytest.approx(2 / (1.0 * (4 + 1)))
 
 
 @given(
@@ -194,9 +194,7 @@ def test_impossible_settings_are_refused():
     with pytest.raises(UsageError, match="at least one of each"):
         rank_bound_lipschitz(**good, epsilon=0.1, n_rounds=0, n_clients=3)
     with pytest.raises(UsageError, match="more convex than it is smooth"):
-        learning_rate_schedule(2.0, 1.0)
-    with pytest.raises(UsageError, match="did you mean 'paper'"):
-        learning_rate_schedule(1.0, 1.0, form="papr")  # type: ignore[arg-type]
+        rank_bound_strongly_convex(mu=2.0, lipschitz=1.0, smoothness=1.0, epsilon=0.1, n_rounds=5, n_clients=3)
     for measure in (rank_lower, rank_upper_svd, rank_upper_cover):
         with pytest.raises(UsageError, match="epsilon"):
             measure(np.eye(2), 0.0)

@@ -168,7 +168,6 @@ class Complete:
 
     def run(self, *, as_json: bool) -> None:
         """Complete, and say how good the completion is known to be."""
-        from fedworth.completion.coverage import coverage
         from fedworth.completion.factors import held_out_error
         from fedworth.report.tables import completion_table
         from fedworth.storage import refuse_no_place, write_npz
@@ -182,7 +181,7 @@ class Complete:
             made = source.by_factors() if self.by == "factors" else source.by_models()
             arrays = completed_arrays(source, made)
         write_npz(self.out, arrays)
-        summary, seen = made.summary(), coverage(source.utility_matrix())
+        summary, seen = made.summary(), source.utility_matrix().coverage()
         if self.held_out:
             from fedworth.arrays import stream
 

@@ -182,21 +182,14 @@ class FactorCompletion:
         return rows
 
 
-@dataclass(frozen=True, eq=False)
 class FactorGame:
-    """A game whose utilities are given for the coalitions of a completion."""
+    """A game whose utilities, (n_coalitions, n_blocks), are given for the coalitions of a completion."""
 
-    completion: FactorCompletion
-    known: Floats  # (n_coalitions, n_blocks)
     is_looked_up = True  # nothing is measured
 
-    @property
-    def clients(self) -> Indices:
-        return self.completion.heard
-
-    @property
-    def n_blocks(self) -> int:
-        return int(self.known.shape[1])
+    def __init__(self, completion: FactorCompletion, known: Floats) -> None:
+        self.completion, self.known = completion, known
+        self.clients, self.n_blocks = completion.heard, int(known.shape[1])
 
     def utilities(self, coalitions: Memberships) -> Floats:
         """(n_coalitions, n_blocks): utilities of coalitions, (n_coalitions, n_heard).

@@ -6,11 +6,8 @@ equally: by symmetry, look-alikes have no claim to unequal parts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.errors import UsageError, unknown_name
@@ -34,38 +31,17 @@ def groups_of(texts: Sequence[str], clients: tuple[str, ...]) -> Groups:
     return tuple(tuple(sorted(map(clients.index, names))) for names in named)
 
 
-@dataclass(frozen=True, eq=False)
 class GroupedGame:
     """A game in which each group of clients is one player; its index is that of the group's first client."""
 
-    game: Game
-    groups: Groups
-
-    @cached_property
-    def leaders(self) -> Indices:
-        """(n,): the player of each client of the inner game."""
-        found = np.array(self.game.clients)
-        for group in self.groups:
-            inside = np.isin(self.game.clients, group)
-            found[inside] = self.game.clients[inside].min(initial=np.iinfo(np.int64).max)
-        return found
-
-    @property
-    def clients(self) -> Indices:
-        return np.unique(self.leaders)
-
-    @property
-    def n_blocks(self) -> int:
-        return self.game.n_blocks
-
-    @property
-    def is_looked_up(self) -> bool:
-        return bool(getattr(self.game, "is_looked_up", False))
-
-    @cached_property
-    def members(self) -> NDArray[np.bool_]:
-        """(n_players, n): who belongs to which player."""
-        return np.asarray(self.clients[:, None] == self.leaders)
+    def __init__(self, game: Game, groups: Groups) -> None:
+        leaders = np.array(game.clients)  # (n,): the player of each client of the inner game
+        for group in groups:
+            inside = np.isin(game.clients, group)
+            leaders[inside] = game.clients[inside].min(initial=np.iinfo(np.int64).max)
+        self.game, self.clients, self.n_blocks = game, np.unique(leaders), game.n_blocks
+        self.members = np.asarray(self.clients[:, None] == leaders)  # (n_players, n): who belongs to which player
+        self.is_looked_up = bool(getattr(game, "is_looked_up", False))
 
     def utilities(self, coalitions: Memberships) -> Floats:
         return self.game.utilities(coalitions @ self.members)

@@ -215,17 +215,14 @@ class GameOfColumns(Game, Protocol):
         """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
 
 
-@dataclass(frozen=True, eq=False)
 class Measured:
     """A game by another measure: one of the columns that follow the blocks, as a game with one block."""
 
-    game: GameOfColumns
-    column: int  # among all columns: n_blocks is the first of the other measures
     n_blocks = 1
 
-    @property
-    def clients(self) -> Indices:
-        return self.game.clients
+    def __init__(self, game: GameOfColumns, column: int) -> None:
+        """`column` counts all columns: n_blocks is the first of the other measures."""
+        self.game, self.column, self.clients = game, column, game.clients
 
     def utilities(self, coalitions: Memberships) -> Floats:
         return self.game.columns(coalitions)[:, [self.column]]
@@ -259,25 +256,15 @@ class MatrixGame:
         return found
 
 
-@dataclass(frozen=True, eq=False)
 class SummedGame:
     """The sum of games among the same clients."""
 
-    games: Sequence[Game]
-
-    def __post_init__(self) -> None:
-        if not self.games:
+    def __init__(self, games: Sequence[Game]) -> None:
+        if not games:
             raise ValuationError("a sum of no games: expected one or more")
-        if any(not np.array_equal(game.clients, self.games[0].clients) for game in self.games):
+        if any(not np.array_equal(game.clients, games[0].clients) for game in games):
             raise ValuationError("a sum of games among different clients: expected the same clients in all of them")
-
-    @property
-    def clients(self) -> Indices:
-        return self.games[0].clients
-
-    @property
-    def n_blocks(self) -> int:
-        return self.games[0].n_blocks
+        self.games, self.clients, self.n_blocks = games, games[0].clients, games[0].n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:
         total = np.zeros((len(coalitions), self.n_blocks))
@@ -290,16 +277,8 @@ class CountedGame:
     """A game that counts how many different coalitions were asked for, and asks for each once."""
 
     def __init__(self, game: Game) -> None:
-        self._game = game
+        self._game, self.clients, self.n_blocks = game, game.clients, game.n_blocks
         self._memory = Memory(len(game.clients), game.n_blocks)
-
-    @property
-    def clients(self) -> Indices:
-        return self._game.clients
-
-    @property
-    def n_blocks(self) -> int:
-        return self._game.n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:
         return self._memory.utilities(coalitions, self._game.utilities)

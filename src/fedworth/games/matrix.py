@@ -192,6 +192,30 @@ class UtilityMatrix:
             self.permutations,
         )
 
+    def coverage(self) -> dict[str, Any]:
+        """How much was seen of the columns that values rest on (without the empty coalition), as JSON.
+
+        A coalition larger than the number of participants is seen in all-clients rounds only. If there is one such
+        round, then h_S = w_1 U_{1,S}/(‖w_1‖² + λ): its estimates are that round rescaled. So a report shows how much of
+        a value rests on a single round.
+        """
+        columns = self.needed_coalitions()
+        columns = columns[columns.any(axis=1)]  # (n_columns, n_clients)
+        seen = self.within(columns)
+        n_seen = np.bincount(seen.coalition_indices, minlength=len(seen.coalitions))  # rounds that show each column
+        n_by_size = np.bincount(columns.sum(axis=1), minlength=self.n_clients + 1)[1:]
+        cells_by_size = np.bincount(seen.coalitions.sum(axis=1), weights=n_seen, minlength=self.n_clients + 1)[1:]
+        return {
+            "n_rounds": self.n_rounds,
+            "n_rounds_heard": self.participants.sum(axis=0).tolist(),
+            "n_columns": len(columns),
+            "n_columns_unseen": len(columns) - int((n_seen > 0).sum()),
+            "n_columns_seen_once": int((n_seen == 1).sum()),
+            "share_seen": float(n_seen.sum() / max(len(columns) * self.n_rounds, 1)),
+            "share_seen_by_size": (cells_by_size / np.maximum(n_by_size * self.n_rounds, 1)).tolist(),
+            "n_columns_by_size": n_by_size.tolist(),
+        }
+
     def save(self, path: Place) -> None:
         """Write the matrix, whole or not at all.
 

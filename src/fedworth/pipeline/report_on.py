@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedworth.completion.coverage import coverage
 from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
 from fedworth.findings import look, look_at_lengths
 from fedworth.games.federation import RecordedFederation
@@ -176,7 +175,7 @@ def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: Val
 def _coverage(federation: Federation | BroughtUtilities) -> dict[str, object] | None:
     """How many cells of the utility matrix were seen, by coalition size; None where no matrix was made."""
     try:
-        return coverage(federation.utility_matrix())
+        return federation.utility_matrix().coverage()
     except (CompletionError, TooManyError):
         return None
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedworth.arrays import Floats, Utilities
 from fedworth.errors import UsageError, ValuationError
+from fedworth.games.shapley import n_members
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -60,7 +61,7 @@ class FairnessBounds:
 
 def fairness_report(utilities: Utilities, values: Floats, *, tolerance: float = EQUAL_UTILITIES) -> FairnessReport:
     """How far values are from giving the same to symmetric clients and nothing to null clients."""
-    n_clients = _n_clients(utilities)
+    n_clients = n_members(utilities)
     if values.shape != (n_clients,) or not np.isfinite(values).all():
         raise ValuationError(f"values of shape {values.shape}: expected {n_clients} finite ones, one a client")
     pairs, nulls = symmetric_pairs(utilities, tolerance=tolerance), null_clients(utilities, tolerance=tolerance)
@@ -75,7 +76,7 @@ def fairness_report(utilities: Utilities, values: Floats, *, tolerance: float = 
 def symmetric_pairs(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES) -> Pairs:
     """Pairs (i, j), i < j, that add the same utility to every coalition without them."""
     coalitions, pairs = np.arange(len(utilities)), []
-    for i, j in combinations(range(_n_clients(utilities)), 2):
+    for i, j in combinations(range(n_members(utilities)), 2):
         without = coalitions[(coalitions >> i | coalitions >> j) & 1 == 0]  # (2^(N-2),)
         if (np.abs(utilities[without | 1 << i] - utilities[without | 1 << j]) <= tolerance).all():
             pairs.append((i, j))
@@ -85,7 +86,7 @@ def symmetric_pairs(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES)
 def null_clients(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES) -> tuple[int, ...]:
     """Clients that add no utility to any coalition."""
     coalitions, found = np.arange(len(utilities)), []
-    for i in range(_n_clients(utilities)):
+    for i in range(n_members(utilities)):
         without = coalitions[coalitions >> i & 1 == 0]  # (2^(N-1),)
         if (np.abs(utilities[without | 1 << i] - utilities[without]) <= tolerance).all():
             found.append(i)
@@ -115,12 +116,3 @@ def fairness_bounds(delta: float, n_clients: int) -> FairnessBounds:
     if n_clients < 1:
         raise UsageError(f"{n_clients} clients: expected at least 1")
     return FairnessBounds(2 * delta, 2 * delta, (2 - 1 / n_clients) * delta, 4 * delta)
-
-
-def _n_clients(utilities: Utilities) -> int:
-    n_clients = utilities.size.bit_length() - 1
-    if utilities.ndim != 1 or utilities.size < 2 or utilities.size != 1 << n_clients:
-        raise ValuationError(f"utilities of shape {utilities.shape}: expected (2^N,), one for each coalition")
-    if not np.isfinite(utilities).all():
-        raise ValuationError("some coalitions have no finite utility; fairness needs them all")
-    return n_clients

@@ -13,17 +13,13 @@ explain why the matrix is nearly of low rank, but they cannot choose the rank of
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Utilities
 from fedworth.errors import UsageError, ValuationError
-from fedworth.names import ScheduleForm, ScheduleName, checked_name
 from fedworth.simulation.settings import Schedule
-
-SCHEDULE_FORMS: dict[ScheduleForm, ScheduleName] = {"paper": "proposition-2", "li": "proposition-2-li"}
 
 
 def path_length(models: NDArray[np.float64]) -> float:
@@ -54,21 +50,13 @@ def rank_bound_lipschitz(
 
 
 def rank_bound_strongly_convex(
-    *,
-    mu: float,
-    lipschitz: float,
-    smoothness: float,
-    epsilon: float,
-    n_rounds: int,
-    n_clients: int,
-    form: ScheduleForm = "paper",
+    *, mu: float, lipschitz: float, smoothness: float, epsilon: float, n_rounds: int, n_clients: int
 ) -> int:
-    """Proposition 2, with its missing factor L₁: the same when the loss is μ-strongly convex too.
-
-    The learning rates are those of `learning_rate_schedule(mu, smoothness, form=form)`.
-    """
-    _require_positive(lipschitz=lipschitz)
-    eta = learning_rate_schedule(mu, smoothness, form=form)
+    """Proposition 2, with its missing factor L₁: the same when the loss is μ-strongly convex too."""
+    _require_positive(mu=mu, lipschitz=lipschitz, smoothness=smoothness)
+    if mu > smoothness:
+        raise UsageError(f"mu {mu} exceeds smoothness {smoothness}: no loss is more convex than it is smooth")
+    eta = Schedule("proposition-2", convexity=mu, smoothness=smoothness).at
     return rank_bound_lipschitz(
         path_length=2 * lipschitz * math.log(max(n_rounds, 1)) / mu,
         lipschitz=lipschitz,
@@ -79,19 +67,6 @@ def rank_bound_strongly_convex(
         n_rounds=n_rounds,
         n_clients=n_clients,
     )
-
-
-def learning_rate_schedule(mu: float, smoothness: float, *, form: ScheduleForm = "paper") -> Callable[[int], float]:
-    """η^t = 2 / (μ(γ + t)) as a function of `round_index`; the first round, `round_index` 0, has t = 1.
-
-    γ is max{8μ/L₂, 1} as printed (`paper`), or 8L₂/μ as in Li et al., whom the paper follows (`li`): there η¹
-    is below 1/(4L₂), whereas the printed γ allows steps far beyond 2/L₂.
-    """
-    _require_positive(mu=mu, smoothness=smoothness)
-    if mu > smoothness:
-        raise UsageError(f"mu {mu} exceeds smoothness {smoothness}: no loss is more convex than it is smooth")
-    checked_name("form of Proposition 2", form)
-    return Schedule(SCHEDULE_FORMS[form], convexity=mu, smoothness=smoothness).at
 
 
 def rank_upper_svd(matrix: Utilities, epsilon: float) -> int:

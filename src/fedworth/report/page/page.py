@@ -116,7 +116,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "data": {
             "clients": list(report.clients),
             "sort": [[column.key(row) for column in COLUMNS] for row in sorted(rows, key=lambda row: row.place)],
-            **({} if story is None else story.data),
+            **({} if story is None else story["data"]),
             **({} if groups is None else {"groups": groups.sort}),
         },
     }

@@ -2,13 +2,12 @@
 
 import base64
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedworth.arrays import Floats
-from fedworth.report.page.figures import Axis, axis_over, dots, heat_png, nice_ticks, packed, path, picks_of
+from fedworth.report.page.figures import axis_over, dots, heat_png, nice_ticks, packed, path, picks_of
 from fedworth.report.report import Report, Rounds
 
 MOST_CELLS = 150_000
@@ -23,72 +22,38 @@ CLOSE, EDGE = 0.15, 0.015
 """Labels closer than this to the first are left out; labels this close to an end are aligned with it."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The model's improvement since the start, after each round."""
-
-    title: str
-    gained: float
-    axis: Axis
-    path: str
-    ticks: tuple[tuple[str, str, str], ...]  # (where, anchor, text)
+View = dict[str, Any]
+"""What the template shows, by name."""
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Each client's value, added up over the rounds."""
+def story_of(report: Report, order: list[int], flagged: list[int]) -> View | None:
+    """The figures of a report with rounds, and under `data` the numbers behind them for the script.
 
-    title: str
-    half_round: int
-    axis: Axis
-    paths: tuple[tuple[int, str], ...]  # (client, path), highlighted ones last, on top
-    hot: dict[int, int]  # client → colour
-    n_other: int
-    ticks: tuple[tuple[str, str, str], ...]
-
-
-@dataclass(frozen=True)
-class Heat:
-    """Who added what in which round."""
-
-    image: str
-    top: str
-    dots: str
-    is_named: bool
-    per_column: int
-    n_columns: int
-    ticks: tuple[tuple[str, str, str], ...]
-
-
-@dataclass(frozen=True)
-class Story:
-    """The three figures, and the numbers behind them for the script."""
-
-    curve: Curve | None
-    lines: Lines | None
-    heat: Heat | None
-    data: dict[str, Any]
-
-
-def story_of(report: Report, order: list[int], flagged: list[int]) -> Story | None:
-    """The figures of a report with rounds; `order` is that of the table, `flagged` clients are shown in colour."""
-    rounds = report.rounds
+    `order` is that of the table, `flagged` clients are shown in colour.
+    """
+    rounds, found = report.rounds, report.chosen.by_round
     if rounds is None or not len(rounds.numbers):
         return None
-    data: dict[str, Any] = {"numbers": list(rounds.numbers), "order": order, "clients": list(report.clients)}
+    data: View = {"numbers": list(rounds.numbers), "order": order, "clients": list(report.clients)}
     curve = None if rounds.gains is None else _curve(rounds.gains, rounds.numbers, data)
-    found = report.chosen.by_round
     if found is None or not np.isfinite(found).any():
-        return Story(curve, None, None, data)
-    return Story(curve, _lines(found, rounds, order, flagged, data), _heat(found, rounds, order, data), data)
+        return {"curve": curve, "lines": None, "heat": None, "data": data}
+    lines, heat = _lines(found, rounds, order, flagged, data), _heat(found, rounds, order, data)
+    return {"curve": curve, "lines": lines, "heat": heat, "data": data}
 
 
-def _curve(gains: Floats, numbers: tuple[int, ...], data: dict[str, Any]) -> Curve:
+def _curve(gains: Floats, numbers: tuple[int, ...], data: View) -> View:
+    """The model's improvement since the start, after each round."""
     total = np.concatenate([[0.0], np.cumsum(gains)])
     data["gains"] = [float(f"{value:.6g}") for value in total]
     axis = axis_over(total, about=4)
-    picked = total[picks_of(len(total))]
-    return Curve(_course(total), float(total[-1]), axis, path(picked, axis), ticks_of(numbers, is_from_start=True))
+    return {
+        "title": _course(total),
+        "gained": float(total[-1]),
+        "axis": axis,
+        "path": path(total[picks_of(len(total))], axis),
+        "ticks": ticks_of(numbers, is_from_start=True),
+    }
 
 
 def _course(total: Floats) -> str:
@@ -105,7 +70,8 @@ def _course(total: Floats) -> str:
     return "The model’s improvement, round by round"
 
 
-def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], data: dict[str, Any]) -> Lines:
+def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], data: View) -> View:
+    """Each client's value, added up over the rounds."""
     sums = np.cumsum(found, axis=0)  # (n_rounds, n_clients)
     picks = picks_of(len(sums))
     drawn = sums[picks].T  # (n_clients, n_picked)
@@ -123,8 +89,15 @@ def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], 
         title = (
             f"Most of the value was added {'in the first round' if half == 0 else f'in the first {half + 1} rounds'}"
         )
-    paths = tuple((k, path(drawn[k], axis)) for k in (*shown, *reversed(hot)))
-    return Lines(title, rounds.numbers[half], axis, paths, hot, len(known) - len(hot), ticks_of(rounds.numbers))
+    return {
+        "title": title,
+        "half_round": rounds.numbers[half],
+        "axis": axis,
+        "paths": [(k, path(drawn[k], axis)) for k in (*shown, *reversed(hot))],  # highlighted ones last, on top
+        "hot": hot,
+        "n_other": len(known) - len(hot),
+        "ticks": ticks_of(rounds.numbers),
+    }
 
 
 def _coloured(known: list[int], flagged: list[int], values: Floats) -> dict[int, int]:
@@ -137,7 +110,8 @@ def _coloured(known: list[int], flagged: list[int], values: Floats) -> dict[int,
     return {k: hot[k] for k in chosen}
 
 
-def _heat(found: Floats, rounds: Rounds, order: list[int], data: dict[str, Any]) -> Heat:
+def _heat(found: Floats, rounds: Rounds, order: list[int], data: View) -> View:
+    """Who added what in which round."""
     n_rounds, n_clients = found.shape
     per_column = math.ceil(n_rounds * n_clients / MOST_CELLS)
     starts = np.arange(0, n_rounds, per_column)
@@ -149,15 +123,15 @@ def _heat(found: Floats, rounds: Rounds, order: list[int], data: dict[str, Any])
     data["per_column"], data["n_columns"] = per_column, len(starts)
     is_dotted = n_rounds <= MOST_DOTTED[0] and n_clients <= MOST_DOTTED[1]
     decimals = max(3, -math.floor(math.log10(top)) + 1)
-    return Heat(
-        heat_png(cells[order], top),
-        f"{top:.{decimals}f}",
-        dots(rounds.participants.T[order]) if is_dotted else "",
-        n_clients <= MOST_NAMED,
-        per_column,
-        len(starts),
-        ticks_of(rounds.numbers, is_cells=True),
-    )
+    return {
+        "image": heat_png(cells[order], top),
+        "top": f"{top:.{decimals}f}",
+        "dots": dots(rounds.participants.T[order]) if is_dotted else "",
+        "is_named": n_clients <= MOST_NAMED,
+        "per_column": per_column,
+        "n_columns": len(starts),
+        "ticks": ticks_of(rounds.numbers, is_cells=True),
+    }
 
 
 def ticks_of(
