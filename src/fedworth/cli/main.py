@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from fedworth import errors
 from fedworth.cli.options import Option, add_options, command_from, example_of, options_of, refuse_unknown, summary_of
-from fedworth.cli.show import whole_words
+from fedworth.cli.show import on_one_line, whole_words
 from fedworth.errors import FedworthError, MachineError, UsageError, unknown_name
 
 COMMANDS = {
@@ -194,7 +194,7 @@ def _tell(error: BaseException, *, as_json: bool) -> int:
     """Print an error to standard error, as text or as one line of JSON, and return its exit code."""
     kind, code, message = _ending(error)
     lead = "" if isinstance(error, KeyboardInterrupt) else "error: "
-    lines = [_printable(text) for text in (message, *getattr(error, "__notes__", ()))]
+    lines = [on_one_line(text) for text in (message, *getattr(error, "__notes__", ()))]
     if as_json:
         document = {"error": kind, "exit_code": code, "message": lines[0], "usage": lines[1] if lines[1:] else None}
         print(json.dumps(document), file=sys.stderr)
@@ -224,11 +224,6 @@ def _make_output_safe() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _printable(text: str) -> str:
-    """Text without line feeds and control characters: some of it may come from a file or a client."""
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _flush() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedworth.cli.options import Steps
-from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, warn
+from fedworth.cli.show import progress_bars, show, warn
 from fedworth.errors import LedgerError, UsageError
 from fedworth.names import Aggregation
 from fedworth.simulation.settings import MOST_CLIENTS, SimulationSettings
@@ -86,12 +86,9 @@ class Import:
 
 
 def _show_ledger(ledger: "Ledger", following: str, *, as_json: bool) -> None:
-    if as_json:
-        warnings = list(ledger.warnings())
-        found = {"n_rounds": ledger.n_rounds, "clients": list(ledger.clients), "warnings": warnings}
-        show_json({"ledger": str(ledger.folder), **found})
-        return
-    show_lines([f"{ledger.folder}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients", f"next: {following}"])
+    found = {"n_rounds": ledger.n_rounds, "clients": list(ledger.clients), "warnings": list(ledger.warnings())}
+    counts = f"{ledger.folder}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients"
+    show({"ledger": str(ledger.folder), **found}, counts, f"next: {following}", as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -158,13 +155,10 @@ class Verify:
         with progress_bars() as progress:
             checks = verify_report(Report.read(path), folder, task, path=path, progress=progress)
         said = self._check_head(ledger)
-        if as_json:
-            found = [{"check": check.name, "is_checked": check.is_checked, "found": check.found} for check in checks]
-            show_json({"report": str(path), "ledger": str(folder), "head_checks": said, "checks": found})
-            return
-        show_lines(said)
-        show_lines(f"{check.name}: {'' if check.is_checked else 'not checked: '}{check.found}" for check in checks)
-        show_lines([f"{path}: is what its ledger and task give"])
+        found = [{"check": check.name, "is_checked": check.is_checked, "found": check.found} for check in checks]
+        document = {"report": str(path), "ledger": str(folder), "head_checks": said, "checks": found}
+        ending = f"{path}: is what its ledger and task give"
+        show(document, *said, *map(str, checks), ending, as_json=as_json)
 
     def _statement(self, *, as_json: bool) -> None:
         from fedworth.pipeline.verify_statement import verify_statement
@@ -174,19 +168,17 @@ class Verify:
                 f"{self.path}: a statement; expected --receipts FILE beside it, the receipts of its client"
             )
         checks = verify_statement(self.path, self.receipts, ledger=self.ledger)
-        if as_json:
-            show_json({"statement": str(self.path), "checks": [asdict(check) for check in checks]})
-            return
-        show_lines(f"{check.name}: {'' if check.is_checked else 'not checked: '}{check.found}" for check in checks)
         rounds = [check.is_checked for check in checks if check.name.startswith("round")]
         outcome = "all agree" if any(check.is_checked for check in checks) else "this shows nothing"
         compared = f"{sum(rounds)} of {len(rounds)} rounds compared; " if rounds else ""
-        show_lines([f"{self.path}: {compared}{outcome}"])
+        document = {"statement": str(self.path), "checks": [asdict(check) for check in checks]}
+        show(document, *map(str, checks), f"{self.path}: {compared}{outcome}", as_json=as_json)
 
     def _ledger(self, *, as_json: bool) -> None:
         from fedworth.findings import OF_ANSWERS, look
         from fedworth.ledger.ledger import verify_ledger
         from fedworth.ledger.writer import exposures
+        from fedworth.report.tables import findings_lines
         from fedworth.task.replay import check_ledger
         from fedworth.task.rules import rule_name, rule_of
 
@@ -197,37 +189,30 @@ class Verify:
         unseen = [kind for kind in OF_ANSWERS if kind not in looked_for]
         unsettled = [f"{file} is whole, but still has its partial name" for file in ledger.unsettled()]
         warnings = (*exposures(ledger.folder), *unsettled, *ledger.warnings(), *checked.notes())
-        if as_json:
-            show_json(
-                {
-                    "ledger": str(self.path),
-                    "n_rounds": ledger.n_rounds,
-                    "n_missing": len(ledger.missing),
-                    "n_clients": len(ledger.clients),
-                    "is_closed": ledger.is_closed,
-                    "head": ledger.chain,
-                    "head_checks": said,
-                    "rule": rule_name(checked.rule),
-                    "n_rounds_by_rule": checked.n_same,
-                    "largest_gap": checked.largest_gap,
-                    "warnings": list(warnings),
-                    "findings": [finding.document() for finding in findings],
-                    "not_looked_for": [{"kind": kind.name, "needs": kind.needs_text} for kind in unseen],
-                }
-            )
-        else:
-            state = "closed" if ledger.is_closed else "still open"
-            counts = f"{ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}"
-            show_lines(
-                [
-                    f"{self.path}: {counts}; every byte as written",
-                    f"head: {ledger.chain} (keep it elsewhere; --head tells whether the ledger has passed it)",
-                    *said,
-                    f"server: {rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds",
-                ]
-            )
-            show_findings(findings, unseen)
-            warn(warnings)
+        document = {
+            "ledger": str(self.path),
+            "n_rounds": ledger.n_rounds,
+            "n_missing": len(ledger.missing),
+            "n_clients": len(ledger.clients),
+            "is_closed": ledger.is_closed,
+            "head": ledger.chain,
+            "head_checks": said,
+            "rule": rule_name(checked.rule),
+            "n_rounds_by_rule": checked.n_same,
+            "largest_gap": checked.largest_gap,
+            "warnings": list(warnings),
+            "findings": [finding.document() for finding in findings],
+            "not_looked_for": [{"kind": kind.name, "needs": kind.needs_text} for kind in unseen],
+        }
+        state = "closed" if ledger.is_closed else "still open"
+        lines = [
+            f"{self.path}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
+            f"head: {ledger.chain} (keep it elsewhere; --head tells whether the ledger has passed it)",
+            *said,
+            f"server: {rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds",
+            *findings_lines(findings, unseen),
+        ]
+        show(document, *lines, warnings=warnings, as_json=as_json)
         if not self.as_average:
             checked.refuse_others()
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedworth.cli.show import show_json, show_lines, show_table, warn
+from fedworth.cli.show import show, warn
 from fedworth.errors import UsageError
 from fedworth.report.settings import PageSettings, RewardSettings
 
@@ -54,12 +54,10 @@ class Statement:
         place = self.out or self.folder / "statements"
         wanted = report.clients if self.client is None else (self.client,)
         paths = {
-            client: report.write_statement(client, place, self.page, rewards=paid, ledger=ledger) for client in wanted
+            client: str(report.write_statement(client, place, self.page, rewards=paid, ledger=ledger))
+            for client in wanted
         }
-        if as_json:
-            show_json({client: str(path) for client, path in paths.items()})
-            return
-        show_lines(f"{client}: {path}" for client, path in paths.items())
+        show(paths, *(f"{client}: {path}" for client, path in paths.items()), as_json=as_json)
 
 
 def _ledger_beside(folder: Path) -> Path | None:
@@ -104,12 +102,9 @@ class RewardsCommand:
             known = ", ".join(made.method for made in report.valuations)
             raise UsageError(f"--method {self.method}: the report has no values by it; it has {known}")
         made = rewards(found, self.pool, self.settings, unit=self.unit)
-        paths = made.write(self.out or self.folder)
-        if as_json:
-            show_json({**made.document(), "files": [str(path) for path in paths]})
-            return
+        paths = [str(path) for path in made.write(self.out or self.folder)]
         rows = tuple((client, made.amount(client)) for client in made.clients)
         words = f"reward: {made.sentence} (rule {made.rule})"
-        show_table(Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, words=words))
-        show_lines(["written: " + ", ".join(str(path) for path in paths)])
-        warn(made.notes)
+        table = Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, words=words)
+        document, written = {**made.document(), "files": paths}, f"written: {', '.join(paths)}"
+        show(document, table, written, warnings=made.notes, as_json=as_json)

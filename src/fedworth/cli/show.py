@@ -13,11 +13,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from fedworth.findings import Finding, Kind
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
 
 SECONDS_BETWEEN_LINES = 60.0
+
+
+def show(document: Any, *parts: "Table | str", warnings: Iterable[str] = (), as_json: bool) -> None:
+    """What a command found: the document if JSON is asked for, else tables and lines, and then warnings."""
+    if as_json:
+        show_json(document)
+        return
+    for part in parts:
+        show_lines([on_one_line(part)]) if isinstance(part, str) else show_table(part)
+    warn(warnings)
 
 
 def show_json(document: Any) -> None:
@@ -34,16 +43,16 @@ def show_table(table: "Table") -> None:
     from rich.cells import cell_len
 
     rows = [table.headings, *table.rows]
-    cells = [[_on_one_line(cell) for cell in row] for row in rows]
+    cells = [[on_one_line(cell) for cell in row] for row in rows]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(table.headings))]
-    show_lines([_on_one_line(table.title)])
+    show_lines([on_one_line(table.title)])
     for number, columns in enumerate(_folds(widths, table.blocks, _room(sys.stdout))):
         show_lines([""] if number else [])
         for row in cells:
             padding = [" " * (widths[column] - cell_len(row[column])) for column in columns]
             rest = (pad + row[column] for pad, column in zip(padding[1:], columns[1:], strict=True))
             print("  ".join([row[0] + padding[0], *rest]).rstrip())
-    show_lines(_on_one_line(text) for text in (table.note, table.words) if text)
+    show_lines(on_one_line(text) for text in (table.note, table.words) if text)
     print()
 
 
@@ -76,17 +85,10 @@ def show_lines(lines: Iterable[str]) -> None:
         print(whole_words(line, sys.stdout))
 
 
-def show_findings(findings: "Sequence[Finding]", not_looked_for: "Sequence[Kind]") -> None:
-    """Findings on standard output, under their heading, and what was not looked for."""
-    from fedworth.report.tables import findings_lines
-
-    show_lines(_on_one_line(line) for line in findings_lines(findings, not_looked_for))
-
-
 def warn(warnings: Iterable[str]) -> None:
     """Warnings on standard error."""
     for warning in warnings:
-        print(whole_words(f"warning: {_on_one_line(warning)}", sys.stderr), file=sys.stderr)
+        print(whole_words(f"warning: {on_one_line(warning)}", sys.stderr), file=sys.stderr)
 
 
 def whole_words(line: str, stream: TextIO | None) -> str:
@@ -153,5 +155,6 @@ def _forecasts(stream: TextIO) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _on_one_line(text: str) -> str:
+def on_one_line(text: str) -> str:
+    """Text without line feeds and control characters: some of it may come from a file or a client."""
     return "".join(c if c.isprintable() else " " for c in text)

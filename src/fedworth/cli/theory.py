@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedworth.cli.show import show_json, show_table
+from fedworth.cli.show import show
 from fedworth.cli.values import BY_FACTORS, BY_MODELS, TaskOptions, open_federation
 from fedworth.errors import UsageError
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -223,12 +223,10 @@ def _path_of(folder: Path) -> dict[str, Any]:
 
 
 def _show(statement: str, given: dict[str, Any], rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        show_json({"statement": statement, **given, "rows": rows})
-        return
     from fedworth.report.tables import Table
 
     said = ", ".join(f"{key.replace('_', ' ')} {item:g}" for key, item in given.items())
     cells = tuple(tuple(f"{item:.6g}" for item in row.values()) for row in rows)
     headings = tuple(key.replace("_", " ") for key in rows[0])
-    show_table(Table(f"{statement}: {said}", headings, cells, words=LEGENDS[statement]))
+    table = Table(f"{statement}: {said}", headings, cells, words=LEGENDS[statement])
+    show({"statement": statement, **given, "rows": rows}, table, as_json=as_json)

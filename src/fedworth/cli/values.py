@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedworth.cli.record import SIMULATION
-from fedworth.cli.show import progress_bars, show_findings, show_json, show_lines, show_table, warn
+from fedworth.cli.show import progress_bars, show, show_lines, warn
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.report.settings import PageSettings
 from fedworth.simulation.settings import SimulationSettings
@@ -132,16 +132,17 @@ class Observe:
             matrix = federation.observe()
         matrix.save(self.out)
         n_measured = len(matrix.utilities) - matrix.n_rounds  # the empty coalition of each round is known
-        if as_json:
-            found = {"n_rounds": matrix.n_rounds, "clients": list(matrix.clients), "n_utilities": n_measured}
-            n_permutations = None if matrix.permutations is None else len(matrix.permutations)
-            show_json(
-                {"utilities": str(self.out), **found, "permutations": n_permutations, "notes": list(federation.notes)}
-            )
-            return
-        show_lines([f"{self.out}: {n_measured:,} utilities in {matrix.n_rounds} rounds of {matrix.n_clients} clients"])
-        show_lines([f"next: fedworth value {self.out} --method comfedsv,fedsv"])
-        warn(federation.notes)
+        document = {
+            "utilities": str(self.out),
+            "n_rounds": matrix.n_rounds,
+            "clients": list(matrix.clients),
+            "n_utilities": n_measured,
+            "permutations": None if matrix.permutations is None else len(matrix.permutations),
+            "notes": list(federation.notes),
+        }
+        counts = f"{self.out}: {n_measured:,} utilities in {matrix.n_rounds} rounds of {matrix.n_clients} clients"
+        following = f"next: fedworth value {self.out} --method comfedsv,fedsv"
+        show(document, counts, following, warnings=federation.notes, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -188,13 +189,9 @@ class Complete:
             rng = stream(self.settings.seed, "cross-validation")
             summary["held_out_error"] = held_out_error(source.utility_matrix(), self.settings.factors, rng=rng)
         notes = [str(caveat) for caveat in made.caveats]
-        if as_json:
-            show_json({"completion": str(self.out), **summary, "coverage": seen, "notes": notes})
-            return
-        warn(notes)
-        show_table(completion_table(summary))
-        shown = f"{seen['share_seen']:.1%} of {seen['n_columns']:,} × {seen['n_rounds']} cells were seen"
-        show_lines([f"{self.out}: {shown}"])
+        document = {"completion": str(self.out), **summary, "coverage": seen, "notes": notes}
+        cells = f"{seen['share_seen']:.1%} of {seen['n_columns']:,} × {seen['n_rounds']} cells were seen"
+        show(document, completion_table(summary), f"{self.out}: {cells}", warnings=notes, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -248,14 +245,9 @@ class Value:
 def _show_one(made: "Valuation", *, as_json: bool) -> None:
     from fedworth.report.report import Report as ReportObject
     from fedworth.report.tables import values_table
-    from fedworth.valuation.methods import description
 
-    if as_json:
-        show_json(made.document())
-        return
-    show_table(values_table(ReportObject(made.method, made.clients, (made,))))
-    show_lines([f"{made.method}: {description(made.method)}"])
-    warn(made.notes)
+    table = values_table(ReportObject(made.method, made.clients, (made,)))
+    show(made.document(), table, f"{made.method}: {made.description}", warnings=made.notes, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -331,17 +323,14 @@ class Report:
 
 def _show_report(report: "ReportObject", paths: list[Path], *, as_json: bool) -> None:
     """A report on the screen, and where its files are."""
-    from fedworth.report.tables import headlines, tables
+    from fedworth.report.tables import findings_lines, headlines, tables
 
-    if as_json:
-        show_json({**report.document(), "files": [str(path) for path in paths]})
-        return
-    for table in tables(report):
-        show_table(table)
-    show_lines([*headlines(report), ""] if report.copies else [])
-    show_findings(report.all_findings, report.not_looked_for if report.looked_for else ())
-    show_lines(["written: " + ", ".join(str(path) for path in paths)] if paths else [])
-    warn(report.all_notes)
+    files = [str(path) for path in paths]
+    lines = [*headlines(report), ""] if report.copies else []
+    lines += findings_lines(report.all_findings, report.not_looked_for if report.looked_for else ())
+    lines += [f"written: {', '.join(files)}"] if files else []
+    document = {**report.document(), "files": files}
+    show(document, *tables(report), *lines, warnings=report.all_notes, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -446,17 +435,12 @@ class Watch:
             time.sleep(self.every)
 
     def _show(self, report: "ReportObject", *, as_json: bool) -> None:
-        from fedworth.report.tables import values_table
+        from fedworth.report.tables import findings_lines, values_table
 
-        if as_json:
-            show_json(report.document())
-            return
-        show_lines([CLEAR] if sys.stdout.isatty() else [])
-        show_lines([report.title])
-        if report.valuations:
-            show_table(values_table(report))
-        show_findings(report.all_findings, report.not_looked_for if report.looked_for else ())
-        warn(report.all_notes)
+        show_lines([CLEAR] if sys.stdout.isatty() and not as_json else [])
+        values = [values_table(report)] if report.valuations else []
+        found = findings_lines(report.all_findings, report.not_looked_for if report.looked_for else ())
+        show(report.document(), report.title, *values, *found, warnings=report.all_notes, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -501,16 +485,13 @@ class Compare:
         reports = [ReportObject.read(folder / "report.json") for folder in self.runs]
         made = Comparison.of(reports, [str(folder) for folder in self.runs], methods=list(self.method))
         paths = [] if self.out is None else made.write(self.out, self.page)
-        if as_json:
-            show_json({**made.document(), "files": [str(path) for path in paths]})
-            return
-        show_table(made.table())
-        show_lines(["", *(f"({number}) {name}" for number, name in enumerate(made.names, start=1)), ""])
+        lines = ["", *(f"({number}) {name}" for number, name in enumerate(made.names, start=1)), ""]
         for pair in made.pairs:
             correlation = "–" if pair.correlation is None else f"{pair.correlation:.2f}"
             said = f"rank correlation {correlation}, clear differences: {pair.sentence}"
-            show_lines([f"{pair.first} and {pair.second}: {said}"])
-        show_lines([f"written: {path}" for path in paths])
+            lines.append(f"{pair.first} and {pair.second}: {said}")
+        lines += [f"written: {path}" for path in paths]
+        show({**made.document(), "files": [str(path) for path in paths]}, made.table(), *lines, as_json=as_json)
 
     def _methods(self, text: str, *, as_json: bool) -> None:
         """Several methods on one ledger."""
@@ -533,11 +514,9 @@ class Compare:
                 work=self.work,
                 progress=progress,
             )
-        if as_json:
-            show_json({"clients": list(ledger.clients), "methods": [row.document() for row in rows]})
-            return
-        show_table(_methods_table(rows))
-        show_lines(f"{row.method}: {row.refusal}" for row in rows if row.refusal)
+        document = {"clients": list(ledger.clients), "methods": [row.document() for row in rows]}
+        refusals = (f"{row.method}: {row.refusal}" for row in rows if row.refusal)
+        show(document, _methods_table(rows), *refusals, as_json=as_json)
 
 
 def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
@@ -589,13 +568,10 @@ class Interactions:
         folder = self.ledger / "ledger" if (self.ledger / "ledger").is_dir() else self.ledger
         with progress_bars() as progress:
             pairs = interactions(open_federation(folder, self.task, self.settings, self.work, progress))
-        if as_json:
-            show_json({"pairs": [asdict(pair) for pair in pairs]})
-            return
-        kinds = (
-            ("Redundant: together they add less than apart", [p for p in pairs if p.index < 0][: self.most]),
-            ("Complementary: together they add more", [p for p in reversed(pairs) if p.index > 0][: self.most]),
-        )
-        for title, some in kinds:
-            rows = tuple((f"{pair.first}, {pair.second}", f"{pair.index:+.4f}") for pair in some)
-            show_table(Table(title, ("clients", "interaction"), rows))
+        kinds = {
+            "Redundant: together they add less than apart": [p for p in pairs if p.index < 0][: self.most],
+            "Complementary: together they add more": [p for p in reversed(pairs) if p.index > 0][: self.most],
+        }
+        shown = {of: tuple((f"{p.first}, {p.second}", f"{p.index:+.4f}") for p in some) for of, some in kinds.items()}
+        tables = (Table(title, ("clients", "interaction"), rows) for title, rows in shown.items())
+        show({"pairs": [asdict(pair) for pair in pairs]}, *tables, as_json=as_json)

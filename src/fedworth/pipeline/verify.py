@@ -49,6 +49,9 @@ class Check:
     is_checked: bool
     found: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: {'' if self.is_checked else 'not checked: '}{self.found}"
+
 
 def verify_report(
     report: Report, ledger: Place, task: Task, *, path: Place | None = None, progress: Progress = silent
