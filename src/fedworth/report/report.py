@@ -298,16 +298,9 @@ class Report:
         rewards: "Rewards | None" = None,
         ledger: "Ledger | None" = None,
     ) -> str:
-        """One client's statement: its own value, without name, value or extreme of another client.
+        """One client's statement, as one HTML file that needs nothing else; arguments as in `write_statement`.
 
-        Args:
-            client: Whose statement it is.
-            settings: Title, nouns and date.
-            rewards: Show the client's own reward too.
-            ledger: The ledger that the report is of, for the hashes of the client's models that were valued.
-
-        Returns:
-            One HTML file that needs nothing else.
+        It has no name, value or extreme of another client.
 
         Example:
             Path("north.html").write_text(report.statement_html("north"))

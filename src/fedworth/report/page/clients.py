@@ -73,7 +73,6 @@ class Row:
     digits: int
     n_heard: int | None
     n_rounds: int | None
-    no_range: str
     tags: tuple[tuple[str, str], ...]  # (tone, text)
     is_folded: bool
 
@@ -95,7 +94,7 @@ class Row:
         if self.line.value is None:
             return "–"
         low, high = (signed(end, self.digits) for end in (self.line.low, self.line.high))
-        return self.no_range if self.line.low is None else f"{low} to {high}"
+        return "not known" if self.line.low is None else f"{low} to {high}"
 
     @property
     def heard(self) -> str:
@@ -151,7 +150,7 @@ COLUMNS = (
 )
 
 
-def rows_of(report: Report, cards: list[Card], no_range: str) -> list[Row]:
+def rows_of(report: Report, cards: list[Card]) -> list[Row]:
     """All rows, the most valuable first, those without a value last."""
     lines, heard = list(report.chosen), report.n_rounds_heard
     order = sorted(range(len(lines)), key=lambda k: (lines[k].value is None, -(lines[k].value or 0.0), k))
@@ -169,7 +168,6 @@ def rows_of(report: Report, cards: list[Card], no_range: str) -> list[Row]:
             digits,
             heard.get(lines[k].client),
             n_rounds,
-            no_range,
             tuple((tone, text) for text, tone in tags.get(lines[k].client, {}).items()),
             k in folded,
         )

@@ -5,7 +5,7 @@ A cell whose range includes zero has no colour: nobody can say whether the clien
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,30 +21,8 @@ N_TONES = 4
 """Steps of colour for each sign."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One client's value on one group."""
-
-    text: str
-    interval: str  # "" if it is not known
-    css: str  # its colour: p1 to p4 where the client helps, m1 to m4 where it harms, none if that is not clear
-
-
-@dataclass(frozen=True)
-class GroupTable:
-    """Clients and groups."""
-
-    by: str  # what the groups are: class, site, …
-    names: tuple[str, ...]
-    shares: tuple[tuple[str, tuple[str, ...]], ...]  # of the test data and, if values are for one, of a population
-    rows: tuple[tuple[Row, tuple[Cell, ...]], ...]
-    n_hidden: int  # clients that are left out, because there are too many
-    lines: tuple[str, ...]  # what the table shows, in sentences
-    sort: list[list[float | None]]  # by client: values on each group, then the whole value
-
-
-def group_table(report: Report, rows: list[Row], settings: PageSettings) -> GroupTable | None:
-    """The table of a report whose values are known by group."""
+def group_table(report: Report, rows: list[Row], settings: PageSettings) -> dict[str, Any] | None:
+    """The table of a report whose values are known by group, as the template shows it."""
     found = report.chosen.groups
     if found is None:
         return None
@@ -53,26 +31,28 @@ def group_table(report: Report, rows: list[Row], settings: PageSettings) -> Grou
     digits = max(2, 1 - math.floor(math.log10(top)))
     shown = rows if values.size <= MOST_CELLS else [row for row in rows if not row.is_folded]
 
-    def cell(client: int, group: int) -> Cell:
+    def cell(client: int, group: int) -> dict[str, str]:
+        """The value as text, its range if that is known, and its colour: p1 to p4 helps, m1 to m4 harms."""
         value, width = float(values[client, group]), float(half[client, group])
         if math.isnan(value):
-            return Cell("–", "", "")
+            return {"text": "–", "interval": "", "css": ""}
         is_clear = abs(value) > width  # False if the width is not known
         tone = min(N_TONES, 1 + int(N_TONES * math.sqrt(abs(value) / top)))
         interval = "" if math.isnan(width) else f"{signed(value - width, digits)} to {signed(value + width, digits)}"
-        return Cell(signed(value, digits), interval, f"{'p' if value > 0 else 'm'}{tone}" if is_clear else "unclear")
+        css = f"{'p' if value > 0 else 'm'}{tone}" if is_clear else "unclear"
+        return {"text": signed(value, digits), "interval": interval, "css": css}
 
     known = {"share of the test data": found.shares, "share of the population": found.population}
     whole = np.column_stack([values, report.chosen.values]).tolist()
-    return GroupTable(
-        found.by,
-        found.names,
-        tuple((of, tuple(map(share_text, shares.tolist()))) for of, shares in known.items() if shares is not None),
-        tuple((row, tuple(cell(row.place, group) for group in range(len(found.names)))) for row in shown),
-        len(rows) - len(shown),
-        tuple(_lines(report, found, settings.noun)),
-        [[None if math.isnan(x) else x for x in row] for row in whole],
-    )
+    return {
+        "by": found.by,
+        "names": found.names,
+        "shares": [(of, [*map(share_text, shares.tolist())]) for of, shares in known.items() if shares is not None],
+        "rows": [(row, [cell(row.place, group) for group in range(len(found.names))]) for row in shown],
+        "n_hidden": len(rows) - len(shown),  # clients that are left out, because there are too many
+        "lines": list(_lines(report, found, settings.noun)),
+        "sort": [[None if math.isnan(x) else x for x in row] for row in whole],
+    }
 
 
 def _lines(report: Report, found: GroupValues, noun: str) -> Iterator[str]:

@@ -77,7 +77,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         return render("empty.html", frame)
     chosen, cards = report.chosen, cards_of(report, settings)
     wording = wording_of(report, settings)
-    rows = rows_of(report, cards, wording.no_range)
+    rows = rows_of(report, cards)
     flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
     story = story_of(report, [row.place for row in rows], flagged)
     groups = group_table(report, rows, settings)
@@ -117,7 +117,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
             "clients": list(report.clients),
             "sort": [[column.key(row) for column in COLUMNS] for row in sorted(rows, key=lambda row: row.place)],
             **({} if story is None else story["data"]),
-            **({} if groups is None else {"groups": groups.sort}),
+            **({} if groups is None else {"groups": groups["sort"]}),
         },
     }
     return render("page.html", view, script="script.js")

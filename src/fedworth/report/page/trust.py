@@ -203,7 +203,6 @@ class Wording:
     is_estimated: bool  # whether something was estimated that no round has shown
     estimate: str  # how sure it is
     range: str  # what the likely range covers
-    no_range: str  # what stands in the column where there is no range
     total: str  # what all values add up to
     rounds: str  # what the number of rounds means for the value
     own_rounds: str  # the same, to the client itself
@@ -268,7 +267,6 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
         is_estimated=is_estimated,
         estimate=f"{made}; {off}.",
         range=_range(valuation, settings.plural),
-        no_range="not known",
         total=settings.fill(total or "The values need not add up to what the training gained."),
         rounds=settings.fill(ROUNDS[text.basis][0]),
         own_rounds=ROUNDS[text.basis][1],
