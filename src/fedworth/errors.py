@@ -36,83 +36,60 @@ class FedworthError(Exception):
 
     exit_code: ClassVar[int] = 1
 
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
 
-class UsageError(FedworthError):
+
+class UsageError(FedworthError, exit_code=2):
     """An unknown name, or settings that contradict each other."""
 
-    exit_code = 2
 
-
-class DataError(FedworthError):
+class DataError(FedworthError, exit_code=3):
     """A data set that is missing, broken or cannot be split as asked."""
 
-    exit_code = 3
 
-
-class LedgerError(FedworthError):
+class LedgerError(FedworthError, exit_code=4):
     """A recorded round that is missing, damaged or contradicts the manifest."""
 
-    exit_code = 4
 
-
-class ModelError(FedworthError):
+class ModelError(FedworthError, exit_code=5):
     """Client models that cannot be averaged or evaluated."""
 
-    exit_code = 5
 
-
-class UtilityError(FedworthError):
+class UtilityError(FedworthError, exit_code=6):
     """Utilities that are not finite, or cells that cannot have been seen."""
 
-    exit_code = 6
 
-
-class CompletionError(FedworthError):
+class CompletionError(FedworthError, exit_code=7):
     """A utility matrix that cannot be completed."""
 
-    exit_code = 7
 
-
-class UnseenError(CompletionError):
+class UnseenError(CompletionError, exit_code=8):
     """A value that depends on a coalition which was never measured."""
 
-    exit_code = 8
 
-
-class ValuationError(FedworthError):
+class ValuationError(FedworthError, exit_code=9):
     """A valuation that cannot be made from these utilities."""
 
-    exit_code = 9
 
-
-class TooManyError(ValuationError):
+class TooManyError(ValuationError, exit_code=10):
     """Too many clients to enumerate their coalitions."""
 
-    exit_code = 10
 
-
-class NeverHeardError(ValuationError):
+class NeverHeardError(ValuationError, exit_code=11):
     """A client that never took part, with --strict."""
 
-    exit_code = 11
 
-
-class ArtefactError(FedworthError):
+class ArtefactError(FedworthError, exit_code=12):
     """An artefact that exists already, or is not what was expected."""
 
-    exit_code = 12
 
-
-class RuleError(FedworthError):
+class RuleError(FedworthError, exit_code=13):
     """A server that did not follow the rule which its values assume."""
 
-    exit_code = 13
 
-
-class MachineError(FedworthError):
+class MachineError(FedworthError, exit_code=14):
     """A full disk, a folder without permission, or too little memory."""
-
-    exit_code = 14
 
 
 def unknown_name(kind: str, found: str, known: Iterable[str]) -> UsageError:

@@ -45,27 +45,9 @@ Dtype = Literal["float32", "float64"]
 OptimizerName = Literal["sgd", "adam"]
 ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
 
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "aggregation": get_args(Aggregation),
-    "weighting": get_args(Weighting),
-    "interval": get_args(Interval),
-    "oracle": get_args(OracleName),
-    "engine": get_args(EngineName),
-    "penalty kind": get_args(PenaltyKind),
-    "treatment of unseen coalitions": get_args(Unseen),
-    "clip": get_args(Clip),
-    "rule": get_args(RewardRule),
-    "data set": get_args(DatasetName),
-    "partition": get_args(PartitionName),
-    "model": get_args(ModelName),
-    "dtype": get_args(Dtype),
-    "optimizer": get_args(OptimizerName),
-    "learning-rate schedule": get_args(ScheduleName),
-}
 
-
-def checked_name(choice: str, found: object) -> Any:
-    """Return the name if it is one of the choice's; otherwise raise an error with the nearest one."""
-    if found not in CHOICES[choice]:
-        raise unknown_name(choice, str(found), CHOICES[choice])
+def checked_name(what: str, choice: Any, found: object) -> Any:
+    """Return a name if it is one of the choice's; otherwise raise an error with the nearest one."""
+    if found not in get_args(choice):
+        raise unknown_name(what, str(found), get_args(choice))
     return found

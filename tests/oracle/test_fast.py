@@ -3,6 +3,7 @@
 import pickle
 import threading
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import ModelError, UsageError, UtilityError
 from fedworth.ledger.ledger import Round
-from fedworth.names import CHOICES
+from fedworth.names import Weighting
 from fedworth.oracle.fast import NOTHING_YET, FastOracle
 from fedworth.oracle.fast.chain import Chain
 from fedworth.oracle.oracle import LoopOracle, plain_utilities
@@ -44,14 +45,14 @@ def zoo_task(name: str) -> Task:
 def test_utilities_are_the_plain_loops_for_every_kind_of_module(name):
     task = zoo_task(name)
     oracle, round_ = FastOracle(task, n_threads=1), round_of(task.module)
-    for weighting in CHOICES["weighting"]:
+    for weighting in get_args(Weighting):
         wanted = all_mixtures(weighting)
         expected = exact_utilities(task, round_, wanted)
         np.testing.assert_allclose(oracle.utilities(round_, wanted).sum(axis=1), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("sent", [lambda t: torch.full_like(t, 1e4), lambda t: 1e-42 * t], ids=["equal", "nothing"])
-@pytest.mark.parametrize("weighting", CHOICES["weighting"])
+@pytest.mark.parametrize("weighting", get_args(Weighting))
 def test_accuracy_is_the_plain_loops_where_all_classes_tie_in_a_clients_model(sent, weighting):
     """Then rounding decides which class is the largest, so that mixed outputs count others."""
     task = zoo_task("logistic")
@@ -99,7 +100,7 @@ def test_threads_do_not_change_a_bit(name):
 
 
 @pytest.mark.parametrize("name", ["logistic", "deep mlp", "vgg", "recurrent"])
-@pytest.mark.parametrize("weighting", CHOICES["weighting"])
+@pytest.mark.parametrize("weighting", get_args(Weighting))
 def test_equal_clients_have_equal_bits(name, weighting):
     task = zoo_task(name)
     round_ = round_of(task.module)
@@ -112,7 +113,7 @@ def test_equal_clients_have_equal_bits(name, weighting):
     assert found.tobytes() == found[partner].tobytes()
 
 
-@pytest.mark.parametrize("weighting", CHOICES["weighting"])
+@pytest.mark.parametrize("weighting", get_args(Weighting))
 def test_who_sends_back_the_global_model_has_exactly_nothing(weighting):
     task = zoo_task("mlp")
     round_ = round_of(task.module)

@@ -1,6 +1,7 @@
 """How much each member counts in a coalition's model."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fedworth.coalitions import coalitions_of
 from fedworth.errors import UsageError, UtilityError
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.writer import Answer, create_ledger
-from fedworth.names import CHOICES, Dtype, Weighting
+from fedworth.names import Dtype, Weighting
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import client_weights, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
@@ -54,21 +55,21 @@ def test_fixed_members_keep_their_weight_and_the_global_model_fills_up():
     assert uniform.of_clients[0b001].tolist() == [1 / 3, 0, 0]
 
 
-@pytest.mark.parametrize("weighting", CHOICES["weighting"])
+@pytest.mark.parametrize("weighting", get_args(Weighting))
 def test_the_empty_coalition_is_the_global_model(weighting):
     found = mixed(weighting)
     assert not found.of_clients[0].any()
     assert found.of_global[0] == 1
 
 
-@given(st.lists(st.integers(1, 10**6), min_size=3, max_size=3), st.sampled_from(CHOICES["weighting"]))
+@given(st.lists(st.integers(1, 10**6), min_size=3, max_size=3), st.sampled_from(get_args(Weighting)))
 def test_weights_sum_to_one_and_only_members_count(counts, weighting):
     found = mixed(weighting, counts=dict(enumerate(counts)))
     np.testing.assert_allclose(found.of_clients.sum(axis=1) + found.of_global, 1, rtol=1e-15)
     assert ((found.of_clients != 0) == ALL).all()
 
 
-@given(st.integers(0, 2**31), st.integers(1, 40), st.sampled_from(CHOICES["weighting"]))
+@given(st.integers(0, 2**31), st.integers(1, 40), st.sampled_from(get_args(Weighting)))
 def test_coefficients_do_not_depend_on_who_else_is_listed(seed, n_clients, weighting):
     """To the bit, for weights of any size: left out are coalitions, and clients who are in none of those that stay."""
     rng = np.random.default_rng(seed)
@@ -89,7 +90,7 @@ def test_a_member_without_samples_is_in_no_average():
 
 
 def test_a_client_that_was_never_heard_has_no_weight():
-    for weighting in CHOICES["weighting"]:
+    for weighting in get_args(Weighting):
         weights = client_weights({0: 10, 2: 30}, 3, weighting=weighting, aggregation="samples")
         assert weights[1] == 0
         assert weights[0] > 0

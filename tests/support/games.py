@@ -1,6 +1,7 @@
 """Games and federations that several tests share, and the definitions they are held against."""
 
 import math
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from fedworth.completion.factors import FactorCompletion
 from fedworth.completion.solver import Problem, Status, problem_of_cells
 from fedworth.games.matrix import UtilityMatrix, matrix_from_rounds
 from fedworth.games.permutations import draw_permutations
-from fedworth.names import CHOICES, PenaltyKind
+from fedworth.names import PenaltyKind
 
 Array = NDArray[np.float64]
 
@@ -118,7 +119,7 @@ def random_problem(seed: int) -> tuple[Problem, float]:
         cells = np.repeat(cells[:1], shape[0], axis=0)
     cells[0, 0] = 1.0
     cells *= 10.0 ** rng.uniform(-6, 6)
-    kind: PenaltyKind = rng.choice(CHOICES["penalty kind"])
+    kind: PenaltyKind = rng.choice(get_args(PenaltyKind))
     rows, columns = np.nonzero(seen)
     return problem_of_cells(shape, rows, columns, cells[seen], kind), float(10 ** rng.uniform(-4, -0.02))
 

@@ -117,7 +117,7 @@ class FactorCompletion:
             )
         if not (np.isfinite(self.round_factors).all() and np.isfinite(self.coalition_factors).all()):
             raise ArtefactError("completion: a factor is not finite")
-        checked_name("treatment of unseen coalitions", self.unseen)
+        checked_name("treatment of unseen coalitions", Unseen, self.unseen)
 
     @property
     def n_rounds(self) -> int:

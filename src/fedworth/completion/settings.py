@@ -28,6 +28,6 @@ class FactorSettings:
     max_sweeps: int = 10_000
 
     def __post_init__(self) -> None:
-        checked_name("penalty kind", self.penalty_kind)
+        checked_name("penalty kind", PenaltyKind, self.penalty_kind)
         if self.rank < 1 or self.max_sweeps < 1:
             raise CompletionError(f"rank {self.rank}, {self.max_sweeps} sweeps: expected 1 or more of each")

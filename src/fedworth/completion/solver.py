@@ -135,7 +135,7 @@ def problem_of_cells(
     shape: tuple[int, int], rows: Indices, columns: Indices, values: Floats, penalty_kind: PenaltyKind
 ) -> Problem:
     """The completion problem of these cells, which may come in any order."""
-    checked_name("penalty kind", penalty_kind)
+    checked_name("penalty kind", PenaltyKind, penalty_kind)
     if len(values) == 0 or not values.any():
         raise CompletionError("no cell with a utility other than 0 was seen, so there is nothing to complete from")
     weights = [np.bincount(rows, minlength=shape[0]), np.bincount(columns, minlength=shape[1])]

@@ -6,33 +6,20 @@ absent clients, the game of everyone. All later stages get rounds, weights and u
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedworth.arrays import Floats, Indices, Memberships
+from fedworth.arrays import Floats, Indices
 from fedworth.errors import LedgerError, UsageError
 from fedworth.games.equal_length import at_equal_length, rescaling
 from fedworth.games.game import ModelGame
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.store import LedgerStore
 from fedworth.oracle.weighting import participation, round_weights
 from fedworth.task.cells import Cells
-
-
-class UtilityStore(Protocol):
-    """Keeps measured utilities of a federation's rounds between runs."""
-
-    def load(self, round_index: int) -> tuple[Memberships, Floats]:
-        """The kept coalitions of a round's participants, (n, n_participants), and their utilities, (n, n_columns)."""
-
-    def save(self, round_index: int, coalitions: Memberships, utilities: Floats) -> None:
-        """Keep all that is known of a round, in place of what was kept before."""
-
-    def at_equal_length(self) -> "UtilityStore":
-        """The store for the same rounds at equal length."""
 
 
 @dataclass
@@ -47,7 +34,7 @@ class RecordedFederation:
     oracle: Oracle
     weighting: Weighting
     notes: tuple[str, ...] = ()  # what a reader of any value must know
-    store: UtilityStore | None = None
+    store: LedgerStore | None = None
     is_clipped: bool = False
     cells: Cells | None = None  # of the test samples; without them every block that is measured is a random one
     _games: dict[int, ModelGame] = field(default_factory=dict, repr=False)

@@ -15,12 +15,12 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
 from fedworth.errors import ArtefactError, LedgerError, UsageError
-from fedworth.names import CHOICES
+from fedworth.names import Aggregation
 from fedworth.storage import MAX_JSON_BYTES, read_bytes, read_json
 
 FORMAT = 1
@@ -137,8 +137,8 @@ def read_header(folder: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(header.get("clients"), list) or not isinstance(header.get("settings"), dict):
         raise LedgerError(f"{path}: expected a list of clients, and settings")
     check_names(header["clients"], str(path))
-    if header.get("aggregation") not in CHOICES["aggregation"]:
-        found, expected = header.get("aggregation"), CHOICES["aggregation"]
+    if header.get("aggregation") not in get_args(Aggregation):
+        found, expected = header.get("aggregation"), get_args(Aggregation)
         raise LedgerError(f"{path}: aggregation {found!r}, expected one of {expected}")
     return header, chain
 

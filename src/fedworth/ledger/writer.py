@@ -463,7 +463,7 @@ def create_ledger(
     Example:
         writer = fedworth.create_ledger("new.ledger", ["north", "south"], aggregation="samples")
     """
-    checked_name("aggregation", aggregation)
+    checked_name("aggregation", Aggregation, aggregation)
     folder, kept = Path(folder), dict(settings or {})
     check_names(list(clients), str(folder))
     refuse_existing(folder / HEADER, "a ledger")

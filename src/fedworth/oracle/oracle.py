@@ -389,8 +389,6 @@ def refuse_misfit(task: Task, outputs: torch.Tensor, labels: torch.Tensor) -> No
 class ClientModelError(UtilityError):
     """A client's model that cannot be measured; `client` is the client's index."""
 
-    exit_code = UtilityError.exit_code
-
     def __init__(self, client: int, message: str) -> None:
         super().__init__(client, message)
         self.client, self.message = client, message

@@ -87,7 +87,7 @@ def client_weights(
     sample_counts: Mapping[int, float], n_clients: int, *, weighting: Weighting, aggregation: Aggregation
 ) -> NDArray[np.float64]:
     """(n_clients,): 1, the number of samples, or (fixed) the part of the whole; 0 for a client never heard."""
-    checked_name("weighting", weighting)
+    checked_name("weighting", Weighting, weighting)
     heard = np.isin(np.arange(n_clients), list(sample_counts))
     counts = np.array([sample_counts.get(k, 0) for k in range(n_clients)], dtype=np.float64)
     by_samples = weighting == "samples" or (weighting == "fixed" and aggregation == "samples")

@@ -69,7 +69,7 @@ class RewardSettings:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        checked_name("rule", self.rule)
+        checked_name("rule", RewardRule, self.rule)
         if not 0 <= self.floor <= 1:
             raise UsageError(f"--floor {self.floor}: expected a part of the pool, from 0 to 1")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):

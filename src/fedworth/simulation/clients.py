@@ -65,7 +65,7 @@ def divide(
     beta: float = 1.0,
 ) -> tuple[Samples, ...]:
     """The samples of each client; `copies` says which client is a copy of which."""
-    checked_name("partition", partition_name)
+    checked_name("partition", PartitionName, partition_name)
     clients = distinct_clients(n_clients, copies)
     if dataset.train.has_numbers and partition_name in BY_CLASS:
         raise DataError(

@@ -33,8 +33,8 @@ class ModelSpec:
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
-        checked_name("model", self.name)
-        checked_name("dtype", self.dtype)
+        checked_name("model", ModelName, self.name)
+        checked_name("dtype", Dtype, self.dtype)
         if self.name in ("cnn", "vgg16", "vgg16-bn") and len(self.input_shape) != 3:
             raise UsageError(f"model {self.name!r} reads images, but the samples have shape {self.input_shape}")
         if self.name == "cnn" and len(self.hidden) not in (0, 3):

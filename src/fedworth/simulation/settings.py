@@ -44,7 +44,7 @@ class Schedule:
     smoothness: float = 0.0  # L₂
 
     def __post_init__(self) -> None:
-        checked_name("learning-rate schedule", self.name)
+        checked_name("learning-rate schedule", ScheduleName, self.name)
         is_proposition = self.name.startswith("proposition-2")
         if is_proposition and not (self.convexity > 0 and self.smoothness > 0):
             found = f"μ = {self.convexity}, L₂ = {self.smoothness}"
@@ -88,7 +88,7 @@ class LocalTraining:
     proximal: float = 0.0
 
     def __post_init__(self) -> None:
-        checked_name("optimizer", self.optimizer)
+        checked_name("optimizer", OptimizerName, self.optimizer)
         if not (0 <= self.momentum < 1 and self.proximal >= 0 and math.isfinite(self.proximal)):
             found = f"momentum {self.momentum}, proximal {self.proximal}"
             raise UsageError(f"local training: {found}; expected a momentum from 0 to below 1 and a proximal ≥ 0")
@@ -194,10 +194,10 @@ class SimulationSettings:
     training_seed: int | None = None
 
     def __post_init__(self) -> None:
-        checked_name("partition", self.partition)
-        checked_name("aggregation", self.aggregation)
-        checked_name("model", self.model)
-        checked_name("dtype", self.dtype)
+        checked_name("partition", PartitionName, self.partition)
+        checked_name("aggregation", Aggregation, self.aggregation)
+        checked_name("model", ModelName, self.model)
+        checked_name("dtype", Dtype, self.dtype)
         if not 1 <= self.n_participants <= self.n_clients:
             found = f"{self.n_participants} participants of {self.n_clients} clients"
             raise UsageError(f"{found}: expected at least 1 and at most all")

@@ -76,12 +76,12 @@ class ValuationSettings:
 
     def __post_init__(self) -> None:
         if self.weighting is not None:
-            checked_name("weighting", self.weighting)
+            checked_name("weighting", Weighting, self.weighting)
         if self.clip is not None:
-            checked_name("clip", self.clip)
-        checked_name("interval", self.interval)
-        checked_name("oracle", self.oracle)
-        checked_name("treatment of unseen coalitions", self.unseen)
+            checked_name("clip", Clip, self.clip)
+        checked_name("interval", Interval, self.interval)
+        checked_name("oracle", OracleName, self.oracle)
+        checked_name("treatment of unseen coalitions", Unseen, self.unseen)
         if self.test_samples is not None and self.test_samples < 1:
             raise UsageError(f"{self.test_samples} test samples: expected 1 or more")
 
@@ -108,6 +108,6 @@ class WorkSettings:
     cache: bool = True
 
     def __post_init__(self) -> None:
-        checked_name("engine", self.engine)
+        checked_name("engine", EngineName, self.engine)
         if self.address is not None and self.engine != "ray":
             raise UsageError(f"--address {self.address}: is for --engine ray; the local engine has none")
