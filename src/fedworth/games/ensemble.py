@@ -42,8 +42,9 @@ from fedworth.games.game import Game, ModelGame, Shares
 from fedworth.games.sampled import contrasts_of_clients, draw
 from fedworth.oracle.oracle import OutputOracle, also_of, block_totals, criteria_of, in_columns, n_counted
 
-BATCH_SAMPLES, FEWEST_BATCHES = 10, 16
-"""Samples of a batch; smaller test sets have smaller batches."""
+BATCH_SAMPLES, FEWEST_BATCHES, USUAL_BATCHES = 10, 16, 100
+"""Samples of a batch. Smaller test sets have smaller batches; beyond the usual number of batches these grow as the root
+of the number of samples, and so does their number: making a model for each takes time, too."""
 
 MOST_COALITIONS = 1 << 12
 """Coalitions up to which the ensemble is enumerated, and a deck is shuffled whole."""
@@ -54,8 +55,8 @@ N_DRAWN, DRAWN_BATCHES = 512, 6
 KEPT_NUMBERS = 1 << 27
 """Numbers of outputs that are kept; with more, the samples are valued part by part."""
 
-PIECE = 1 << 22
-"""Numbers of the ensemble's outputs that are computed at a time."""
+PIECE = 1 << 19
+"""Numbers of the ensemble's outputs that are computed at a time: they stay in the processor's cache."""
 
 N_BINS = 12
 """Groups of sizes that have a β of their own; few clients have one a size."""
@@ -121,6 +122,7 @@ def ensemble_shapley(game: ModelGame, rng: np.random.Generator, is_enough: Enoug
 def batches_of(n_samples: int) -> list[Indices]:
     """The numbers of the samples of each batch: random, and the same whenever there are so many samples."""
     n_batches = max(min(FEWEST_BATCHES, n_samples), n_samples // BATCH_SAMPLES)
+    n_batches = min(n_batches, int(math.sqrt(n_batches * USUAL_BATCHES)))
     shuffled = stream(0, "batches of samples").permutation(n_samples)
     return [np.sort(part) for part in np.array_split(shuffled, n_batches)]
 
@@ -205,7 +207,9 @@ class _Work:
         n, some = self.n, [self.batches[k] for k in batches]
         samples, starts = np.concatenate(some), np.cumsum([0, *map(len, some)])
         rows = np.concatenate([np.zeros((1, n), bool), np.ones((1, n), bool), np.eye(n, dtype=bool)])
-        found = torch.stack(list(self.game.outputs(rows, [samples] * len(rows))))  # (n + 2, n_samples, …)
+        order = np.argsort(samples)  # in the order of the test set no inputs are copied
+        found = torch.stack(list(self.game.outputs(rows, [samples[order]] * len(rows))))  # (n + 2, n_samples, …)
+        found = found[:, torch.from_numpy(np.argsort(order))]
         labels = self.task.labels.cpu()[torch.from_numpy(samples)]
         before, everyone, alone = found[0], found[1], found[2:]
         whole = self._weights(np.ones((1, n), dtype=bool))[0]
@@ -253,13 +257,23 @@ class _Work:
         """(k, n): the weight of each client's model in coalitions."""
         return self.game.mixtures(coalitions).of_clients[:, self.game.clients]
 
-    def expected(self, part: _Part, coalitions: Memberships, some: slice) -> Floats:
-        """(k, n_samples): g(S) − u(all) of coalitions on some of a part's samples."""
-        relative, bent = self._weights(coalitions)
+    def expected(self, part: _Part, weights: tuple[Floats, Floats], some: slice) -> Floats:
+        """(k, n_samples): g(S) − u(all) of coalitions, given by their r and h, on some of a part's samples."""
+        relative, bent = weights
         gap, labels = part.gap[some], part.labels[some]
         outputs = self._mixed(relative, part.before[some], part.alone[:, some])
         outputs += torch.from_numpy(bent).to(gap).reshape(-1, *[1] * gap.ndim) * gap
         return self._scores(outputs, labels) - part.score_all[some]
+
+    def _expected_each(self, part: _Part, coalitions: Memberships) -> Floats:
+        """(n_samples,): g(S) − u(all) of one coalition for each of a part's samples."""
+        relative, bent = self._weights(coalitions)
+        like, shape = part.gap, (-1, *[1] * (part.gap.ndim - 1))
+        outputs = torch.from_numpy(1 - relative.sum(axis=1)).to(like).view(shape) * part.before
+        for weight, alone in zip(relative.T, part.alone, strict=True):
+            outputs += torch.from_numpy(weight).to(like).view(shape) * alone
+        outputs += torch.from_numpy(bent).to(like).view(shape) * part.gap
+        return self._scores(outputs[None], part.labels)[0] - part.score_all
 
     def add_ensemble(self, part: _Part) -> None:
         """The ensemble's A_s by bin of sizes, of all coalitions; with many clients each pass draws some."""
@@ -269,10 +283,10 @@ class _Work:
         weights = 1 / np.array([math.comb(self.n, int(size)) for size in rows.sum(axis=1)])
         of_samples = np.zeros((self.n_bins, self.n, len(part.samples)))
         numbers = max(1, part.before.numel() // len(part.samples))
-        per_piece = max(1, PIECE // (numbers * len(rows)))
+        per_piece, mixed = max(1, PIECE // (numbers * len(rows))), self._weights(rows)
         for start in range(0, len(part.samples), per_piece):
             some = slice(start, start + per_piece)
-            of_samples[:, :, some] = self._strata(rows, weights, self.expected(part, rows, some))
+            of_samples[:, :, some] = self._strata(rows, weights, self.expected(part, mixed, some))
         self._add_strata(part, of_samples, 0)
         self._add_strata(part, of_samples, 1)
 
@@ -286,7 +300,7 @@ class _Work:
             size = max(1, PIECE // max(1, part.before[some].numel()))
             for k in range(0, len(drawn), size):
                 rows, weights = drawn.coalitions[k : k + size], drawn.weights[k : k + size]
-                of_samples[:, :, some] += self._strata(rows, weights, self.expected(part, rows, some))
+                of_samples[:, :, some] += self._strata(rows, weights, self.expected(part, self._weights(rows), some))
         self._add_strata(part, of_samples, half)
 
     def _add_strata(self, part: _Part, of_samples: Floats, half: int) -> None:
@@ -317,7 +331,8 @@ class _Work:
         """(n_bins, n, n_samples): Σ_s A_s of each bin, from utilities (k, n_samples) of weighted coalitions."""
         bins = self.bins[coalitions.sum(axis=1) - 2]
         contrasts = contrasts_of(coalitions) * weights[:, None]  # (k, n)
-        return np.stack([contrasts[bins == k].T @ expected[bins == k] for k in range(self.n_bins)])
+        ends = np.searchsorted(bins, np.arange(self.n_bins + 1))  # coalitions are in the order of their sizes
+        return np.stack([contrasts[a:b].T @ expected[a:b] for a, b in itertools.pairwise(ends)])
 
     def draw(self, part: _Part) -> None:
         """One pass: every batch of a part is measured with one coalition."""
@@ -327,14 +342,16 @@ class _Work:
         order = self.rng.permutation(n_batches).tolist()
         rows = np.stack([self.decks[size].deal() for size in sizes.tolist()])
         which = [self.batches[part.batches[place]] for place in order]
-        for row, place, outputs in zip(rows, order, self.game.outputs(rows, which), strict=True):
-            some = slice(part.starts[place], part.starts[place + 1])
-            scores = self._scores(outputs[None], part.labels[some])
-            self.game.refuse_infinite(row[None], scores)
-            self.draws.coalitions.append(row)
-            self.draws.batches.append(part.batches[place])
-            self.draws.measured.append(scores[0] - part.score_all[some])
-            self.draws.expected.append(self.expected(part, row[None], some)[0])
+        found = dict(zip(order, self.game.outputs(rows, which), strict=True))
+        rows = rows[np.argsort(order)]  # as the batches
+        scores = self._scores(torch.cat([found[place] for place in range(n_batches)])[None], part.labels)[0]
+        ends = part.starts[1:-1]
+        for row, of_batch in zip(rows, np.split(scores, ends), strict=True):
+            self.game.refuse_infinite(row[None], of_batch[None])
+        self.draws.coalitions += list(rows)
+        self.draws.batches += list(part.batches)
+        self.draws.measured += np.split(scores - part.score_all, ends)
+        self.draws.expected += np.split(self._expected_each(part, np.repeat(rows, np.diff(part.starts), axis=0)), ends)
 
     def fit(self) -> Floats:
         """β, (2, n_bins): for each half of the batches, fitted on the other half."""

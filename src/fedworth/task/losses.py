@@ -197,7 +197,10 @@ def _masks(outputs: torch.Tensor, labels: torch.Tensor) -> str:
 
 
 def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(outputs, labels, reduction="none")
+    if outputs.ndim != 2:
+        return F.cross_entropy(outputs, labels, reduction="none")
+    # with the classes before the samples, as of an image, torch takes a tenth of the time
+    return F.cross_entropy(outputs.T.contiguous()[None], labels[None], reduction="none")[0]
 
 
 def _is_right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

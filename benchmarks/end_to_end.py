@@ -1,0 +1,124 @@
+"""From a ledger to values, beside the loop that measures every coalition; prints a Markdown table.
+
+    python benchmarks/end_to_end.py [--data FOLDER] [name …]
+
+Ten clients, who all take part in ten rounds, on MNIST with two digits a client. Our time starts with the ledger's
+folder and ends with the values and their intervals, with nothing kept from another run: by all coalitions, and by
+sampled coalitions until the sampling error is a quarter of the test set's standard error. The loop averages state
+dicts, loads them and predicts in batches of 128 under inference mode; it is timed on some coalitions and scaled to all
+coalitions of all rounds. Processor time of one thread; the loop is timed before and after ours. `sampled ρ`: the
+sampling error over the test set's standard error, root mean squares over clients. `off`: values by sampling minus those
+by all coalitions over the test set's standard error, where both were made. A ratio that misses its bar is named at the
+end, and the exit code is 1.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bars import Bars
+from oracle import naive_losses
+
+from fedworth.coalitions import coalitions_of
+from fedworth.ledger.ledger import open_ledger
+from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.simulate import simulate, task_of
+from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
+from fedworth.valuation.settings import WorkSettings
+from fedworth.valuation.uncertainty import Source
+from fedworth.valuation.valuation import Valuation
+
+N_CLIENTS, N_ROUNDS = 10, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its test set, by how much the loop must be beaten, and on how many coalitions the loop is timed."""
+
+    model: dict[str, Any]
+    n_samples: int
+    at_least: float
+    n_timed: int = 24
+    with_all: bool = True  # whether all coalitions are measured, too
+
+
+CASES = {
+    "logistic 784→10": Case({"model": "logistic", "rate": 0.1}, 10_000, 1000),
+    "MLP 784-200-10": Case({"model": "mlp", "hidden": (200,), "rate": 0.1}, 10_000, 300),
+    "CNN": Case({"model": "cnn", "rate": 0.05}, 1000, 50, n_timed=8, with_all=False),
+}
+
+
+def values_of(folder: Path, task: Task, *, is_sampled: bool) -> tuple[Valuation, float]:
+    """The values of a ledger, and the processor time that they took."""
+    start = time.process_time()
+    work = WorkSettings(n_threads=1, cache=False)
+    made = Federation(open_ledger(folder), task, work=work, sampled=is_sampled).value("fedsv")
+    return made, time.process_time() - start
+
+
+def loop_seconds(folder: Path, task: Task, n_timed: int) -> float:
+    """The processor time of the loop for one coalition."""
+    rows = coalitions_of(np.arange(N_CLIENTS), N_CLIENTS)
+    some = np.random.default_rng(0).permutation(rows[1:])[:n_timed]
+    round_ = open_ledger(folder).open_round(0)
+    naive_losses(task, round_, some[:1])
+    start = time.process_time()
+    naive_losses(task, round_, some)
+    return (time.process_time() - start) / n_timed
+
+
+def measure(name: str, data: Path | None, bars: Bars) -> str:
+    """One row of the table."""
+    case = CASES[name]
+    settings = SimulationSettings(
+        dataset="mnist", n_clients=N_CLIENTS, n_participants=N_CLIENTS, n_rounds=N_ROUNDS, with_truth=False,
+        train_limit=5000, test_limit=case.n_samples, batch_size=32, n_steps=10, **case.model,
+    )  # fmt: skip
+    n_all = N_ROUNDS * (2**N_CLIENTS - 1) + N_ROUNDS  # and the global model of every round
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "ledger"
+        task = task_of(simulate(settings, folder, data_folder=data), data_folder=data)
+        before = loop_seconds(folder, task, case.n_timed)
+        made, sampled = values_of(folder, task, is_sampled=True)
+        exact, enumerated = values_of(folder, task, is_sampled=False) if case.with_all else (None, np.nan)
+        loop = n_all * min(before, loop_seconds(folder, task, case.n_timed))
+    assert made.uncertainty is not None and made.sampling_errors is not None
+    rho = rms(made.sampling_errors) / rms(made.uncertainty.parts[Source.TEST_SET])
+    off = "" if exact is None else f"{rms(made.values - exact.values) / rms(made.uncertainty.parts[Source.TEST_SET]):.2f}"
+    bars.at_least(f"{name}, times the loop", loop / sampled, case.at_least)
+    bars.at_most(f"{name}, ρ", rho, 0.25)
+    ours = f"{enumerated:.2f} | {loop / enumerated:,.0f}×" if case.with_all else " | "
+    row = f"{case.n_samples:,} | {loop:,.0f} | {ours} | {sampled:.2f} | **{loop / sampled:,.0f}×** | {case.at_least:g}×"
+    return f"| {name} | {row} | {made.n_evaluations:,} of {n_all:,} | {rho:.2f} | {off} |"
+
+
+def rms(values: Any) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(CASES))
+    parser.add_argument("--data", type=Path, default=os.environ.get("FEDWORTH_DATA"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    bars = Bars()
+    print("| model | samples | loop, s | all, s | ratio | sampled, s | ratio | asked for | evaluations | sampled ρ | off |")
+    print("| --- |" + " ---: |" * 10)
+    for name in CASES:
+        if not given.names or any(wanted in name for wanted in given.names):
+            print(measure(name, given.data, bars), flush=True)
+    bars.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
