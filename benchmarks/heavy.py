@@ -290,7 +290,7 @@ def measure(name: str, n_samples: int, n_seeds: int, data: Path | None, seed: in
     off, said, passes, held, errors = [], [], [], [], []
     for k in range(n_seeds):
         stop = ToPrecision(AIM)
-        found = ensemble_shapley(game, stream(seed, "benchmark", k), stop)
+        found = ensemble_shapley(game, stream(seed, "benchmark", k), stop).shapley
         off.append(found.totals - true)
         said.append(stop.said)
         errors.append(np.sqrt(np.diag(found.sampling_covariance)))

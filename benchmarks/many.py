@@ -107,7 +107,7 @@ def by_ensemble(n_passes: int) -> Estimator:
 
     def estimator(game: Game, rng: np.random.Generator) -> Shares:
         assert isinstance(game, ModelGame)
-        return ensemble_shapley(game, rng, lambda found: found.n_passes >= n_passes)
+        return ensemble_shapley(game, rng, lambda found: found.n_passes >= n_passes).shapley
 
     return estimator
 

@@ -11,9 +11,11 @@ from torch import nn
 from fedworth.games.budget import Budget
 from fedworth.games.effort import Effort, spoken
 from fedworth.games.game import ModelGame
+from fedworth.games.rules import to_large
 from fedworth.games.shapley import all_utilities, shapley, shapley_values
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.task import Task
+from fedworth.valuation.marginals import MarginalSums
 from tests.support.games import ArrayGame
 from tests.support.zoo import round_of
 
@@ -24,6 +26,7 @@ N, N_SAMPLES = 6, 200
 def slow(monkeypatch):
     """Evaluations take 40 ms."""
     monkeypatch.setattr(Effort, "seconds_of", lambda *_: 0.04)
+    monkeypatch.setattr(Effort, "seconds_of_pass", lambda *_: 0.04)
 
 
 def game_of(n=N, seed=0):
@@ -158,6 +161,34 @@ def test_models_that_nobody_would_use_alone_are_named():
     (note,) = run.notes()
     assert "the model of 2 alone" in note
     assert "--weighting fixed" in note
+    assert "--method large-coalitions" in note
+    large = Effort().start(1, N)
+    found = large.by(to_large)(game, np.random.default_rng(0)).totals[2]
+    assert found > shapley_values(all_utilities(game).sum(axis=1))[2] / 2
+    assert large.notes() == ()
+
+
+def test_contributions_to_large_coalitions_take_no_evaluations_of_their_own():
+    """Where coalitions are sampled, what is added to large ones comes from the same draws as the Shapley values."""
+    n_measured = []
+
+    class Counting(LoopOracle):
+        def utilities(self, round_, mixtures):
+            n_measured.append(len(mixtures))
+            return super().utilities(round_, mixtures)
+
+    game = game_of()
+    counted, effort = replace(game, oracle=Counting(game.oracle.task)), Effort(Budget(precision=0.02), sampled=True)
+    effort.start(1, N)(counted, np.random.default_rng(0))
+    n_before = len(n_measured)
+    sums = MarginalSums(tuple("abcdef"))
+    sums.add(1, counted, is_exact=False)
+    found = effort.start(1, N).by(to_large)(counted, np.random.default_rng(0))
+    assert len(n_measured) == n_before
+    assert sums.of(np.ones(N)).large == pytest.approx(found.totals)
+    exact = to_large(game, np.random.default_rng(0)).totals
+    assert np.abs(found.totals - exact).max() < 4 * found.standard_errors.max()
+    assert found.standard_errors.max() < 0.2 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize(

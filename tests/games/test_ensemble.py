@@ -11,6 +11,7 @@ from fedworth.games import ensemble
 from fedworth.games.effort import test_covariance as covariance_of_test_set
 from fedworth.games.ensemble import DependentSamplesError, ensemble_shapley, has_outputs
 from fedworth.games.game import ModelGame
+from fedworth.games.rules import to_large, to_large_values
 from fedworth.games.shapley import all_utilities, shapley, shapley_values
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
@@ -58,23 +59,22 @@ def exact(game):
 def test_values_are_unbiased_and_their_standard_errors_hold(kind, weighting, measure):
     """The mean of R estimates is nearly normal: off by 5 of its standard errors with chance 6e-7 a client and block."""
     game = game_of(kind, weighting, measure)
-    true, values, squares = exact(game), [], []
-    for seed in range(80):
-        found = ensemble_shapley(game, np.random.default_rng(seed), passes(3))
-        values.append(found.values)
-        squares.append(np.diag(found.sampling_covariance))
-    off = np.array(values) - true
-    assert (np.abs(off.mean(axis=0)) < 5 * off.std(axis=0) / np.sqrt(len(off)) + 1e-7).all()
-    totals = off.sum(axis=2)  # (80, N)
-    assert 0.6 < np.mean(totals**2) / np.mean(squares) < 1.5
-    assert np.mean(np.abs(totals) <= 1.96 * np.sqrt(squares)) > 0.88
+    large = to_large_values(np.ascontiguousarray(all_utilities(game).T)).T
+    found = [ensemble_shapley(game, np.random.default_rng(seed), passes(3)) for seed in range(80)]
+    for true, made in ((exact(game), [each.shapley for each in found]), (large, [each.to_large for each in found])):
+        off = np.array([each.values for each in made]) - true
+        assert (np.abs(off.mean(axis=0)) < 5 * off.std(axis=0) / np.sqrt(len(off)) + 1e-7).all()
+        totals = off.sum(axis=2)  # (80, N)
+        squares = [np.diag(each.sampling_covariance) for each in made]
+        assert 0.6 < np.mean(totals**2) / np.mean(squares) < 1.5
+        assert np.mean(np.abs(totals) <= 1.96 * np.sqrt(squares)) > 0.88
 
 
 @pytest.mark.parametrize("weighting", WEIGHTS)
 def test_models_whose_outputs_mix_as_they_do_are_valued_exactly(weighting):
     """The outputs of a linear module are the ensemble's, so two passes leave nothing to correct."""
     game = game_of("logistic", weighting)
-    found = ensemble_shapley(game, np.random.default_rng(0), passes(2))
+    found = ensemble_shapley(game, np.random.default_rng(0), passes(2)).shapley
     assert found.values == pytest.approx(exact(game), abs=1e-6)
     assert found.standard_errors == pytest.approx(0, abs=1e-6)
     assert found.n_evaluations == N + 2 + 2
@@ -82,17 +82,17 @@ def test_models_whose_outputs_mix_as_they_do_are_valued_exactly(weighting):
 
 def test_blocks_add_up_to_what_everyone_achieves():
     game = game_of("mlp", "samples")
-    found = ensemble_shapley(game, np.random.default_rng(0), passes(2))
+    found = ensemble_shapley(game, np.random.default_rng(0), passes(2)).shapley
     assert found.values.sum(axis=0) == pytest.approx(game.utilities(np.ones((1, N), dtype=bool))[0], abs=1e-9)
     whole = replace(game, oracle=FastOracle(replace(game.oracle.task, blocks=None)))
-    total = ensemble_shapley(whole, np.random.default_rng(0), passes(2))
+    total = ensemble_shapley(whole, np.random.default_rng(0), passes(2)).shapley
     assert found.totals == pytest.approx(total.values[:, 0], abs=1e-9)
 
 
 def test_outputs_that_are_too_large_to_keep_are_valued_part_by_part(monkeypatch):
     game = game_of("mlp")
     monkeypatch.setattr(ensemble, "KEPT_NUMBERS", (N + 2) * 3 * N_SAMPLES // 3)
-    found = [ensemble_shapley(game, np.random.default_rng(seed), passes(3)) for seed in range(30)]
+    found = [ensemble_shapley(game, np.random.default_rng(seed), passes(3)).shapley for seed in range(30)]
     off = np.array([one.totals for one in found]) - exact(game).sum(axis=1)
     assert (np.abs(off.mean(axis=0)) < 5 * off.std(axis=0) / np.sqrt(len(off))).all()
     said = np.mean([np.diag(one.sampling_covariance) for one in found])
@@ -102,7 +102,7 @@ def test_outputs_that_are_too_large_to_keep_are_valued_part_by_part(monkeypatch)
 def test_more_clients_than_can_be_enumerated_are_valued_too():
     game = game_of("batch norm", n=13, n_blocks=2)
     true = exact(game).sum(axis=1)
-    found = [ensemble_shapley(game, np.random.default_rng(seed), passes(4)) for seed in range(12)]
+    found = [ensemble_shapley(game, np.random.default_rng(seed), passes(4)).shapley for seed in range(12)]
     off = np.array([one.totals for one in found]) - true
     assert np.sqrt(np.mean(off**2)) < 0.3 * true.std()
     assert 0.4 < np.mean(off**2) / np.mean([np.diag(one.sampling_covariance) for one in found]) < 2
@@ -115,7 +115,7 @@ def test_more_passes_make_values_more_precise_and_the_caller_decides():
         seen.append((found.n_passes, np.trace(found.covariance)))
         return found.n_passes == 6
 
-    found = ensemble_shapley(game, np.random.default_rng(0), until_six)
+    found = ensemble_shapley(game, np.random.default_rng(0), until_six).shapley
     assert [n for n, _ in seen] == [2, 3, 4, 5, 6]
     assert seen[-1][1] < seen[0][1]
     assert np.trace(found.sampling_covariance) == pytest.approx(seen[-1][1])
@@ -150,7 +150,7 @@ def test_single_clients_that_are_known_better_change_their_size_alone():
     changed = utilities.copy()
     changed[1 << np.arange(N)] = lone
     known = Known(game.oracle, game.round_, game.clients, game.weights, game.weighting)
-    plain, better = (ensemble_shapley(each, np.random.default_rng(2), passes(2)) for each in (game, known))
+    plain, better = (ensemble_shapley(each, np.random.default_rng(2), passes(2)).shapley for each in (game, known))
     expected = shapley_values(np.ascontiguousarray(changed.T)).T - exact(game)
     assert better.values - plain.values == pytest.approx(expected, abs=1e-6)
 
@@ -181,7 +181,7 @@ def test_labels_of_many_numbers_are_valued(loss):
     task = task_with(loss)
     game = ModelGame(LoopOracle(task), round_of(task.module, N), np.arange(N), np.ones(N), "uniform")
     true = exact(game).sum(axis=1)
-    found = ensemble_shapley(game, np.random.default_rng(1), passes(8))
+    found = ensemble_shapley(game, np.random.default_rng(1), passes(8)).shapley
     assert np.linalg.norm(found.totals - true) < 0.3 * np.linalg.norm(true - true.mean()) + 6 * np.sqrt(
         np.trace(found.sampling_covariance)
     )
@@ -201,6 +201,6 @@ def test_samples_that_depend_on_each_other_are_noticed():
 
 
 def test_the_same_generator_gives_the_same_bytes():
-    first, again = (ensemble_shapley(game_of("mlp"), np.random.default_rng(5), passes(2)) for _ in range(2))
+    first, again = (ensemble_shapley(game_of("mlp"), np.random.default_rng(5), passes(2)).shapley for _ in range(2))
     assert first.values.tobytes() == again.values.tobytes()
     assert first.sampling_covariance.tobytes() == again.sampling_covariance.tobytes()

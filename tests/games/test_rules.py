@@ -15,7 +15,7 @@ from scipy.stats import betabinom
 from fedworth.coalitions import coalitions_of
 from fedworth.games import rules
 from fedworth.games.game import CountedGame, SummedGame
-from fedworth.games.rules import SLACK, banzhaf, beta_shapley, gtg, least_core, least_core_of, leave_one_out, tmc
+from fedworth.games.rules import SLACK, banzhaf, beta_shapley, gtg, least_core, least_core_of, leave_one_out, tmc, to_large
 from fedworth.games.shapley import shapley, shapley_values
 from tests.support.games import ArrayGame, game
 
@@ -24,7 +24,7 @@ GAMES = (
     .flatmap(lambda n: arrays(np.float64, 2**n - 1, elements=st.floats(-10, 10, width=16)))
     .map(lambda rest: np.concatenate([[0.0], rest]))
 )
-EXACT = [shapley, leave_one_out, banzhaf, beta_shapley, least_core]
+EXACT = [shapley, leave_one_out, banzhaf, beta_shapley, to_large, least_core]
 ALL = [*EXACT, tmc, gtg]
 KEPT = json.loads((Path(__file__).parents[1] / "golden" / "g9_pydvl.json").read_text())
 
@@ -123,6 +123,17 @@ def test_banzhaf_is_its_definition(utilities):
         np.mean([utilities[c | 1 << i] - utilities[c] for c in range(2**n) if not c >> i & 1]) for i in range(n)
     ]
     assert shared(banzhaf, utilities) == pytest.approx(expected, abs=1e-9)
+
+
+@given(GAMES)
+def test_contributions_to_large_coalitions_are_means_over_their_sizes(utilities):
+    n, expected = len(utilities).bit_length() - 1, []
+    for i in range(n):
+        by_size = {size: [] for size in range(n) if 2 * size >= n - 1}
+        for others in (c for c in range(2**n) if not c >> i & 1 and c.bit_count() in by_size):
+            by_size[others.bit_count()].append(utilities[others | 1 << i] - utilities[others])
+        expected.append(np.mean([np.mean(added) for added in by_size.values()]))
+    assert shared(to_large, utilities) == pytest.approx(expected, abs=1e-9)
 
 
 def test_beta_shapley_has_its_published_weights():

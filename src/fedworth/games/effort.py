@@ -15,7 +15,7 @@ few passes. A round also stops when it is that precise by itself: it cannot make
 import logging
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,9 +29,10 @@ from fedworth.games.ensemble import (
     ensemble_shapley,
     has_outputs,
 )
-from fedworth.games.game import Game, ModelGame, Shares
+from fedworth.games.game import Game, ModelGame, Shares, SharingRule
+from fedworth.games.rules import to_large
 from fedworth.games.sampled import sampled_shapley
-from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley_values
+from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley, shapley_values
 from fedworth.oracle.oracle import fitted, quality, threads_of
 from fedworth.storage import Progress, silent
 
@@ -61,7 +62,8 @@ UNUSABLE = 20.0
 
 UNUSABLE_NOTE = (
     "the model of {0} alone has a loss of {1:.3g} where the global model has {2:.3g} (round {3}): values are dominated "
-    "by small coalitions that no server would use; with --weighting fixed each update counts only as much as it did"
+    "by small coalitions that no server would use; --method large-coalitions leaves these out, and with --weighting "
+    "fixed each update counts only as much as it did"
 )
 
 log = logging.getLogger("fedworth.effort")
@@ -76,6 +78,7 @@ class Effort:
     sampled: bool | None = None  # whether games of 5 to 12 clients are sampled; the first such game decides
     was_sampled: bool = False  # whether one was
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
+    _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
 
     def is_sampled(self, game: Game, n_games: int = 1) -> bool:
         """Whether coalitions of a game are sampled, if there are so many like it."""
@@ -95,36 +98,39 @@ class Effort:
         return n_evaluations * self.seconds_of(game) <= limit
 
     def seconds_of(self, game: ModelGame) -> float:
-        """The time of one evaluation, measured once for each oracle.
+        """The time of one evaluation among many, measured once for each oracle.
 
-        Processor time is measured, so that other work on the machine does not change what is decided. First a few
-        samples are timed. Where that makes an evaluation fast, the oracle is timed on some coalitions: it
-        may share work among them.
+        Where a pass is fast, the oracle is timed on some coalitions: it may share work among them.
         """
         key = id(game.oracle)
         if key not in self._seconds:
-            n, n_samples = len(game.clients), len(game.oracle.task.labels)
-            some = np.arange(min(N_TIMED, n_samples))
-            nobody = np.zeros((2, n), dtype=bool)
-            started = time.process_time()
-            found = game.outputs(nobody, [some, some])
-            next(found)
-            started = time.process_time()  # the first one had the checks before it
-            next(found)
-            seconds = (time.process_time() - started) * n_samples / len(some)
+            n, seconds = len(game.clients), self.seconds_of_pass(game)
             if seconds < MOST_TIMED_SECONDS and seconds * 2**n > 1:
-                rows = (
-                    coalitions_of(np.arange(n), n)[1 : N_TIMED + 1] if n <= MOST_ENUMERATED else np.eye(n, dtype=bool)
-                )
+                rows = coalitions_of(np.arange(n), n)[1 : N_TIMED + 1]
                 rows = rows[~game.memory.knows(rows)]
                 game.utilities(rows[:1])  # finds a route
                 started = time.process_time()
                 game.utilities(rows[1:])
-                seconds = (
-                    min(seconds, (time.process_time() - started) / max(1, len(rows) - 1)) if len(rows) > 1 else seconds
-                )
+                shared = time.process_time() - started
+                seconds = min(seconds, shared / max(1, len(rows) - 1)) if len(rows) > 1 else seconds
             self._seconds[key] = seconds
         return self._seconds[key]
+
+    def seconds_of_pass(self, game: ModelGame) -> float:
+        """The time of one evaluation by itself, measured once for each oracle on a few samples.
+
+        Processor time is measured, so that other work on the machine does not change what is decided.
+        """
+        key = id(game.oracle)
+        if key not in self._seconds_of_pass:
+            n_samples = len(game.oracle.task.labels)
+            some = np.arange(min(N_TIMED, n_samples))
+            found = game.outputs(np.zeros((2, len(game.clients)), dtype=bool), [some, some])
+            next(found)
+            started = time.process_time()  # the first one had the checks before it
+            next(found)
+            self._seconds_of_pass[key] = (time.process_time() - started) * n_samples / len(some)
+        return self._seconds_of_pass[key]
 
     def start(self, n_games: int, n_clients: int) -> "Run":
         """The rule that shares out so many games, one after the other, and adds up their errors."""
@@ -145,6 +151,19 @@ class Run:
         self.unusable: dict[str, tuple[float, float, int]] = {}  # client → losses of its and the global model, round
         self.stopped = ""
         self._started: float | None = None
+
+    def by(self, rule: SharingRule) -> SharingRule:
+        """The rule within the budget, if it is one whose coalitions can be sampled."""
+        return self if rule is shapley else self._to_large if rule is to_large else rule
+
+    def _to_large(self, game: Game, rng: np.random.Generator) -> Shares:
+        """What clients add to large coalitions, from the same coalitions as the Shapley values."""
+        is_sampled = self.effort.is_sampled(game, self.n_games - self.n_done) and has_outputs(game)
+        shares = self(game, rng)
+        self.unusable.clear()  # they count in small coalitions only
+        if is_sampled and isinstance(game, ModelGame) and game.sampled:
+            return game.sampled[-1].to_large
+        return replace(to_large(game, rng), n_evaluations=shares.n_evaluations)
 
     def __call__(self, game: Game, rng: np.random.Generator) -> Shares:
         """The shares of the next game."""
@@ -189,11 +208,11 @@ class Run:
             except DependentSamplesError:
                 return self._all(game) if n <= MOST_ENUMERATED else sampled_shapley(game, rng)
         self.effort.was_sampled |= n <= MOST_ENUMERATED
-        shares, found = game.sampled[-1]
+        shares = game.sampled[-1].shapley
         if self.by_batch is None:
             self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
             self.by_batch = np.zeros((self.n_clients, len(self.batch_sizes)))
-        self.by_batch[clients, : found.by_batch.shape[1]] += found.by_batch
+        self.by_batch[clients] += game.sampled[-1].by_batch
         self.sampling[clients] += np.diag(shares.sampling_covariance)
         self.n_passes.append(shares.n_evaluations)
         self.n_all = max(self.n_all, 2**n - 1)
@@ -203,14 +222,12 @@ class Run:
         """Sample a game that no other method has sampled yet."""
         if not self.n_passes:
             self._forecast(game)
-        last: list[Estimate] = []
 
         def is_enough(found: Estimate) -> bool:
-            last[:] = [found]
             self._tell(len(game.clients) + 2 + found.n_passes)
             return self._is_enough(found, game.clients)
 
-        game.sampled.append((ensemble_shapley(game, rng, is_enough), last[0]))
+        game.sampled.append(ensemble_shapley(game, rng, is_enough))
 
     def _is_enough(self, found: Estimate, clients: Indices) -> bool:
         """Whether the sum over the rounds so far is as precise as asked, or the budget is spent."""
@@ -253,14 +270,14 @@ class Run:
     def _forecast(self, game: ModelGame) -> None:
         """Say before it starts what sampling takes, and what would shorten it."""
         n, budget = len(game.clients), self.effort.budget
-        seconds = self.effort.seconds_of(game)
+        seconds = self.effort.seconds_of_pass(game)
         n_passes = (n + 2 + USUAL_PASSES) * self.n_games
         model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
         expected = n_passes * seconds
         every = "too many coalitions to measure all"
         if n <= MOST_ENUMERATED:
             n_all = self.n_games * (2**n - 1)
-            every = f"all {n_all:,} coalitions would take about {spoken(n_all * seconds)}"
+            every = f"all {n_all:,} coalitions would take about {spoken(n_all * self.effort.seconds_of(game))}"
         log.info(
             "sampling coalitions of %d clients, since one evaluation takes %s and %s: about %s evaluations in %d "
             "rounds, %s, %s of memory for models",

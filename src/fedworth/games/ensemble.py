@@ -25,6 +25,11 @@ This is unbiased whatever g is: β for one half of the batches is fitted on the 
 
 with ē a batch's sum of e, D_s = C(n, s), r_s = K_s mod D_s, and f_s the part of ē² that is due to coalitions, which
 vanishes when decks are complete; the rest is due to the samples of a batch.
+
+The same draws say what a client adds to large coalitions, those of at least half of the others: with h = ⌈(n − 1)/2⌉,
+the mean of its marginal contributions over the sizes from h to n − 1 is
+
+    l_i = (U(all) − mean over the coalitions of size h of (1 − (h/n) c_i(S)) U(S) + Σ_{h<s<n} A_{s,i}(U)) / (n − h)
 """
 
 import itertools
@@ -38,7 +43,7 @@ from scipy.sparse import csr_array
 
 from fedworth.arrays import Floats, Indices, Memberships, stream
 from fedworth.coalitions import of_size
-from fedworth.games.game import Game, ModelGame, Shares
+from fedworth.games.game import Game, ModelGame, Sampled, Shares
 from fedworth.games.sampled import contrasts_of_clients, draw
 from fedworth.oracle.oracle import OutputOracle, also_of, block_totals, criteria_of, in_columns, n_counted
 
@@ -92,8 +97,10 @@ def has_outputs(game: Game) -> bool:
     return not game.oracle.task.criterion(game.oracle.measure).is_whole
 
 
-def ensemble_shapley(game: ModelGame, rng: np.random.Generator, is_enough: Enough = lambda _: True) -> Shares:
-    """The Shapley values of a game of three clients or more that `has_outputs`.
+def ensemble_shapley(
+    game: ModelGame, rng: np.random.Generator, is_enough: Enough = lambda _: True
+) -> Sampled:
+    """The Shapley values of a game of four clients or more that `has_outputs`, and what each adds to large coalitions.
 
     Args:
         game: The game of a round.
@@ -171,9 +178,10 @@ class _Work:
             self.bins = np.arange(len(sizes))
         self.n_bins = int(self.bins[-1]) + 1
         n_batches = len(self.batches)
-        self.by_batch = np.zeros((self.n, n_batches))  # U(all) and size 1, of the models
-        self.of_ensemble = np.zeros((2, self.n_bins, self.n, n_batches))  # Σ_s A_s(g) of bins, by half of the passes
-        self.in_cells = np.zeros((2, self.n_bins, self.n, game.n_blocks))  # the same, by half of the batches and block
+        # of the 2n numbers that are estimated, n Shapley values are the first: see `contrasts_of`
+        self.by_batch = np.zeros((2 * self.n, n_batches))  # U(all) and size 1, of the models
+        self.of_ensemble = np.zeros((2, self.n_bins, 2 * self.n, n_batches))  # Σ_s A_s(g) of bins, by half of the passes
+        self.in_cells = np.zeros((2, self.n_bins, 2 * self.n, game.n_blocks))  # the same, by half of the batches, block
         self.n_drawn = np.zeros(2, dtype=np.int64)  # how often the ensemble was drawn in each half of the passes
         self.is_enumerated = 2**self.n <= MOST_COALITIONS
         lone = np.diag(self._counted(np.eye(self.n, dtype=bool)))
@@ -220,7 +228,7 @@ class _Work:
         lone = self._scores(alone, labels) - part.score_before  # (n, n_samples)
         self.game.refuse_infinite(rows[1:], np.stack([part.score_all - part.score_before, *lone]))
         base = (part.score_all - part.score_before + contrasts_of_clients(lone)) / n
-        self.by_batch[:, batches] = np.add.reduceat(base, starts[:-1], axis=1)
+        self.by_batch[:n, batches] = np.add.reduceat(base, starts[:-1], axis=1)
         self._remember(found, labels, self.cells[samples])
         return part
 
@@ -281,7 +289,7 @@ class _Work:
             return
         rows = np.concatenate([of_size(self.n, size) for size in range(2, self.n)])
         weights = 1 / np.array([math.comb(self.n, int(size)) for size in rows.sum(axis=1)])
-        of_samples = np.zeros((self.n_bins, self.n, len(part.samples)))
+        of_samples = np.zeros((self.n_bins, 2 * self.n, len(part.samples)))
         numbers = max(1, part.before.numel() // len(part.samples))
         per_piece, mixed = max(1, PIECE // (numbers * len(rows))), self._weights(rows)
         for start in range(0, len(part.samples), per_piece):
@@ -292,19 +300,20 @@ class _Work:
 
     def draw_ensemble(self, part: _Part, half: int) -> None:
         """Coalitions of the ensemble for one of the two halves of the passes; every few batches have their own."""
-        of_samples = np.zeros((self.n_bins, self.n, len(part.samples)))
-        for start in range(0, len(part.batches), DRAWN_BATCHES):
-            end = min(start + DRAWN_BATCHES, len(part.batches))
-            some = slice(part.starts[start], part.starts[end])
-            drawn = draw(needs_of(self.n), N_DRAWN, rng=self.rng)
-            size = max(1, PIECE // max(1, part.before[some].numel()))
-            for k in range(0, len(drawn), size):
-                rows, weights = drawn.coalitions[k : k + size], drawn.weights[k : k + size]
-                of_samples[:, :, some] += self._strata(rows, weights, self.expected(part, self._weights(rows), some))
+        of_samples = np.zeros((self.n_bins, 2 * self.n, len(part.samples)))
+        starts = part.starts[:-1:DRAWN_BATCHES].tolist()
+        drawn = draw(needs_of(self.n), N_DRAWN, rng=self.rng, n_groups=len(starts))
+        relative, bent = self._weights(drawn.coalitions)
+        size = max(1, PIECE // max(1, part.before.numel() // len(starts)))
+        for group, (start, end) in enumerate(itertools.pairwise([*starts, len(part.samples)])):
+            mine, some = np.flatnonzero(drawn.groups == group), slice(start, end)  # in the order of their sizes
+            for which in np.split(mine, range(size, len(mine), size)):
+                expected = self.expected(part, (relative[which], bent[which]), some)
+                of_samples[:, :, some] += self._strata(drawn.coalitions[which], drawn.weights[which], expected)
         self._add_strata(part, of_samples, half)
 
     def _add_strata(self, part: _Part, of_samples: Floats, half: int) -> None:
-        """Add the ensemble's A_s of a part's samples, (n_bins, n, n_samples), to one half of the passes."""
+        """Add the ensemble's A_s of a part's samples, (n_bins, 2n, n_samples), to one half of the passes."""
         self.n_drawn[half] += 1
         self.of_ensemble[half][:, :, part.batches] += np.add.reduceat(of_samples, part.starts[:-1], axis=2)
         halves = np.repeat(np.array(part.batches) % 2, np.diff(part.starts))  # (n_samples,)
@@ -316,21 +325,21 @@ class _Work:
                 self.in_cells[other, k] += of_samples[k][:, mine] @ into
 
     def _ensemble(self, fits: Floats) -> tuple[Floats, Floats]:
-        """(n, n_batches): n⁻¹ Σ_s β A_s(g) by batch, and its error where coalitions were drawn.
+        """(2n, n_batches): Σ_s β A_s(g) by batch, and its error where coalitions were drawn.
 
         With c_0 and c_1 passes in the halves, the means m_0 and m_1 of the halves give the error of the mean of all as
         (m_0 − m_1) √(c_0 c_1) / (c_0 + c_1).
         """
         first, second = self.n_drawn.tolist()
         betas = fits[np.arange(len(self.batches)) % 2]  # (n_batches, n_bins)
-        sums = np.einsum("bk,hkib->hib", betas, self.of_ensemble) / self.n
+        sums = np.einsum("bk,hkib->hib", betas, self.of_ensemble)
         apart = sums[0] / max(first, 1) - sums[1] / max(second, 1)
         return sums.sum(axis=0) / (first + second), apart * math.sqrt(first * second) / (first + second)
 
     def _strata(self, coalitions: Memberships, weights: Floats, expected: Floats) -> Floats:
-        """(n_bins, n, n_samples): Σ_s A_s of each bin, from utilities (k, n_samples) of weighted coalitions."""
+        """(n_bins, 2n, n_samples): Σ_s A_s of each bin, from utilities (k, n_samples) of weighted coalitions."""
         bins = self.bins[coalitions.sum(axis=1) - 2]
-        contrasts = contrasts_of(coalitions) * weights[:, None]  # (k, n)
+        contrasts = contrasts_of(coalitions) * weights[:, None]  # (k, 2n)
         ends = np.searchsorted(bins, np.arange(self.n_bins + 1))  # coalitions are in the order of their sizes
         return np.stack([contrasts[a:b].T @ expected[a:b] for a, b in itertools.pairwise(ends)])
 
@@ -371,7 +380,7 @@ class _Work:
         return fits
 
     def left(self, fits: Floats) -> tuple[list[Floats], Floats, Floats]:
-        """e of each draw, the draws' weights B/K_s, and n⁻¹ c(S), (n_draws, n)."""
+        """e of each draw, the draws' weights B/K_s, and what e counts in each number, (n_draws, 2n)."""
         draws, rows = self.draws, np.array(self.draws.coalitions)
         sizes, halves = rows.sum(axis=1), np.array(draws.batches) % 2
         betas = fits[halves, self.bins[sizes - 2]]
@@ -380,26 +389,29 @@ class _Work:
         n_batches = len(np.unique(draws.batches))
         wanted = len(rows) * self.chances[sizes - 2]  # the expected number of draws of this size
         is_rare = n_batches * self.chances[sizes - 2] < 1  # a size that a pass may miss
-        return left, n_batches / np.where(is_rare, wanted, counts), contrasts_of(rows) / self.n
+        return left, n_batches / np.where(is_rare, wanted, counts), contrasts_of(rows)
 
     def estimate(self, n_passes: int) -> Estimate:
         """Values by batch and the covariance of the draws' errors, scaled to all batches."""
-        fits, batches = self.fit(), np.array(self.draws.batches)
+        fits, batches = self.fit(), np.unique(self.draws.batches)
         left, weights, contrasts = self.left(fits)
-        some = np.unique(batches)
-        by_batch = self.by_batch + self._ensemble(fits)[0]
-        added = contrasts * (weights * np.array([e.sum() for e in left]))[:, None]  # (n_draws, n)
-        np.add.at(by_batch.T, batches, added)
-        covariance = self._covariance(left, added, fits) * len(self.batches) / len(some)
-        sizes = np.array([len(self.batches[k]) for k in some])
-        return Estimate(by_batch[:, some], covariance, sizes, n_passes)
+        added = contrasts * (weights * np.array([e.sum() for e in left]))[:, None]  # (n_draws, 2n)
+        n, covariance = self.n, self._covariance(left, added, fits) * len(self.batches) / len(batches)
+        sizes = np.array([len(self.batches[k]) for k in batches])
+        return Estimate(self._by_batch(fits, added)[:, batches], covariance[:n, :n], sizes, n_passes)
+
+    def _by_batch(self, fits: Floats, added: Floats) -> Floats:
+        """(n, n_batches): Shapley values by batch; `added`, (n_draws, 2n), is what each draw adds to its batch."""
+        found = self.by_batch + self._ensemble(fits)[0]
+        np.add.at(found.T, np.array(self.draws.batches), added)
+        return np.asarray(found[: self.n])
 
     def _covariance(self, left: Sequence[Floats], added: Floats, fits: Floats) -> Floats:
-        """(n, n), of the draws so far."""
+        """(2n, 2n), of the draws so far."""
         sizes = np.array(self.draws.coalitions).sum(axis=1)
         within = np.array([len(e) * e.var(ddof=1) if len(e) > 1 else 0.0 for e in left])  # of a batch's sum
         squares = np.array([e.sum() ** 2 for e in left])
-        total = np.zeros((self.n, self.n))
+        total = np.zeros((2 * self.n, 2 * self.n))
         for size in np.unique(sizes).tolist():
             mine = sizes == size
             n_draws, n_all = int(mine.sum()), math.comb(self.n, size)
@@ -414,8 +426,8 @@ class _Work:
         groups = np.add.reduceat(errors, np.arange(0, errors.shape[1], DRAWN_BATCHES), axis=1)
         return np.asarray(total + groups @ groups.T)
 
-    def shares(self) -> Shares:
-        """The values by block of test samples."""
+    def shares(self) -> Sampled:
+        """The values by block of test samples, and what clients add to large coalitions."""
         game, n = self.game, self.n
         fits = self.fit()
         left, weights, contrasts = self.left(fits)
@@ -423,15 +435,19 @@ class _Work:
         if self.totals is not None:
             game.memory.add(known, in_columns(self.totals))
         everyone, lone = np.split(game.utilities(known), [1])  # a game may know single clients better than by models
-        values = (everyone + contrasts_of_clients(lone)) / n
-        values += np.einsum("hk,hkic->ic", fits, self.in_cells) / self.n_drawn.sum() / n
+        values = np.concatenate([(everyone + contrasts_of_clients(lone)) / n, np.zeros_like(lone)])  # (2n, n_blocks)
+        values += np.einsum("hk,hkic->ic", fits, self.in_cells) / self.n_drawn.sum()
         cells = [self.cells[self.batches[k]] for k in self.draws.batches]
         rows = np.repeat(np.arange(len(left)), [len(e) for e in left])
         sums = csr_array((np.concatenate(left), (rows, np.concatenate(cells))), shape=(len(left), game.n_blocks))
         values += np.asarray((contrasts * weights[:, None]).T @ sums)
-        n_passes = self.n_passes or 0
-        covariance = self._covariance(left, contrasts * (weights * np.array([e.sum() for e in left]))[:, None], fits)
-        return Shares(values, covariance, n + 2 + n_passes)
+        added = contrasts * (weights * np.array([e.sum() for e in left]))[:, None]
+        covariance, n_evaluations = self._covariance(left, added, fits), n + 2 + (self.n_passes or 0)
+        return Sampled(
+            Shares(values[:n], covariance[:n, :n], n_evaluations),
+            Shares(values[n:], covariance[n:, n:], n_evaluations),
+            self._by_batch(fits, added),
+        )
 
 
 class _Deck:
@@ -468,6 +484,9 @@ def needs_of(n: int) -> Floats:
 
 
 def contrasts_of(coalitions: Memberships) -> Floats:
-    """(k, n): c_i(S)."""
-    share = coalitions.mean(axis=1, keepdims=True)
-    return np.asarray((coalitions - share) / (share * (1 - share)))
+    """(k, 2n): what U(S) − U(all) counts in the mean over its size for v_i, and for l_i, of coalitions of 2 … n−1."""
+    n, sizes = coalitions.shape[1], coalitions.sum(axis=1, keepdims=True)
+    share, half = sizes / n, n // 2  # ⌈(n − 1)/2⌉
+    contrasts = (coalitions - share) / (share * (1 - share))  # c, (k, n)
+    to_large = np.where(sizes == half, share * contrasts - 1, np.where(sizes > half, contrasts, 0.0))
+    return np.concatenate([contrasts / n, to_large / (n - half)], axis=1)

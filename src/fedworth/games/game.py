@@ -14,7 +14,7 @@ A sharing rule (`SharingRule`) divides what everyone achieves together among the
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -75,6 +75,15 @@ def everyone_of(game: Game) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
+class Sampled:
+    """What sampled coalitions of a game say."""
+
+    shapley: Shares
+    to_large: Shares  # what each client adds to coalitions of at least half of the others
+    by_batch: Floats  # (n, n_batches): Shapley values by batch of test samples
+
+
+@dataclass(frozen=True, eq=False)
 class ModelGame:
     """A game whose coalitions are mixtures of one round's models.
 
@@ -95,7 +104,7 @@ class ModelGame:
     client_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     memory: "Memory" = field(init=False, repr=False)
-    sampled: list[tuple[Shares, Any]] = field(init=False, repr=False)  # if it was sampled: shares and their estimate
+    sampled: "list[Sampled]" = field(init=False, repr=False)  # one, if coalitions were sampled
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", Memory(len(self.clients), self.n_columns))  # the class is frozen

@@ -6,6 +6,8 @@
       banzhaf         p(s) = 2^{−(n−1)}                          every coalition alike (Wang and Jia, 2023)
       beta_shapley    p(s) = B(s + β, n − 1 − s + α) / B(α, β)   α = 16, β = 1: small coalitions count most
                                                                  (Kwon and Zou, 2022; α = β = 1 is the Shapley value)
+      to_large        p(s) = 1 / ((n − h) C(n−1, s)) for s ≥ h   only coalitions of at least h = ⌈(n − 1)/2⌉ others,
+                                                                 all their sizes alike
     least_core      min e  with  Σ_{i∈S} v_i ≥ U(S) − e for all S,  Σ_i v_i = U(all)      (Yan and Procaccia, 2021)
     tmc             truncated permutations (Ghorbani and Zou, 2019)
     gtg             the same in guided orders, without rounds that changed little (Liu et al., 2022)
@@ -80,20 +82,44 @@ def banzhaf_values(utilities: Utilities) -> Floats:
     return semivalues(utilities, np.full(n, 2.0 ** (1 - n)))
 
 
-def beta_shapley(game: Game, rng: np.random.Generator, *, alpha: float = ALPHA, beta: float = BETA) -> Shares:
-    """Beta(α, β)-Shapley values; of many clients size by size, the sizes that count most drawn most.
+def to_large(game: Game, rng: np.random.Generator) -> Shares:
+    """What a client adds to coalitions of at least half of the others; the whole is not shared out.
 
-    With w(s) = C(n−1, s) p(s):  v_i = Σ_s w(s) [mean U(size s+1, with i) − mean U(size s, without i)]
+    `games.effort` estimates it with the Shapley values where coalitions of models are sampled.
     """
     n = len(game.clients)
     if n <= MOST_ENUMERATED:
+        return exact_shares(game, to_large_values)
+    return _drawn_by_size(game, rng, (np.arange(n) >= n // 2) / (n - n // 2))
+
+
+def to_large_values(utilities: Utilities) -> Floats:
+    """(…, n): exact mean contributions to coalitions of at least half of the others, from 2^n utilities."""
+    n = n_clients_of(utilities)
+    counted = [0.0 if size < n // 2 else 1 / ((n - n // 2) * math.comb(n - 1, size)) for size in range(n)]
+    return semivalues(utilities, np.array(counted))
+
+
+def beta_shapley(game: Game, rng: np.random.Generator, *, alpha: float = ALPHA, beta: float = BETA) -> Shares:
+    """Beta(α, β)-Shapley values; of many clients size by size, the sizes that count most drawn most."""
+    n = len(game.clients)
+    if n <= MOST_ENUMERATED:
         return exact_shares(game, lambda utilities: beta_shapley_values(utilities, alpha, beta))
-    counts, counted = size_weights(n, alpha, beta), CountedGame(game)
+    return _drawn_by_size(game, rng, size_weights(n, alpha, beta))
+
+
+def _drawn_by_size(game: Game, rng: np.random.Generator, counts: Floats) -> Shares:
+    """A semivalue from drawn coalitions, with w(s) = C(n−1, s) p(s), (n,), what coalitions of s others count together:
+
+    v_i = Σ_s w(s) [mean U(size s+1, with i) − mean U(size s, without i)]
+    """
+    n, counted = len(game.clients), CountedGame(game)
+    first = max(1, int(np.argmax(counts > 0)))
     last = int(np.argmax(1 - np.cumsum(counts) <= LEFT_OUT)) + 1  # larger coalitions count next to nothing
-    parts = [_parts_of_orders(n, size, _n_orders(n, size, counts), rng) for size in range(1, last + 1)]
+    parts = [_parts_of_orders(n, size, _n_orders(n, size, counts), rng) for size in range(first, last + 1)]
     measured = np.split(counted.utilities(np.concatenate(parts)), np.cumsum([len(rows) for rows in parts])[:-1])
     values, covariance = np.zeros((n, game.n_blocks)), np.zeros((n, n))
-    for size, (rows, utilities) in enumerate(zip(parts, measured, strict=True), start=1):
+    for size, (rows, utilities) in enumerate(zip(parts, measured, strict=True), start=first):
         n_in = rows.sum(axis=0)
         without = counts[size] if size < last else 0.0
         weights = np.where(rows, counts[size - 1] / n_in, -without / np.maximum(len(rows) - n_in, 1))
@@ -102,7 +128,7 @@ def beta_shapley(game: Game, rng: np.random.Generator, *, alpha: float = ALPHA, 
             totals = utilities.sum(axis=1, keepdims=True)
             z = weights * (totals - totals.mean()) * math.sqrt(len(rows) / (len(rows) - 1))
             covariance += z.T @ z
-    note = f"estimated from {counted.n_evaluations:,} drawn coalitions of 1 to {last} clients"
+    note = f"estimated from {counted.n_evaluations:,} drawn coalitions of {first} to {last} clients"
     return Shares(values, covariance, counted.n_evaluations, (note,))
 
 
@@ -124,7 +150,7 @@ def _n_orders(n: int, size: int, counts: Floats) -> int:
     """Orders to cut into coalitions of a size: in proportion to what the size counts, and two or more."""
     if size in (1, n):
         return 1
-    wanted = PER_CLIENT * n * float(counts[size - 1]) / math.ceil(n / min(size, n - size))
+    wanted = PER_CLIENT * n * float(max(counts[size - 1 : size + 1])) / math.ceil(n / min(size, n - size))
     return min(max(FEWEST_ORDERS, math.ceil(wanted)), MOST_ORDERS)
 
 

@@ -50,6 +50,7 @@ class Draws:
     weights: Floats  # (n_draws,)
     folds: Indices  # (n_draws,), 0 or 1
     complete: NDArray[np.bool_]  # (n_draws,)
+    groups: Indices  # (n_draws,)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -109,18 +110,19 @@ def _fit(terms: Floats, missed: Floats, draws: Draws, fold: int) -> Floats:
     return np.asarray(np.linalg.lstsq(rows.T @ rows + held, rows.T @ (missed[some] * scale), rcond=None)[0])
 
 
-def draw(needs: Floats, n_draws: int, *, rng: np.random.Generator) -> Draws:
+def draw(needs: Floats, n_draws: int, *, rng: np.random.Generator, n_groups: int = 1) -> Draws:
     """About so many coalitions of 2 … n−1 members, by size in proportion to `needs`, (n − 2,); all, if these are fewer.
 
     The expected number m_s of a size is rounded up or down at random. A coalition that is one of c drawn of its size
     counts 1/c of the size's mean; where m_s < 1, 1/m_s. Either way the weighted sum over draws has the size's mean as
     its expectation. Coalitions of a size are consecutive parts of random permutations, so that clients appear about
-    equally often. A fold is a random half of the permutations: draws of one fold are independent of the other's.
+    equally often. A fold is a random half of the permutations: draws of one fold are independent of the other's. Each
+    of several groups has draws of its own.
     """
     n = len(needs) + 2
     counts = expected_counts(needs, n_draws)
-    parts = [_draw_size(n, size, wanted, rng) for size, wanted in enumerate(counts.tolist(), start=2)]
-    fields = zip(*((p.coalitions, p.weights, p.folds, p.complete) for p in parts), strict=True)
+    parts = [_draw_size(n, size, wanted, rng, n_groups) for size, wanted in enumerate(counts.tolist(), start=2)]
+    fields = zip(*((p.coalitions, p.weights, p.folds, p.complete, p.groups) for p in parts), strict=True)
     return Draws(*(np.concatenate(field) for field in fields))
 
 
@@ -138,18 +140,21 @@ def expected_counts(needs: Floats, n_draws: int) -> Floats:
         complete |= full
 
 
-def _draw_size(n_members: int, size: int, wanted: float, rng: np.random.Generator) -> Draws:
+def _draw_size(n_members: int, size: int, wanted: float, rng: np.random.Generator, n_groups: int) -> Draws:
     if wanted >= math.comb(n_members, size):
-        rows = of_size(n_members, size)
-        ones = np.ones(len(rows), dtype=bool)
-        return Draws(rows, np.full(len(rows), 1 / len(rows)), rng.integers(0, 2, len(rows)), ones)
-    count = int(wanted) + int(rng.random() < wanted % 1)
+        rows = np.tile(of_size(n_members, size), (n_groups, 1))
+        each = len(rows) // n_groups
+        folds, ones = rng.integers(0, 2, len(rows)), np.ones(len(rows), dtype=bool)
+        return Draws(rows, np.full(len(rows), 1 / each), folds, ones, np.repeat(np.arange(n_groups), each))
+    counts = int(wanted) + (rng.random(n_groups) < wanted % 1)  # of each group
+    count = int(counts.sum())
     per_order = max(1, n_members // size)  # coalitions that one permutation gives
     n_orders = -(-count // per_order)
     orders = rng.permuted(np.tile(np.arange(n_members), (n_orders, 1)), axis=1)
     members = orders[:, : per_order * size].reshape(n_orders * per_order, size)[:count]
     rows = np.zeros((count, n_members), dtype=bool)
     np.put_along_axis(rows, members, True, axis=1)
-    weight = 1 / count if wanted >= 1 else 1 / wanted
+    groups = np.repeat(np.arange(n_groups), counts)
     folds = np.repeat(rng.integers(0, 2, n_orders), per_order)[:count]
-    return Draws(rows, np.full(count, weight), folds, np.zeros(count, dtype=bool))
+    each = counts[groups] if wanted >= 1 else np.full(count, wanted)
+    return Draws(rows, 1 / each, folds, np.zeros(count, dtype=bool), groups)

@@ -7,7 +7,8 @@ coalitions, those of at least half of the others, is negative too:
 
     large_i = Σ_t mean over sizes s ≥ (n − 1)/2 of the mean over S∌i, |S| = s, of U_t(S∪i) − U_t(S)
 
-Where not every coalition was measured, large coalitions are those of all others (leave-one-out).
+Where coalitions of models are sampled, the same draws estimate it (`games.ensemble`). Where nothing is known of single
+test samples, large coalitions are those of all others (leave-one-out).
 """
 
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class MarginalSums:
         n = len(game.clients)
         if is_exact and n <= MOST_ENUMERATED:
             self._enumerate(round_number, game)
+        elif isinstance(game, ModelGame) and game.sampled:
+            self._large[game.clients] += self._totals(game.sampled[-1].to_large.values)
         elif isinstance(game, ModelGame):
             found = self._totals(game.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)])))
             self._large[game.clients] += found[0] - found[1:]

@@ -30,7 +30,7 @@ from fedworth.games.effort import Effort
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, GameOfColumns, Measured, Shares, SharingRule, SummedGame, everyone_of
 from fedworth.games.permutations import permutation_shapley
-from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc
+from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc, to_large
 from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, shapley, shapley_values
 from fedworth.names import Interval
 from fedworth.oracle.oracle import also_of
@@ -253,7 +253,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     n_evaluations = 0
     notes: dict[str, None] = {}  # each once, in order
     run = source.effort.start(len(games.rounds), n_clients)  # decides how much is measured for Shapley values
-    share = sharing_as_one(run if rule is shapley else rule, source.as_one)
+    share = sharing_as_one(run.by(rule), source.as_one)
     is_linear = rule not in NONLINEAR
     marginals = MarginalSums(source.clients, cell_weights) if rule is shapley and not source.as_one else None
     # other measures are not measured by group, so they cannot be reweighted
@@ -544,6 +544,12 @@ METHODS: dict[str, Method] = {
         "baseline: what the participants lose without the client, summed over its rounds",
         share_out(leave_one_out),
         Basis.EARNED,
+    ),
+    "large-coalitions": Method(
+        "Large coalitions",
+        "potential: what the client adds to coalitions of at least half of the others; small coalitions, which nobody "
+        "would use, do not count, and the values do not add up to the total gain",
+        share_out(to_large, by_models_or_factors),
     ),
     "banzhaf": Method(
         "Banzhaf",
