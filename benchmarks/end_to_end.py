@@ -14,7 +14,6 @@ end, and the exit code is 1.
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from bars import Bars
-from oracle import naive_losses
 
 from fedworth.coalitions import coalitions_of
 from fedworth.ledger.ledger import open_ledger
@@ -35,6 +33,7 @@ from fedworth.valuation.federation import Federation
 from fedworth.valuation.settings import WorkSettings
 from fedworth.valuation.uncertainty import Source
 from fedworth.valuation.valuation import Valuation
+from oracle import naive_losses
 
 N_CLIENTS, N_ROUNDS = 10, 10
 
@@ -91,9 +90,10 @@ def measure(name: str, data: Path | None, bars: Bars) -> str:
         made, sampled = values_of(folder, task, is_sampled=True)
         exact, enumerated = values_of(folder, task, is_sampled=False) if case.with_all else (None, np.nan)
         loop = n_all * min(before, loop_seconds(folder, task, case.n_timed))
-    assert made.uncertainty is not None and made.sampling_errors is not None
-    rho = rms(made.sampling_errors) / rms(made.uncertainty.parts[Source.TEST_SET])
-    off = "" if exact is None else f"{rms(made.values - exact.values) / rms(made.uncertainty.parts[Source.TEST_SET]):.2f}"
+    assert made.uncertainty is not None
+    of_test_set = rms(made.uncertainty.parts[Source.TEST_SET])
+    rho = rms(made.uncertainty.parts[Source.SAMPLING]) / of_test_set
+    off = "" if exact is None else f"{rms(made.values - exact.values) / of_test_set:.2f}"
     bars.at_least(f"{name}, times the loop", loop / sampled, case.at_least)
     bars.at_most(f"{name}, ρ", rho, 0.25)
     ours = f"{enumerated:.2f} | {loop / enumerated:,.0f}×" if case.with_all else " | "
@@ -112,7 +112,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     bars = Bars()
-    print("| model | samples | loop, s | all, s | ratio | sampled, s | ratio | asked for | evaluations | sampled ρ | off |")
+    names = (
+        "model | samples | loop, s | all, s | ratio | sampled, s | ratio | asked for | evaluations | sampled ρ | off"
+    )
+    print(f"| {names} |")
     print("| --- |" + " ---: |" * 10)
     for name in CASES:
         if not given.names or any(wanted in name for wanted in given.names):
@@ -121,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,7 +15,17 @@ from scipy.stats import betabinom
 from fedworth.coalitions import coalitions_of
 from fedworth.games import rules
 from fedworth.games.game import CountedGame, SummedGame
-from fedworth.games.rules import SLACK, banzhaf, beta_shapley, gtg, least_core, least_core_of, leave_one_out, tmc, to_large
+from fedworth.games.rules import (
+    SLACK,
+    banzhaf,
+    beta_shapley,
+    gtg,
+    least_core,
+    least_core_of,
+    leave_one_out,
+    tmc,
+    to_large,
+)
 from fedworth.games.shapley import shapley, shapley_values
 from tests.support.games import ArrayGame, game
 
@@ -129,7 +139,7 @@ def test_banzhaf_is_its_definition(utilities):
 def test_contributions_to_large_coalitions_are_means_over_their_sizes(utilities):
     n, expected = len(utilities).bit_length() - 1, []
     for i in range(n):
-        by_size = {size: [] for size in range(n) if 2 * size >= n - 1}
+        by_size: dict[int, list[float]] = {size: [] for size in range(n) if 2 * size >= n - 1}
         for others in (c for c in range(2**n) if not c >> i & 1 and c.bit_count() in by_size):
             by_size[others.bit_count()].append(utilities[others | 1 << i] - utilities[others])
         expected.append(np.mean([np.mean(added) for added in by_size.values()]))

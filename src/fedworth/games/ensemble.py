@@ -97,9 +97,7 @@ def has_outputs(game: Game) -> bool:
     return not game.oracle.task.criterion(game.oracle.measure).is_whole
 
 
-def ensemble_shapley(
-    game: ModelGame, rng: np.random.Generator, is_enough: Enough = lambda _: True
-) -> Sampled:
+def ensemble_shapley(game: ModelGame, rng: np.random.Generator, is_enough: Enough = lambda _: True) -> Sampled:
     """The Shapley values of a game of four clients or more that `has_outputs`, and what each adds to large coalitions.
 
     Args:
@@ -180,7 +178,9 @@ class _Work:
         n_batches = len(self.batches)
         # of the 2n numbers that are estimated, n Shapley values are the first: see `contrasts_of`
         self.by_batch = np.zeros((2 * self.n, n_batches))  # U(all) and size 1, of the models
-        self.of_ensemble = np.zeros((2, self.n_bins, 2 * self.n, n_batches))  # Σ_s A_s(g) of bins, by half of the passes
+        self.of_ensemble = np.zeros(
+            (2, self.n_bins, 2 * self.n, n_batches)
+        )  # Σ_s A_s(g) of bins, by half of the passes
         self.in_cells = np.zeros((2, self.n_bins, 2 * self.n, game.n_blocks))  # the same, by half of the batches, block
         self.n_drawn = np.zeros(2, dtype=np.int64)  # how often the ensemble was drawn in each half of the passes
         self.is_enumerated = 2**self.n <= MOST_COALITIONS
@@ -281,7 +281,7 @@ class _Work:
         for weight, alone in zip(relative.T, part.alone, strict=True):
             outputs += torch.from_numpy(weight).to(like).view(shape) * alone
         outputs += torch.from_numpy(bent).to(like).view(shape) * part.gap
-        return self._scores(outputs[None], part.labels)[0] - part.score_all
+        return np.asarray(self._scores(outputs[None], part.labels)[0] - part.score_all)
 
     def add_ensemble(self, part: _Part) -> None:
         """The ensemble's A_s by bin of sizes, of all coalitions; with many clients each pass draws some."""

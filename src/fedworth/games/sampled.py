@@ -156,5 +156,5 @@ def _draw_size(n_members: int, size: int, wanted: float, rng: np.random.Generato
     np.put_along_axis(rows, members, True, axis=1)
     groups = np.repeat(np.arange(n_groups), counts)
     folds = np.repeat(rng.integers(0, 2, n_orders), per_order)[:count]
-    each = counts[groups] if wanted >= 1 else np.full(count, wanted)
-    return Draws(rows, 1 / each, folds, np.zeros(count, dtype=bool), groups)
+    counted = counts[groups] if wanted >= 1 else np.full(count, wanted)
+    return Draws(rows, 1 / counted, folds, np.zeros(count, dtype=bool), groups)
