@@ -23,6 +23,7 @@ from fedworth.cli.show import on_one_line, whole_words
 from fedworth.errors import FedworthError, MachineError, UsageError, unknown_name
 
 COMMANDS = {
+    "init": "init:Init",
     "simulate": "record:Simulate",
     "observe": "values:Observe",
     "complete": "values:Complete",

@@ -21,12 +21,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
 from nvflare.apis.client import Client
 from nvflare.apis.dxo import MetaKey
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, FLMetaKey, ReturnCode, ServerCommandKey
+from nvflare.apis.fl_constant import (
+    FedEventHeader,
+    FLContextKey,
+    FLMetaKey,
+    ReservedKey,
+    ReturnCode,
+    ServerCommandKey,
+)
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -39,9 +48,13 @@ from fedworth.ledger.model import checked_count
 from fedworth.names import Aggregation
 from fedworth.recording.identity import Node, Owners, label_of, owners_of, settle, skeleton
 from fedworth.recording.recorder import LiveRecorder, Valuer, record_into, with_difference
+from fedworth.report.trackers import Metric
 from fedworth.task.task import Task
 
 log = logging.getLogger("fedworth")
+
+RECEIVERS = "nvflare"
+"""The name of the job's own tracking receivers in `track`."""
 
 
 class RoundRecorder(FLComponent):  # type: ignore[misc]
@@ -105,12 +118,23 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
                 real_weights=True,  # steps times aggregation weights
                 settings={"source": "nvflare"},
                 resume=self.resume,
-                track=self.track or None,
-                task=self.task,
+                track=self._trackers(fl_ctx) or None,
+                task=self._task_place(fl_ctx),
             )
             self._owners = owners_of(open_ledger(self._recorder.writer.folder))
         except FedworthError as error:  # no training has happened yet, so stop the job
             self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
+
+    def _trackers(self, fl_ctx: Any) -> list[Any]:
+        named = [self.track] if isinstance(self.track, str) else self.track
+        return [Receivers(self, fl_ctx.get_engine()) if name == RECEIVERS else name for name in named]
+
+    def _task_place(self, fl_ctx: Any) -> str | None:
+        """The task's file where the job has brought it, or where it is named."""
+        if self.task is None:
+            return None
+        brought = Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id())) / self.task
+        return str(brought) if brought.with_name(brought.name.rpartition(":")[0]).is_file() else self.task
 
     def valued(self, valued_by: Valuer, task: Task, **how: Any) -> dict[str, float]:
         """Each site's value so far; empty if nothing is recorded yet."""
@@ -220,6 +244,34 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         number = recorder.writer.next_number if self._number is None else self._number
         self._number = None
         recorder.lose_round(int(number), reason)
+
+
+class Receivers:
+    """The tracking receivers of the job, which keep a run for each site: a site's numbers go into its own.
+
+    Receivers listen to events that sites send; these are the same, made on the server.
+    """
+
+    def __init__(self, component: FLComponent, engine: Any) -> None:
+        self.component, self.engine = component, engine
+        # NVFlare's receiver for W&B drops what a site logs for an earlier step, so there the step is a metric
+        self.has_steps = type(engine.get_component("receiver")).__name__ != "WandBReceiver"
+
+    def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:  # noqa: ARG002
+        """Show each site's numbers."""
+        told = [(metric.client, metric.name, metric.number) for metric in metrics]
+        told += [(site, "round", step) for site in dict.fromkeys(metric.client for metric in metrics)]
+        for site, name, number in told:
+            at = {"global_step": step} if self.has_steps else {}
+            tag = f"fedworth/{name.replace(' ', '-')}"
+            sent = create_analytic_dxo(tag, number, AnalyticsDataType.SCALAR, **at).to_shareable()
+            sent.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+            sent.set_header(FedEventHeader.DIRECTION, "in")  # it goes to nobody else
+            with self.engine.new_context() as fl_ctx:
+                self.component.fire_fed_event(f"fed.{ANALYTIC_EVENT_TYPE}", sent, fl_ctx)
+
+    def finish(self, files: Sequence[Path]) -> None:
+        """Receivers keep no files: the report is in LEDGER.watch."""
 
 
 class EveryoneHeardFedAvg(FedAvg):  # type: ignore[misc]

@@ -21,6 +21,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fedworth.nvflare
 from fedworth.errors import RuleError, UsageError
@@ -55,6 +56,10 @@ class Job:
     def get_clients(self) -> list[Client]:
         """Who has registered, with which token."""
         return [Client(name, f"token of {name}") for name in self.sites]
+
+    def get_workspace(self) -> Any:
+        """Where the job has brought no file."""
+        return SimpleNamespace(get_app_custom_dir=lambda _: "nowhere")
 
     def fire(self, event: str, site: str | None = None, **props: Any) -> None:
         context = self.manager.new_context()
@@ -333,8 +338,19 @@ def test_three_sites_of_fedavg_weighed_by_their_values_leave_a_ledger_whose_mean
 
 
 def test_a_recipe_whose_sites_send_differences_is_recorded_with_the_weights_it_gives(tmp_path):
-    ledger = simulated(tmp_path, JOBS, "recipe", "--diff")
+    """And NVFlare's own receiver, in the run that it keeps for each site, has what the report says."""
+    ledger = simulated(tmp_path, JOBS, "recipe", "--diff", "--workspace", str(tmp_path / "workspace"))
     assert ledger.sample_counts() == {0: 25, 1: 20, 2: 30}
+    report = fedworth.Report.read(tmp_path / "l.watch")
+    (folder,) = (tmp_path / "workspace").rglob("tb_events")
+    for line in report:
+        events = EventAccumulator(str(folder / line.client))
+        events.Reload()
+        for name in ("value", "low", "high"):
+            shown = [(event.step, event.value) for event in events.Scalars(f"fedworth/{name}")]
+            assert [step for step, _ in shown] == [0, 1]
+            assert shown[-1][1] == pytest.approx(getattr(line, name), rel=1e-6)
+    assert {folder.name for folder in folder.iterdir()} == {"site-1", "site-2", "site-3"}
 
 
 def test_scatter_and_gather_is_recorded_and_a_site_that_fails_is_told_from_a_silent_one(tmp_path):
@@ -357,6 +373,11 @@ def test_an_aggregator_of_ones_own_is_recorded_and_refused_when_valued(tmp_path)
     checked = check_ledger(verify_ledger(tmp_path / "l"), Median())
     checked.refuse_others()
     assert checked.n_same == 2
+
+
+def test_a_task_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        fedworth.nvflare.add_valuation(None, ledger=tmp_path / "l", task="nowhere.py:task")
 
 
 def test_another_kind_of_object_is_an_error(tmp_path):

@@ -15,6 +15,7 @@ from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.client.config import TransferType
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.sim_env import SimEnv
+from nvflare.recipe.utils import add_experiment_tracking
 
 import fedworth.nvflare
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("workflow", choices=["scatter-and-gather", "own-aggregator", "scaffold", "recipe"])
     parser.add_argument("--ledger", required=True)
     parser.add_argument("--diff", action="store_true")
+    parser.add_argument("--workspace", help="keep the workspace here, and value the recipe's sites")
     args = parser.parse_args()
     made = {
         "recipe": recipe,
@@ -74,6 +76,11 @@ def main() -> None:
         "own-aggregator": lambda diff: scatter_and_gather(diff, Middle()),
     }
     job = made[args.workflow](args.diff)
+    if args.workspace:
+        add_experiment_tracking(job, "tensorboard")
+        fedworth.nvflare.add_valuation(job, ledger=args.ledger, task=f"{HERE}/valued.py:task")
+        job.run(SimEnv(num_clients=N_SITES, workspace_root=args.workspace))
+        return
     fedworth.nvflare.record(job, ledger=args.ledger)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as workspace:
         if args.workflow == "recipe":
