@@ -35,7 +35,7 @@ from matplotlib.axes import Axes
 from scipy.special import ndtr, ndtri
 
 import fedworth
-from fedworth import Ledger, SimulationSettings, Task, Valuation
+from fedworth import Ledger, Task, Valuation
 from studies import figures
 from studies.bars import SHARES, Claim, bar, mean_of, rank_correlation
 from studies.federations import Floats, simulated
@@ -115,11 +115,10 @@ def divided(task: Task, *seeds: int) -> tuple[list[Task], Task]:
     return [samples_of(task, order[:n]) for n in sizes], samples_of(task, order[sizes[-1] :])
 
 
-def valued(ledger: Ledger, task: Task, settings: SimulationSettings, *methods: str) -> fedworth.Report:
-    """A report by these methods; coalitions are averaged as the server averages."""
-    chosen = fedworth.ValuationSettings(weighting=settings.aggregation, strict=True)
+def valued(ledger: Ledger, task: Task, *methods: str) -> fedworth.Report:
+    """A report by these methods."""
     work = fedworth.WorkSettings(n_threads=1, cache=False)
-    return fedworth.report_on(ledger, task, chosen, methods=methods, work=work)
+    return fedworth.report_on(ledger, task, fedworth.ValuationSettings(strict=True), methods=methods, work=work)
 
 
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
@@ -127,13 +126,13 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     ledger, whole = simulated(case.federation, scratch, data)
     settings = case.federation  # each line of the table has its own draws: an unlucky one does not show in all of them
     tests, fresh = divided(whole, settings.seed, settings.n_participants, *case.setup.encode())
-    population = valued(ledger, in_one_group(fresh), case.federation, "truth").chosen
+    population = valued(ledger, in_one_group(fresh), "truth").chosen
     return [_row(case, ledger, task, population) for task in tests]
 
 
 def _row(case: Case, ledger: Ledger, task: Task, population: Valuation) -> Row:
-    own = valued(ledger, task, case.federation, "truth").chosen.values
-    report = valued(ledger, task, case.federation, OURS, "leave-one-out")
+    own = valued(ledger, task, "truth").chosen.values
+    report = valued(ledger, task, OURS, "leave-one-out")
     made, true = report.chosen, population.values
     deviations, spread, parts = errors_of(population), float(true.std()), parts_of(made)
     return {

@@ -294,10 +294,8 @@ coalition's model is the start plus its members' steps with the weights of the f
 that its source has already added. With the weights of a mean, a copy only changes how much its source counts, and \
 two clients with different classes interact far more, because the mean of their models knows both classes.
 
-The numbers on this page were counted before large coalitions were asked, so *negative value* is not among them.
-
-All thresholds were chosen on seeds from 1000 on. Seeds 0 to 4 then showed that small rounds name pairs by chance. \
-Since then a round needs eight answers for that, and seeds from 10 on are reported.""",
+All thresholds were chosen on seeds from 1000 on. Seeds 0 to 4 were looked at while an earlier rule for similar \
+pairs was in use, so seeds from 10 on are reported.""",
     section,
     scales={
         "page": {"digits-batches": Extent(5), "mnist-10": Extent(5)},

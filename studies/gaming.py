@@ -231,7 +231,7 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     act = ACTS[name][1]
     game = None if act is None else Game(settings, act, data, scratch)
     ledger, task = simulated(settings, scratch, data, misconduct=game)
-    how = fedworth.ValuationSettings(weighting="samples", as_one=(f"{CHEAT},{SECOND}",) if name == AS_ONE else ())
+    how = fedworth.ValuationSettings(as_one=(f"{CHEAT},{SECOND}",) if name == AS_ONE else ())
     work = fedworth.WorkSettings(n_threads=1, cache=False)
     report = fedworth.report_on(ledger, task, how, methods=METHODS, work=work)
     named = [(found.kind.name, set(found.clients)) for found in report.findings]

@@ -41,8 +41,8 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
         ledger, whole = simulated(settings, scratch / str(run), data)
         tests, fresh = divided(whole, settings.seed)
         task = next((test for test in tests if len(test.labels) == SIZE), tests[0])
-        population = valued(ledger, fresh, settings, "truth").chosen
-        reports.append(valued(ledger, task, settings, OURS))
+        population = valued(ledger, fresh, "truth").chosen
+        reports.append(valued(ledger, task, OURS))
         truths.append(population.values)
         errors.append(errors_of(population))
     true, spread = np.stack(truths), float(np.mean(truths, axis=0).std())  # (n_runs, n_clients)

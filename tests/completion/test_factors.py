@@ -218,10 +218,10 @@ def test_the_covariance_follows_from_the_values_of_the_alternatives(made):
 
 def test_a_caveat_says_that_intervals_are_too_narrow_or_that_there_are_none(made, monkeypatch):
     matrix, completion = made
-    assert completion.caveats == (Caveat(None, TOO_NARROW),)
+    assert completion.caveats == (Caveat((), TOO_NARROW),)
     bare = complete(matrix)
     assert bare.covariance() is None
-    assert bare.caveats == (Caveat(None, UNKNOWN),)
+    assert bare.caveats == (Caveat((), UNKNOWN),)
     monkeypatch.setattr(module, "MOST_CELLS", 10)
     assert with_errors(matrix, bare) is bare
 

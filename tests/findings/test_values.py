@@ -96,9 +96,9 @@ def test_the_few_coalitions_that_decide_a_value_are_named():
 
 def test_nobody_is_accused_by_an_interval_that_is_too_narrow():
     low, harmful = [*ALIKE, 0.3, 0.2], [0.5, 0.2, -0.2, -0.3]
-    assert kinds(valued(low, caveats=(heard_once("9"),))) == [(LOW_VALUE, ("10",))]
-    assert kinds(valued(harmful, caveats=(heard_once("3"),))) == [(HARM, ("2",))]
-    assert kinds(valued(harmful, caveats=(Caveat(None, "all are too narrow"),))) == []
+    assert kinds(valued(low, caveats=(heard_once(["9"]),))) == [(LOW_VALUE, ("10",))]
+    assert kinds(valued(harmful, caveats=(heard_once(["3"]),))) == [(HARM, ("2",))]
+    assert kinds(valued(harmful, caveats=(Caveat((), "all are too narrow"),))) == []
 
 
 def test_many_that_harm_are_one_finding():

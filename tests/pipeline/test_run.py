@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,18 @@ def test_two_runs_give_equal_bytes(whole, tmp_path):
     assert content(tmp_path / "again") == whole
 
 
-def test_another_seed_gives_other_values(whole, tmp_path):
-    from dataclasses import replace
+def test_a_simulation_is_valued_as_its_server_averaged(tmp_path):
+    unequal = replace(SMALL, partition="quantity", aggregation="samples")
+    made, said, other = (
+        run(
+            RunSettings(simulation=unequal, valuation=ValuationSettings(weighting=weighting)), tmp_path / str(weighting)
+        )
+        for weighting in (None, "samples", "uniform")
+    )
+    assert made.chosen == said.chosen != other.chosen
 
+
+def test_another_seed_gives_other_values(whole, tmp_path):
     run(replace(SETTINGS, simulation=replace(SMALL, seed=1)), tmp_path / "other")
     assert content(tmp_path / "other")["report.csv"] != whole["report.csv"]
 

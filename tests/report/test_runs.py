@@ -9,9 +9,10 @@ from scipy import stats
 
 import fedworth
 from fedworth import Task
+from fedworth.completion.completion import Caveat, heard_little, heard_once
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.provenance import Provenance
-from fedworth.report.report import Report
+from fedworth.report.report import Report, Rounds
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -83,6 +84,35 @@ def test_a_client_without_a_value_in_one_run_has_none():
     assert made["south"].value is None
     assert made["south"].low is None
     assert made["north"].value == 1
+
+
+def recorded(head: str, *gains: float) -> Report:
+    rounds = Rounds(tuple(range(len(gains))), np.ones((len(gains), 3), dtype=bool), np.array(gains))
+    return replace(run(1.0, 2.0, 3.0, head=head), rounds=rounds)
+
+
+def test_two_states_of_one_growing_ledger_are_one_run():
+    fedworth.mean_of_runs([recorded("a", 0.5, 0.2), recorded("b", 0.5, 0.3, 0.1)])  # deterministic in the first round
+    for later in (recorded("b", 0.5, 0.2, 0.1), recorded("closed", 0.5, 0.2)):
+        for both in ([recorded("a", 0.5, 0.2), later], [later, recorded("c", 0.4), recorded("a", 0.5, 0.2)]):
+            with pytest.raises(UsageError, match=f"the same first rounds as {both[0].title}"):
+                fedworth.mean_of_runs(both)
+
+
+def test_only_clients_that_every_run_has_a_caveat_about_have_one():
+    def with_caveats(head: str, *caveats: Caveat) -> Report:
+        report = run(1.0, 2.0, 3.0, head=head)
+        assert report.chosen.uncertainty is not None
+        known = replace(report.chosen.uncertainty, caveats=caveats)
+        return replace(report, valuations=(replace(report.chosen, uncertainty=known),))
+
+    first = with_caveats("a", heard_once(["north", "west"]), Caveat((), "on this test set"))
+    made = fedworth.mean_of_runs([first, with_caveats("b", heard_little({"west": 2}, 9))])
+    assert made.chosen.uncertainty is not None
+    assert [caveat.clients for caveat in made.chosen.uncertainty.caveats] == [("west",)]
+    both = fedworth.mean_of_runs([first, with_caveats("b", Caveat((), "on this test set"))])
+    assert both.chosen.uncertainty is not None
+    assert both.chosen.uncertainty.caveats == (Caveat((), "on this test set"),)
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,7 @@ def test_a_stated_certainty_is_less_on_a_population_that_is_a_sample():
 def test_the_populations_errors_of_differences_are_those_of_its_random_blocks(tmp_path):
     settings = SimulationSettings(n_clients=4, n_rounds=2, train_limit=200, test_limit=320)
     ledger, task = federations.simulated(settings, tmp_path, None)
-    grouped, plain = (
-        coverage.valued(ledger, one, settings, "truth").chosen for one in (task, coverage.in_one_group(task))
-    )
+    grouped, plain = (coverage.valued(ledger, one, "truth").chosen for one in (task, coverage.in_one_group(task)))
     assert plain.standard_errors == pytest.approx(grouped.standard_errors)
     assert plain.block_values is not None
     found, (first, second) = coverage.errors_of_differences(plain), plain.block_values[:2]

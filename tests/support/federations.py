@@ -18,7 +18,7 @@ def federation_of(
     as_average: bool = False,
     is_kept: bool = False,
 ) -> RecordedFederation:
-    weighting = weighting or ledger.default_weighting
+    weighting = weighting or ledger.aggregation
     server = server_of(ledger, oracle, weighting, as_average=as_average)
     store = LedgerStore(ledger, server, weighting) if is_kept else None
     return RecordedFederation(ledger, server.oracle, weighting, server.notes, store)

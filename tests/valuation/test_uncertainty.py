@@ -74,7 +74,7 @@ def test_a_rank_lies_in_its_interval_and_a_wider_error_never_narrows_it(seed):
 
 def test_who_has_no_value_has_no_interval():
     values = np.array([1.0, np.nan, 0.0])
-    known = uncertainty(values, np.eye(3) * 0.01, caveats=(heard_once("c"), Caveat(None, "all are too narrow")))
+    known = uncertainty(values, np.eye(3) * 0.01, caveats=(heard_once(["c"]), Caveat((), "all are too narrow")))
     assert np.isnan(known.standard_deviations).tolist() == [False, True, False]
     assert known.rank_intervals == ((1, 1), None, (2, 2))
     document = json.loads(json.dumps(document_of(known), allow_nan=False))

@@ -1,44 +1,95 @@
 """What every completion offers: everyone's game in every round, and how wrong it may be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedworth.arrays import Floats, Indices
 from fedworth.games.game import Game
 
+MOST_NAMED = 12
+"""Clients that a caveat names in its sentence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caveat:
-    """A reason why the interval of a client, or of every client, may be too narrow.
+    """A reason why the intervals of some clients, or of all, may be too narrow.
 
     Findings about a client do not rest on an interval with a caveat.
     """
 
-    client: str | None
-    """The client's name; None if the caveat applies to everyone."""
+    clients: tuple[str, ...]
+    """The clients' names; empty if the caveat applies to everyone."""
 
     reason: str
-    """A sentence without its full stop, which names the client."""
+    """A sentence without its full stop, which names the clients."""
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it applies to everyone."""
+        return not self.clients
 
     def __str__(self) -> str:
         return self.reason
 
 
-def heard_once(client: str) -> Caveat:
-    """The caveat of a client that took part in one round of several."""
-    return Caveat(client, f"{client} was heard in one round only; its interval is likely too narrow")
+ONCE = (  # of one client, and of several
+    "{} was heard in one round only; its interval is likely too narrow",
+    "{} were heard in one round only; their intervals are likely too narrow",
+)
+LITTLE = (
+    "{} was heard in {} of {} rounds only; its interval may be too narrow",
+    "{} were heard in {} of {} rounds only; their intervals may be too narrow",
+)
+EARLY = (
+    "{} was not heard after round {}; if its data have changed since then, its value is not what the interval says",
+    "{} were not heard after round {}; if their data have changed since then, their values are not what the intervals "
+    "say",
+)
+UNLIKE = (
+    "{} is unlike the clients that predictions were checked on; its interval may be too narrow",
+    "{} are unlike the clients that predictions were checked on; their intervals may be too narrow",
+)
+
+EVERY_RUN = (
+    "the interval of {} may be too narrow in every run, and so may that of the mean",
+    "the intervals of {} may be too narrow in every run, and so may those of the mean",
+)
 
 
-def heard_little(client: str, n_heard: int, n_rounds: int) -> Caveat:
-    """The caveat of a client that took part in two or three rounds of many."""
-    return Caveat(client, f"{client} was heard in {n_heard} of {n_rounds} rounds only; its interval may be too narrow")
+def heard_once(clients: Sequence[str]) -> Caveat:
+    """The caveat of clients that took part in one round of several."""
+    return _caveat(ONCE, clients)
 
 
-def heard_early(client: str, last: int) -> Caveat:
-    """The caveat of a client that missed more than the second half of the rounds; `last` is its last round."""
-    reason = "if its data have changed since then, its value is not what the interval says"
-    return Caveat(client, f"{client} was not heard after round {last}; {reason}")
+def heard_little(n_heard: Mapping[str, int], n_rounds: int) -> Caveat:
+    """The caveat of clients that took part in two or three rounds of many; how many, by client."""
+    return _caveat(LITTLE, list(n_heard), " or ".join(map(str, sorted({*n_heard.values()}))), n_rounds)
+
+
+def heard_early(last: Mapping[str, int]) -> Caveat:
+    """The caveat of clients that missed more than the second half of the rounds; the last round of each."""
+    return _caveat(EARLY, list(last), max(last.values()))
+
+
+def unlike_others(clients: Sequence[str]) -> Caveat:
+    """The caveat of clients whose predicted updates are less certain than those that were checked."""
+    return _caveat(UNLIKE, clients)
+
+
+def in_every_run(runs: Sequence[Sequence[Caveat]]) -> tuple[Caveat, ...]:
+    """The caveats of a mean of runs: of everyone if each run has one, and of the clients that each run names."""
+    of_all = [[caveat for caveat in caveats if caveat.is_of_all] for caveats in runs]
+    named = [list(dict.fromkeys(client for caveat in caveats for client in caveat.clients)) for caveats in runs]
+    shared = [client for client in named[0] if all(client in names for names in named)] if named else []
+    return (*(of_all[0] if of_all and all(of_all) else []), *([_caveat(EVERY_RUN, shared)] if shared else []))
+
+
+def _caveat(texts: tuple[str, str], clients: Sequence[str], *more: object) -> Caveat:
+    n_more = len(clients) - MOST_NAMED
+    names = [*clients[:MOST_NAMED], *([f"{n_more} more"] if n_more > 0 else [])]
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return Caveat(tuple(clients), texts[len(clients) > 1].format(listed, *more))
 
 
 class Completion(Protocol):

@@ -150,7 +150,7 @@ class FactorCompletion:
     @property
     def caveats(self) -> Sequence[Caveat]:
         """That the intervals are too narrow, or that there are none."""
-        return (Caveat(None, UNKNOWN if self.alternatives is None else TOO_NARROW),)
+        return (Caveat((), UNKNOWN if self.alternatives is None else TOO_NARROW),)
 
     def summary(self) -> dict[str, Any]:
         """How the factors were found and how well they fit the seen cells."""

@@ -99,8 +99,8 @@ def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     known, ends = valuation.uncertainty, valuation.intervals
     if known is None or ends is None:
         return ()
-    named = {caveat.client for caveat in known.caveats}
-    is_reliable = np.array([None not in named and client not in named for client in valuation.clients], dtype=bool)
+    named = {client for caveat in known.caveats for client in caveat.clients or valuation.clients}
+    is_reliable = np.array([client not in named for client in valuation.clients], dtype=bool)
     low = (found for k, found in _low(valuation, ends) if is_reliable[k])
     harming: tuple[Finding, ...] = ()
     if valuation.marginals is not None:

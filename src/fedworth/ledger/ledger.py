@@ -34,7 +34,7 @@ from fedworth.ledger.manifest import (
 )
 from fedworth.ledger.model import Model, check_alike, check_finite
 from fedworth.ledger.model_file import Owner, read_models
-from fedworth.names import Aggregation, Weighting
+from fedworth.names import Aggregation
 from fedworth.storage import PARTIAL, Place
 
 __all__ = [
@@ -98,11 +98,6 @@ class Ledger:
     @property
     def is_closed(self) -> bool:
         return self.closing is not None
-
-    @property
-    def default_weighting(self) -> Weighting:
-        """How coalitions are averaged by default: as in the paper if simulated, otherwise as the server did."""
-        return "uniform" if self.simulation is not None else self.aggregation
 
     @property
     def simulation(self) -> Mapping[str, Any] | None:

@@ -158,7 +158,7 @@ def _chosen(report: Report, ledger: Ledger, settings: ValuationSettings) -> Iter
     plain, chosen = asdict(ValuationSettings()), asdict(settings)
     other = ", ".join(f"{name} {value}" for name, value in chosen.items() if value != plain[name])
     said = f"the report's; not as by default: {other}" if other else "as by default"
-    yield Check("settings", True, f"{said}; coalitions by weighting {settings.weighting or ledger.default_weighting}")
+    yield Check("settings", True, f"{said}; coalitions by weighting {settings.weighting or ledger.aggregation}")
     known = {(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())}
     if report.provenance is not None and report.provenance.slow:
         said = f"{', '.join(report.provenance.slow)}: left out as too slow by the machine that made the report"

@@ -215,7 +215,7 @@ def _notes(valuation: Valuation, settings: RewardSettings) -> list[str]:
     elif trust is None:
         notes.append("the errors of the values are not known, so it is not known whether fine shares are justified")
     if settings.rule == "lower" and valuation.uncertainty is not None:
-        for_all = [caveat.reason for caveat in valuation.uncertainty.caveats if caveat.client is None]
+        for_all = [caveat.reason for caveat in valuation.uncertainty.caveats if caveat.is_of_all]
         notes += [f"the lower ends of the ranges are too high: {reason}" for reason in for_all]
     if absent := [line.client for line in valuation if line.value is None]:
         notes.append(f"without a value, and so without a reward: {', '.join(absent)}")

@@ -20,8 +20,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import stdtrit
 
+from fedworth.completion.completion import in_every_run
 from fedworth.errors import UsageError
-from fedworth.report.report import Report
+from fedworth.report.report import Report, Rounds
 from fedworth.storage import json_bytes
 from fedworth.task.cells import N_BLOCKS
 from fedworth.valuation.marginals import Marginals
@@ -77,7 +78,6 @@ def _mean(made: Sequence[Valuation]) -> Valuation:
         deviations = np.mean(parts, axis=0)  # (n_clients,)
         of_test_set = -np.outer(deviations, deviations)
         np.fill_diagonal(of_test_set, deviations**2)
-    shared = set.intersection(*({caveat.client for caveat in one.caveats} for one in known)) if known else set()
     found = uncertainty(
         mean,
         np.where(np.isnan(np.add.outer(mean, mean)), np.nan, 0.0),
@@ -85,7 +85,7 @@ def _mean(made: Sequence[Valuation]) -> Valuation:
         runs=np.atleast_2d(np.cov(values, rowvar=False)) / n_runs * factor**2,
         degrees=N_BLOCKS - 1,
         n_test_samples=known[0].n_test_samples if known else None,
-        caveats=tuple(caveat for caveat in known[0].caveats if caveat.client in shared) if known else (),
+        caveats=in_every_run([one.caveats for one in known]),
     )
     rests_on = [
         one.marginals.large[order] for one, order in zip(made, orders, strict=True) if one.marginals is not None
@@ -98,7 +98,7 @@ def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:
     """Refuse what are not different runs of one federation, valued alike."""
     if len(reports) < 2:
         raise UsageError(f"{len(reports)} run: expected two or more recorded runs of one federation")
-    first, heads = reports[0], dict[str, str]()
+    first, before = reports[0], list[tuple[str, Report]]()
     for report, name in zip(reports, names, strict=True):
         if apart := {*report.clients} ^ {*first.clients}:
             odd = ", ".join(repr(client) for client in sorted(apart)[:3])
@@ -114,6 +114,21 @@ def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:
         if mine != others:
             odd = ", ".join(sorted(key for key in {**mine, **others} if mine.get(key) != others.get(key)))
             raise UsageError(f"{name}: valued by other settings than {names[0]} ({odd}); value both alike")
-        if known.head in heads:
-            raise UsageError(f"{name}: the same recorded run as {heads[known.head]}; expected different runs")
-        heads[known.head] = name
+        for other, run in before:
+            if run.provenance is not None and known.head == run.provenance.head:
+                raise UsageError(f"{name}: the same recorded run as {other}; expected different runs")
+            if _begin_alike(report.rounds, run.rounds):
+                raise UsageError(
+                    f"{name}: the same first rounds as {other}, so they are one recorded run at different times; "
+                    "expected different runs"
+                )
+        before.append((name, report))
+
+
+def _begin_alike(first: Rounds | None, second: Rounds | None) -> bool:
+    """Whether the rounds of one begin with all rounds of the other: the same participants gained the same."""
+    if first is None or second is None or first.gains is None or second.gains is None:
+        return False
+    n = min(len(first.numbers), len(second.numbers))
+    gains = np.allclose(first.gains[:n], second.gains[:n], rtol=1e-9, atol=0)
+    return gains and np.array_equal(first.participants[:n], second.participants[:n])

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 BESIDE = ("fedsv", "truth")
 """Methods that stand beside the chosen one in the first table."""
 ABSENT = "–"
-MOST_CAVEATS = 4
 MOST_GROUPS = 12
 """Tables of text show values by group up to so many groups; report-by-group.csv has all."""
 NARROW = 0.01
@@ -282,11 +281,8 @@ def trust_text(valuations: Iterable[Valuation]) -> str:
     """How far the first valuation with an uncertainty can be trusted, with its caveats."""
     for valuation in valuations:
         if valuation.uncertainty is not None:
-            caveats = valuation.uncertainty.caveats
-            shown = "".join(f" Note: {caveat.reason}." for caveat in caveats[:MOST_CAVEATS])
-            n_more = len(caveats) - MOST_CAVEATS
-            more = f" {n_more} more {'note is' if n_more == 1 else 'notes are'} in report.json." if n_more > 0 else ""
-            return f"{valuation.label}: {valuation.uncertainty.sentence}{shown}{more}"
+            notes = "".join(f" Note: {caveat.reason}." for caveat in valuation.uncertainty.caveats)
+            return f"{valuation.label}: {valuation.uncertainty.sentence}{notes}"
     return ""
 
 

@@ -93,7 +93,7 @@ class Federation:
         self.settings, work = settings or ValuationSettings(), work or WorkSettings()
         self.progress = progress
         ledger = ledger.without(self.settings.without)
-        weighting = self.settings.weighting or ledger.default_weighting
+        weighting = self.settings.weighting or ledger.aggregation
         self.interval: Interval = self.settings.interval
         _refuse_groups(self.settings, oracle is not None, "an oracle that was given")
         if oracle is None:

@@ -379,7 +379,7 @@ def _with_uncertainty(
         test_set=of_test_set,
         degrees=np.inf if isinstance(cells, Undivided) else cells.n_blocks - 1,
         n_test_samples=None if isinstance(cells, Undivided) else cells.n_samples,
-        caveats=(*caveats, *(Caveat(None, ON_THIS_TEST_SET.format(reason=reason)) for reason in unknown)),
+        caveats=(*caveats, *(Caveat((), ON_THIS_TEST_SET.format(reason=reason)) for reason in unknown)),
     )
     return replace(made, uncertainty=known)
 

@@ -24,7 +24,7 @@ class ValuationSettings:
 
     Args:
         weighting: How a coalition's models are averaged: all alike, by their samples, or with the fixed weights of the
-            whole round (default: uniform for a simulated ledger, else as the server averaged).
+            whole round (default: as the server averaged).
         measure: What a model's utility is: `loss`, or a measure of the task such as `accuracy`.
         test_samples: Evaluate on this many test samples, each class in proportion (default: all).
         interval: What intervals hold: the value on new data like the test set (`new-data`), or on exactly these test

@@ -133,7 +133,7 @@ class Uncertainty:
             text = NONE_APART
         if self.trust is Trust.INDISTINGUISHABLE and some_apart:
             text = SOME_APART
-        too_narrow = any(caveat.client is None for caveat in self.caveats)
+        too_narrow = any(caveat.is_of_all for caveat in self.caveats)
         note = ", with intervals that are likely too narrow" if too_narrow else ""
         return f"{text.format(clients=clients)} (errors are {self.ratio:.2f} of the differences{note})."
 

@@ -211,7 +211,7 @@ def test_with_fixed_weights_a_client_that_returns_the_global_model_adds_nothing(
 def test_a_client_heard_once_gets_a_caveat(ledger):
     made = complete_by_models(recorded(ledger))
     assert made.models.participants[:, 2].sum() == 1
-    assert heard_once("2") in made.caveats
+    assert heard_once(["2"]) in made.caveats
 
 
 def test_clients_heard_in_few_or_early_rounds_get_a_caveat(settings, tmp_path):
@@ -219,7 +219,18 @@ def test_clients_heard_in_few_or_early_rounds_get_a_caveat(settings, tmp_path):
     some = rewritten(whole, tmp_path / "some", heard={0: (3,), 1: (0, 5, 11), 2: (0, 1, 2, 3, 4)})
     made = complete_by_models(recorded(some, FastOracle(task_of(whole), n_threads=1)))
     last = some.entries[4].number
-    assert made.caveats == (heard_once("0"), heard_little("1", 3, 12), heard_early("2", last))
+    assert made.caveats == (heard_once(["0"]), heard_little({"1": 3}, 12), heard_early({"2": last}))
+
+
+def test_a_caveat_names_all_clients_that_it_is_about():
+    assert str(heard_little({"b": 3, "a": 2}, 12)) == (
+        "b and a were heard in 2 or 3 of 12 rounds only; their intervals may be too narrow"
+    )
+    assert str(heard_early({"a": 2, "b": 4, "c": 3})).startswith("a, b and c were not heard after round 4; if their")
+    everyone = [f"{{{k}}}" for k in range(20)]  # braces, as in a template
+    many = heard_once(everyone)
+    assert many.clients == tuple(everyone)
+    assert "{11} and 8 more were heard in one round only" in str(many)
 
 
 def test_full_participation_has_no_caveat(settings, tmp_path):
@@ -233,7 +244,7 @@ RULES = (WeightedMean(), ServerMomentum(1.0, 0.9), Adaptive("adam"), Median(), K
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_coalitions_with_absent_clients_are_aggregated_by_the_servers_rule(rule, tmp_path):
     ledger = served_federation(tmp_path / "l", rule, recorded=rule)
-    weighting = ledger.default_weighting
+    weighting = ledger.aggregation
     oracle = server_of(ledger, FastOracle(server_task(), n_threads=1), weighting).oracle
     made = complete_by_models(recorded(ledger, oracle, weighting))
     for t, step in enumerate(replayed(ledger, rule)):

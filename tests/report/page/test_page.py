@@ -96,7 +96,7 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
     measured = page("fedsv", uncertainty(values, 0 * errors, test_set=errors, degrees=31))
     exact = page("fedsv", uncertainty(values, 0 * errors))
     unknown = page("comfedsv", completion=completion)
-    narrow = page("comfedsv", uncertainty(values, errors, caveats=(Caveat(None, "too narrow"),)), completion=completion)
+    narrow = page("comfedsv", uncertainty(values, errors, caveats=(Caveat((), "too narrow"),)), completion=completion)
     assert "in the rounds it took part in" in measured
     assert "All values are measured; none is estimated; the line through each bar shows how far off" in measured
     assert "estimated, because no round has shown it" not in measured

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedworth.arrays import Floats, Indices, Memberships
-from fedworth.completion.completion import Caveat, heard_early, heard_little, heard_once
+from fedworth.completion.completion import Caveat, heard_early, heard_little, heard_once, unlike_others
 from fedworth.completion.models.holdout import HeldOut, error_ratios, hold_out, uses_singletons, value_covariance
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
 from fedworth.games.federation import RecordedFederation
@@ -33,8 +33,6 @@ FEW_ROUNDS = 3
 MOST_REMEMBERED = 1 << 26
 """Bytes of measured utilities beyond which those of earlier rounds are forgotten: with many blocks of test samples they
 would take gigabytes, and few methods ask for a round twice."""
-
-UNLIKE = "{client} is unlike the clients that predictions were checked on; its interval may be too narrow"
 
 
 def complete_by_models(federation: RecordedFederation, *, progress: Progress = silent) -> "ModelCompletion":
@@ -123,18 +121,23 @@ class ModelCompletion:
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:
         """Clients heard in few or early rounds only, and clients unlike those that predictions were checked on."""
-        found = []
+        once, little, early, unlike = list[str](), dict[str, int](), dict[str, int](), list[str]()
         for client in self.heard.tolist():
             name, rounds = self.clients[client], np.flatnonzero(self.models.known[:, client])
             if self.models.participants[:, client].sum() == 1 and self.n_rounds > 1:
-                found.append(heard_once(name))
+                once.append(name)
             elif len(rounds) <= FEW_ROUNDS and len(rounds) <= self.n_rounds / 4:
-                found.append(heard_little(name, len(rounds), self.n_rounds))
+                little[name] = len(rounds)
             elif rounds[-1] + 1 < self.n_rounds / 2:
-                found.append(heard_early(name, self.models.federation.numbers[int(rounds[-1])]))
+                early[name] = self.models.federation.numbers[int(rounds[-1])]
             elif self._relative_variances[client] > FAR_OUTSIDE:
-                found.append(Caveat(name, UNLIKE.format(client=name)))
-        return tuple(found)
+                unlike.append(name)
+        return (
+            *([heard_once(once)] if once else []),
+            *([heard_little(little, self.n_rounds)] if little else []),
+            *([heard_early(early)] if early else []),
+            *([unlike_others(unlike)] if unlike else []),
+        )
 
     @cached_property
     def _relative_variances(self) -> Floats:

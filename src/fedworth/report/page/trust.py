@@ -286,7 +286,7 @@ def _range(valuation: Valuation, nouns: str) -> str:
         return f"There is none: every group of {nouns} that the values rest on was measured. {beyond}"
     parts = [COVERED[source] for source in valuation.covered]
     covers = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    missing = "".join(f" Note: {caveat.reason}." for caveat in known.caveats if caveat.client is None)
+    missing = "".join(f" Note: {caveat.reason}." for caveat in known.caveats if caveat.is_of_all)
     return (
         f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group of {nouns} in every round would "
         f"give on {data}. The range covers {covers}.{missing} {beyond}".rstrip()
