@@ -9,5 +9,6 @@ The studies use fedworth's public API only, pandas for tables and matplotlib for
 NAMES = (
     "regime", "unfairness", "fairness", "noisy-data", "noisy-labels", "spectrum", "rank", "models", "time",
     "sensitivity", "fidelity", "measures", "findings", "gaming", "coverage", "luck",
+    "retraining",
 )  # fmt: skip
 """All studies, in the order of their pages."""

@@ -6,6 +6,7 @@ fidelity.md           `fidelity` and `measures`
 findings.md           `findings`
 gaming.md             `gaming`
 coverage.md           `coverage` and `luck`
+retraining.md         `retraining`
 """
 
 import json
@@ -123,7 +124,7 @@ def pages(folder: Path, found: Mapping[str, Section] | None = None) -> dict[str,
     if any(study_named(name).page == "results.md" for name in found):
         made["results.md"] = _results(found, accounts, frames_in(folder))
         made["results-appendix.md"] = _appendix(found, accounts)
-    for name in ("fidelity", "findings", "gaming", "coverage"):
+    for name in ("fidelity", "findings", "gaming", "coverage", "retraining"):
         if name in found:
             made[f"{name}.md"] = _own_page(name, found, accounts)
     return made
@@ -207,7 +208,7 @@ def _own_page(name: str, found: Mapping[str, Section], accounts: Accounts) -> st
         f"![{study.title}](figures/{name}.svg)",
         f"## By kind\n\n{markdown(section.appendix, n_names=6)}" if section.appendix is not None else "",
         "## The answer\n\n" + "\n".join(f"- {note}" for note in section.notes) if section.notes else "",
-        f"## Bars\n\n{held} of {len(section.claims)} are met.",
+        f"## Bars\n\n{held} of {len(section.claims)} are met." if section.claims else "",
         "\n".join(f"- {claim.mark} {claim.what}: {claim.why}" for claim in section.claims),
         f"## How it was run\n\n{_ran(study, accounts)} [Numbers](figures/{name}.csv).",
     ]

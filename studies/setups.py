@@ -154,10 +154,19 @@ _KINDS: Mapping[str, Setup] = {
 }
 """Kinds of federations of the studies `coverage` and `luck`; all test samples, so that most are left for the truth."""
 
+_NETWORK = Setup("mnist", "mlp", rate=0.1, hidden=(32,), train_limit=3_000, n_steps=20)
+_RETRAINED: Mapping[str, Setup] = {
+    "retraining-digits": replace(_DIGITS, n_steps=10, batch_size=32),
+    "retraining-digits-1": replace(_DIGITS, n_steps=1),
+    "retraining-mnist": _NETWORK,
+    "retraining-mnist-1": _NETWORK.trained(1, 0.3),
+}
+
 _PAGE = {
     **{name: _smaller(setup, is_long="-long" in name) for name, setup in _PAPERS.items()},
     **{name: _smaller(setup, is_own=True) for name, setup in _OWN.items()},
     **_KINDS,
+    **_RETRAINED,
 }
 _TINY = {
     name: replace(setup, test_limit=30, n_steps=2, batch_size=8)

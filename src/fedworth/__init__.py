@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from fedworth.report.settings import PageSettings as PageSettings
     from fedworth.report.settings import RewardSettings as RewardSettings
     from fedworth.simulation.settings import SimulationSettings as SimulationSettings
+    from fedworth.simulation.simulate import retrained_models as retrained_models
     from fedworth.simulation.simulate import simulate as simulate
     from fedworth.simulation.simulate import task_of as task_of
     from fedworth.task.groups import group_ledger as group_ledger
@@ -100,7 +101,7 @@ _NAMES = {
     "report.runs": ("mean_of_runs",),
     "report.settings": ("PageSettings", "RewardSettings"),
     "simulation.settings": ("SimulationSettings",),
-    "simulation.simulate": ("simulate", "task_of"),
+    "simulation.simulate": ("retrained_models", "simulate", "task_of"),
     "task.groups": ("group_ledger",),
     "task.task": ("Task", "load_task"),
     "valuation.federation": ("Federation", "value"),

@@ -212,10 +212,29 @@ def answers_of_round(
     return {federation.clients[k]: Answer(m, len(d)) for k, d, m in zip(chosen, data, models, strict=True)}
 
 
-def retrained_models(ledger: Ledger, coalitions: Memberships, *, data_folder: Place | None = None) -> Iterator[Model]:
-    """The final model of each coalition of a simulated federation, trained again without the other clients.
+def retrained_models(
+    ledger: Ledger,
+    coalitions: Memberships,
+    *,
+    data_folder: Place | None = None,
+    misconduct: Misconduct | None = None,
+) -> Iterator[Model]:
+    """Train coalitions of a simulated federation again, without the other clients.
 
     Members train in the rounds in which they took part. A round without any of them changes nothing.
+
+    Args:
+        ledger: The ledger of a simulation.
+        coalitions: (n_coalitions, n_clients): who is a member.
+        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+        misconduct: Changes answers, as in `simulate`.
+
+    Returns:
+        The final model of each coalition, one after the other.
+
+    Example:
+        everyone = np.ones((1, len(ledger.clients)), dtype=bool)
+        (model,) = fedworth.retrained_models(ledger, everyone)
     """
     settings = simulation_of(ledger)
     federation, rounds = federation_of(settings, data_folder=data_folder), participants_of(settings)
@@ -225,6 +244,8 @@ def retrained_models(ledger: Ledger, coalitions: Memberships, *, data_folder: Pl
             chosen = [k for k in participants if row[k]]
             if chosen:
                 answers = answers_of_round(federation, model, chosen, round_index, {})
+                if misconduct is not None:
+                    answers = misconduct(round_index, model, answers)
                 model = average(list(answers.values()), federation.aggregation)
         yield model
 
