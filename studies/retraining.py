@@ -110,13 +110,14 @@ def all_coalitions(n: int) -> Flags:
 
 def retrained_utilities(ledger: Ledger, task: Task, data: Path | None, misconduct: Any) -> Floats:
     """(2^n,): what each coalition reaches when it is trained from scratch."""
-    first = _loss(task, ledger.open_round(0).global_model)
+    first = loss_of(task, ledger.open_round(0).global_model)
     rows = all_coalitions(len(ledger.clients))
     trained = fedworth.retrained_models(ledger, rows[1:], data_folder=data, misconduct=misconduct)
-    return np.array([0.0, *(first - _loss(task, model) for model in trained)])
+    return np.array([0.0, *(first - loss_of(task, model) for model in trained)])
 
 
-def _loss(task: Task, model: Mapping[str, torch.Tensor]) -> float:
+def loss_of(task: Task, model: Mapping[str, torch.Tensor]) -> float:
+    """The loss of a model on the whole test set."""
     task.module.load_state_dict(dict(model))
     with torch.inference_mode():
         return float(torch.nn.functional.cross_entropy(task.module(task.inputs), task.labels))

@@ -8,8 +8,17 @@ import pytest
 import torch
 from scipy import stats
 
-from fedworth import Answer, FactorSettings, SimulationSettings, Task, ValuationSettings, value
-from studies import coverage, federations, fidelity, findings, gaming, values
+from fedworth import (
+    Answer,
+    FactorSettings,
+    FastOracle,
+    SimulationSettings,
+    Task,
+    ValuationSettings,
+    retrained_models,
+    value,
+)
+from studies import coverage, federations, fidelity, findings, gaming, retraining, values
 from studies.calibration import RATES, STRENGTHS, choices
 from studies.misconduct import COPIED, KINDS, Memory, kinds
 from studies.setups import SETUPS
@@ -308,3 +317,63 @@ def test_gains_are_over_the_same_seeds_honest_share_and_flags_count_where_it_gai
     assert all(claim.holds for claim in shown.claims)
     unseen = gaming.section(frame.assign(named_as="", n_false=1))
     assert not any(claim.holds for claim in unseen.claims)
+
+
+def test_targets_of_retraining_come_from_all_coalitions():
+    worth = np.array([[1.0, 2.0], [3.0, 3.0], [0.0, 1.0]])  # (n, n_trainings)
+    rows = retraining.all_coalitions(3).astype(float)
+    pairs = np.zeros((8, 2))
+    pairs[[3, 7]] = 4.0  # clients 0 and 1 together
+    found = retraining.targets_of(rows @ worth + pairs)
+    np.testing.assert_allclose(found["value"], worth + np.array([[2.0], [2.0], [0.0]]))
+    np.testing.assert_allclose(found["leaving"], worth + np.array([[4.0], [4.0], [0.0]]))
+
+
+def test_correlations_with_retraining_are_corrected_for_luck_in_the_target():
+    rng, n = np.random.default_rng(0), 6
+    rows: list[dict[str, object]] = []
+    for _ in range(300):
+        worth = rng.normal(size=n)
+        runs = worth[:, None] + rng.normal(size=(n, 4)) * 2
+        rows.append(
+            {"seed": len(rows), "setup": "", "kind": "", **retraining.compared(worth, {"value": runs, "leaving": runs})}
+        )
+    frame = pd.DataFrame(rows)
+    assert frame.value.mean() < 0.75
+    assert retraining.corrected(frame, "value") == pytest.approx(1, abs=0.08)
+    assert retraining.corrected(frame.assign(value_reliable=0.1), "value") is None
+
+
+def test_the_cost_of_dropping_the_client_of_lowest_value():
+    costs = np.array([[0.0], [1.0], [4.0]]) * np.ones((1, 2))
+    row = retraining.compared(np.array([3.0, 1.0, 2.0]), {"value": costs, "leaving": costs})
+    assert row["dropped_best"] == 0
+    assert row["regret"] == pytest.approx(1 / 4)
+    assert row["regret_at_random"] == pytest.approx((5 / 3) / 4)
+
+
+def test_models_at_the_end_have_all_later_steps(tmp_path):
+    settings = SimulationSettings(n_clients=3, n_participants=3, n_rounds=3, train_limit=60, test_limit=40, seed=4)
+    ledger, task = federations.simulated(settings, tmp_path, None)
+    of = federations.federation(ledger, task)
+    moved = federations.federation(ledger, task, oracle=retraining.AtTheEnd(ledger, FastOracle(task)))
+    everyone = np.ones((1, 3), dtype=bool)
+    np.testing.assert_allclose(moved.game(2).utilities(everyone).sum(), of.game(2).utilities(everyone).sum(), rtol=1e-4)
+
+    first, second, final = (*(ledger.open_round(t).global_model for t in (0, 1)), ledger.final_model())
+    without = {name: final[name] - second[name] + first[name] for name in final}
+    np.testing.assert_allclose(
+        moved.game(0).utilities(everyone).sum(),
+        retraining.loss_of(task, without) - retraining.loss_of(task, final),
+        rtol=1e-4,
+    )
+
+
+def test_everyone_retrained_gives_the_recorded_model(tmp_path):
+    settings = SimulationSettings(n_clients=3, n_participants=2, n_rounds=3, train_limit=60, test_limit=40)
+    ledger, _ = federations.simulated(settings, tmp_path, None, misconduct=retraining.rides_free)
+    everyone = np.ones((1, 3), dtype=bool)
+    (model,) = retrained_models(ledger, everyone, misconduct=retraining.rides_free)
+    (honest,) = retrained_models(ledger, everyone)
+    assert all(torch.equal(tensor, ledger.final_model()[name]) for name, tensor in model.items())
+    assert not all(torch.equal(tensor, honest[name]) for name, tensor in model.items())
