@@ -15,10 +15,11 @@ from fedworth.errors import ModelError, UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round, RoundEntry
 from fedworth.oracle import oracle as oracle_module
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.oracle import LoopOracle, mix
+from fedworth.oracle.oracle import LoopOracle, fitted, mix, plain_utilities
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.task.task import Task
+from tests.support.zoo import round_of
 
 ALL = coalitions_of(np.arange(3), 3)
 SPEC = ModelSpec("logistic", (5,), 4, dtype="float64")
@@ -190,6 +191,21 @@ def test_a_large_tensor_is_mixed_in_pieces_to_the_same_bits(monkeypatch):
         pieces = mix(start, models, weights, 0.12)["w"]
     assert torch.equal(pieces, whole)
     assert largest.size == 7
+
+
+def test_a_large_model_is_summed_in_its_own_precision_and_agrees_with_float64():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(1200, 900), nn.BatchNorm1d(900), nn.ReLU(), nn.Linear(900, 3)).eval()
+    task = Task(module, torch.randn(40, 1200), torch.randint(0, 3, (40,)))
+    round_ = round_of(module, 4, size=0.1)
+    coalitions = np.array([[1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 1, 1]], dtype=bool)
+    for weighting in ("uniform", "fixed"):
+        wanted = mixtures(coalitions, np.array([0.4, 0.3, 0.2, 0.1]), weighting)
+        with _LargestDouble() as largest:
+            found = LoopOracle(task).utilities(round_, wanted)
+        reference = plain_utilities(task, (task.criterion("loss"),), fitted(round_, task), wanted)
+        assert largest.size < 1200
+        assert found == pytest.approx(reference, abs=1e-6)
 
 
 def test_a_mixture_keeps_the_precision_of_the_models():

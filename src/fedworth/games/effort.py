@@ -42,8 +42,8 @@ CHEAP_SECONDS = 60.0
 FEWEST_SAMPLED = 5
 """With fewer clients all coalitions are hardly more evaluations than a sample."""
 
-N_TIMED, MOST_TIMED_SECONDS = 64, 0.2
-"""Samples, and coalitions, that evaluations are timed on; slow evaluations are timed on samples only."""
+N_TIMED, FEWEST_TIMED, MOST_TIMED_SECONDS = 64, 8, 0.2
+"""Samples, and coalitions at most, that evaluations are timed on, for about a second; slow ones on samples only."""
 
 USUAL_PASSES = 6
 """Passes beyond those of single clients that a forecast assumes."""
@@ -106,7 +106,8 @@ class Effort:
         if key not in self._seconds:
             n, seconds = len(game.clients), self.seconds_of_pass(game)
             if seconds < MOST_TIMED_SECONDS and seconds * 2**n > 1:
-                rows = coalitions_of(np.arange(n), n)[1 : N_TIMED + 1]
+                n_timed = int(np.clip(1 / seconds, FEWEST_TIMED, N_TIMED))
+                rows = coalitions_of(np.arange(n), n)[1 : n_timed + 1]
                 rows = rows[~game.memory.knows(rows)]
                 game.utilities(rows[:1])  # finds a route
                 started = time.process_time()

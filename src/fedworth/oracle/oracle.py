@@ -11,9 +11,10 @@ counter of batches, int64 in the module, comes back as float64), and frameworks 
 0, 1, …, in the order of the module's state.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -94,7 +95,8 @@ def n_threads_of(oracle: Oracle) -> int:
 class LoopOracle:
     """Measures one coalition after the other.
 
-    Models are averaged in float64 on the CPU, and evaluated in their own precision on the task's device.
+    Models are averaged on the CPU in float64, those of more than a million numbers in their own precision, and
+    evaluated in their own precision on the task's device.
 
     Args:
         task: What models are judged by.
@@ -124,7 +126,7 @@ class LoopOracle:
         with fitting_threads(self.task.module):
             refuse_unfit(self.task, criteria, round_.global_model)
             refuse_unusable(self.task, round_, mixtures)
-            return plain_utilities(self.task, criteria, round_, mixtures)
+            return plain_utilities(self.task, criteria, round_, mixtures, mixer_of(round_.global_model))
 
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each mixture on its own samples, given by their numbers.
@@ -137,20 +139,27 @@ class LoopOracle:
         with fitting_threads(self.task.module):
             refuse_unfit(self.task, (self.task.criterion(self.measure),), round_.global_model)
             refuse_unusable(self.task, round_, mixtures)
-        buffer = {name: torch.empty_like(tensor) for name, tensor in round_.global_model.items()}
+        mixed = mixer_into(round_.global_model)
         for place, samples in enumerate(which):
-            mix_into(buffer, round_.global_model, models, mixtures.of_clients[place], float(mixtures.of_global[place]))
+            of_clients, of_global = mixtures.of_clients[place], float(mixtures.of_global[place])
+            model = mixed(round_.global_model, models, of_clients, of_global)
             with fitting_threads(self.task.module):
-                outputs = outputs_on(self.task, buffer, samples)
+                outputs = outputs_on(self.task, model, samples)
             yield outputs
 
 
-def plain_utilities(task: Task, criteria: Sequence[Criterion], round_: Round, mixtures: Mixtures) -> Utilities:
-    """(n_mixtures, n_columns): the utilities of a fitted round's mixtures, measured one after the other."""
+def plain_utilities(
+    task: Task, criteria: Sequence[Criterion], round_: Round, mixtures: Mixtures, mixed: "Mixer | None" = None
+) -> Utilities:
+    """(n_mixtures, n_columns): the utilities of a fitted round's mixtures, measured one after the other.
+
+    Models are summed in float64 unless another way of mixing is given.
+    """
+    mixed = mixed or mix
     models = {**round_.client_models, **round_.apart_models}
     before = quality(task, criteria, round_.global_model)
     after = [
-        quality(task, criteria, mix(round_.global_model, models, of_clients, of_global))
+        quality(task, criteria, mixed(round_.global_model, models, of_clients, of_global))
         for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
     ]
     return in_columns(np.array(after).reshape(-1, *before.shape) - before)
@@ -466,13 +475,28 @@ def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.fl
     return mixed
 
 
+Mixer = Callable[[Model, dict[int, Model], NDArray[np.float64], float], Model]
+"""Makes one mixture of models."""
+
+
+def mixer_of(global_model: Model) -> Mixer:
+    """Sums in float64, which takes twenty times as long; large models are summed in their own precision."""
+    is_large = sum(tensor.numel() for tensor in global_model.values()) > PIECE
+    return mixer_into(global_model) if is_large else mix
+
+
+def mixer_into(global_model: Model) -> Mixer:
+    """Sums in the models' own precision into one buffer, which the next mixture overwrites."""
+    return partial(mix_into, {name: torch.empty_like(tensor) for name, tensor in global_model.items()})
+
+
 def mix_into(
     buffer: Model,
     global_model: Model,
     models: dict[int, Model],
     of_clients: NDArray[np.float64],
     of_global: float,
-) -> None:
+) -> Model:
     """As `mix`, but summed in the models' own precision and written into `buffer`; half precision in float64."""
     members = _members(models, of_clients)
     for name, like in global_model.items():
@@ -486,6 +510,7 @@ def mix_into(
         torch.mul(first, weight, out=made)
         for weight, tensor in others:
             made.add_(tensor, alpha=weight)
+    return buffer
 
 
 def _members(models: dict[int, Model], of_clients: NDArray[np.float64]) -> list[int]:
