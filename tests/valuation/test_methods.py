@@ -1,10 +1,12 @@
 """Methods share out games: closed forms, agreement with each other, and methods that others add."""
 
+import shutil
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedworth import Method, Shares, UtilityMatrix, share_out, value
 from fedworth.coalitions import prefixes
@@ -12,6 +14,7 @@ from fedworth.completion import factors
 from fedworth.errors import NeverHeardError, UsageError, ValuationError
 from fedworth.games.game import everyone_of
 from fedworth.games.permutations import draw_permutations
+from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
@@ -243,3 +246,60 @@ def test_values_by_accuracy_are_measured_with_those_by_loss_and_other_ranks_are_
     assert 0 < len(apart) <= 5
     for k in apart:
         assert f"{k} has rank {by_accuracy.ranks[k]} instead of {by_loss.ranks[k]}" in told
+
+
+class Stopping(FastOracle):
+    """Counts the passes of the test set that it measures, and may be interrupted."""
+
+    n_measured, most = 0.0, np.inf
+
+    def outputs(self, round_, mixtures, which):
+        found = super().outputs(round_, mixtures, which)
+        for samples, outputs in zip(which, found, strict=True):
+            if self.n_measured > self.most:
+                raise KeyboardInterrupt
+            self.n_measured += len(samples) / len(self.task.labels)
+            yield outputs
+
+
+class OwnModule(nn.Sequential):
+    """A module of the user's own, of which nobody knows what it computes."""
+
+
+@pytest.mark.parametrize("n_participants", [5, 3])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_interrupted_sampling_goes_on_where_it_stopped(tmp_path, cache, n_participants, is_own):
+    settings = SimulationSettings(
+        n_clients=5, n_participants=n_participants, n_rounds=4, train_limit=150, test_limit=300, model="mlp",
+        hidden=(8,),
+    )  # fmt: skip
+    ledger = simulate(settings, tmp_path / "ledger")
+    task = task_of(ledger)
+    if is_own:
+        task = replace(task, module=OwnModule(*task.module))
+
+    def valued(most=np.inf, **more):
+        oracle = Stopping(more.pop("task", task))
+        oracle.most = most
+        made = Federation(
+            ledger, oracle.task, ValuationSettings(**more), oracle=oracle, sampled=True, work=WorkSettings(cache=True)
+        )
+        try:
+            return made.value("comfedsv-models").values, oracle.n_measured
+        except KeyboardInterrupt:
+            return None, oracle.n_measured
+
+    assert valued(most=15)[0] is None
+    again, n_again = valued()
+    third, n_third = valued()
+    shutil.rmtree(cache)
+    whole, n_whole = valued()
+    np.testing.assert_array_equal(again, whole)
+    np.testing.assert_array_equal(third, whole)
+    assert n_third < 3  # a few samples, to see that the module is the same
+    assert 12 < n_whole - n_again < 18
+    if is_own:  # the same tensors, but other outputs
+        other = OwnModule(*task.module, nn.Hardtanh(-2, 2))
+        changed, n_changed = valued(task=replace(task, module=other))
+        assert n_changed > n_whole - 3
+        assert np.abs(changed - whole).max() > 1e-3

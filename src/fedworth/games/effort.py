@@ -15,6 +15,7 @@ few passes. A round also stops when it is that precise by itself: it cannot make
 import logging
 import math
 import time
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,6 +35,7 @@ from fedworth.games.rules import to_large
 from fedworth.games.sampled import sampled_shapley
 from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley, shapley_values
 from fedworth.oracle.oracle import fitted, quality, threads_of
+from fedworth.oracle.outputs import ChangedModuleError
 from fedworth.storage import Progress, silent
 
 CHEAP_SECONDS = 60.0
@@ -126,7 +128,7 @@ class Effort:
         if key not in self._seconds_of_pass:
             n_samples = len(game.oracle.task.labels)
             some = np.arange(min(N_TIMED, n_samples))
-            found = game.outputs(np.zeros((2, len(game.clients)), dtype=bool), [some, some])
+            found = game.measured_outputs(np.zeros((2, len(game.clients)), dtype=bool), [some, some])
             next(found)
             started = time.process_time()  # the first one had the checks before it
             next(found)
@@ -228,7 +230,17 @@ class Run:
             self._tell(len(game.clients) + 2 + found.n_passes)
             return self._is_enough(found, game.clients)
 
-        game.sampled.append(ensemble_shapley(game, rng, is_enough))
+        if game.kept is None:
+            game.sampled.append(ensemble_shapley(game, rng, is_enough))
+            return
+        try:
+            game.sampled.append(ensemble_shapley(game, deepcopy(rng), is_enough))
+        except ChangedModuleError:
+            log.info("kept outputs are not those of this module any more, so they are measured again")
+            game.kept.forget()
+            game.sampled.append(ensemble_shapley(game, rng, is_enough))
+        finally:
+            game.kept.save()
 
     def _is_enough(self, found: Estimate, clients: Indices) -> bool:
         """Whether the sum over the rounds so far is as precise as asked, or the budget is spent."""

@@ -17,6 +17,7 @@ from fedworth.games.game import ModelGame
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
+from fedworth.oracle.outputs import KeptOutputs
 from fedworth.oracle.store import LedgerStore
 from fedworth.oracle.weighting import participation, round_weights
 from fedworth.task.cells import Cells
@@ -114,7 +115,8 @@ class RecordedFederation:
         """The game among a round's participants; what was measured is remembered."""
         if round_index not in self._games:
             members = np.flatnonzero(self.participants[round_index])
-            game = self._game(round_index, self.round(round_index), members)
+            kept = None if self.store is None else self.store.outputs(round_index)
+            game = self._game(round_index, self.round(round_index), members, kept)
             if self.store is not None:
                 game.memory.add(*self.store.load(round_index))
                 self._n_kept[round_index] = len(game.memory)
@@ -144,6 +146,6 @@ class RecordedFederation:
             return self.game(round_index)  # which other methods may have measured
         return self._game(round_index, self.round(round_index, with_apart=True), self.heard)
 
-    def _game(self, round_index: int, round_: Round, members: Indices) -> ModelGame:
+    def _game(self, round_index: int, round_: Round, members: Indices, kept: KeptOutputs | None = None) -> ModelGame:
         weights = self.weights(round_index)
-        return ModelGame(self.oracle, round_, members, weights, self.weighting, client_names=self.clients)
+        return ModelGame(self.oracle, round_, members, weights, self.weighting, client_names=self.clients, kept=kept)

@@ -27,6 +27,7 @@ from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import ClientModelError, Oracle, OutputOracle, n_columns_of
+from fedworth.oracle.outputs import KeptOutputs
 from fedworth.oracle.weighting import Mixtures, mixtures
 
 
@@ -102,6 +103,7 @@ class ModelGame:
     weights: Floats  # (n_clients,)
     weighting: Weighting
     client_names: tuple[str, ...] = field(default=(), kw_only=True)
+    kept: KeptOutputs | None = field(default=None, kw_only=True, repr=False)  # outputs that are known from other runs
 
     memory: "Memory" = field(init=False, repr=False)
     sampled: "list[Sampled]" = field(init=False, repr=False)  # one, if coalitions were sampled
@@ -134,6 +136,12 @@ class ModelGame:
 
     def outputs(self, coalitions: Memberships, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each coalition's model on its own test samples, given by their numbers."""
+        if self.kept is None:
+            return self.measured_outputs(coalitions, which)
+        return self.kept.outputs(coalitions, which, self.measured_outputs)
+
+    def measured_outputs(self, coalitions: Memberships, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
+        """As `outputs`, whatever is kept from another run."""
         oracle = self.oracle
         if not isinstance(oracle, OutputOracle):
             raise UtilityError(f"{type(oracle).__name__} gives no outputs of single samples; use another oracle")

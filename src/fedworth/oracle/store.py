@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedworth.arrays import Floats, Memberships
@@ -32,6 +33,7 @@ from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle, also_of, n_columns_of
+from fedworth.oracle.outputs import KeptOutputs, Outputs
 from fedworth.oracle.server import Server
 from fedworth.oracle.weighting import round_weights
 from fedworth.provenance import SOFTWARE
@@ -69,6 +71,7 @@ class Session:
 
     task: Task
     utilities: dict[str, Kept] = field(default_factory=dict)
+    outputs: dict[str, Outputs] = field(default_factory=dict)
     ledger: Ledger | None = None
 
     def remember(self, ledger: Ledger) -> Ledger:
@@ -110,12 +113,15 @@ class LedgerStore:
             self.session.utilities[key] = coalitions, utilities
         if self._identity is None:
             return
-        arrays = {"key": np.array(key), "coalitions": np.packbits(coalitions, axis=1), "utilities": utilities}
-        try:
-            make_folder(cache_folder())
-            write_npz(cache_folder() / f"{key}.npz", arrays)
-        except OSError as error:
-            log.info("fedworth: utilities are not kept for the next run (%s)", error)
+        _write(key, {"key": np.array(key), "coalitions": np.packbits(coalitions, axis=1), "utilities": utilities})
+
+    def outputs(self, round_index: int, *, is_predicted: bool = False) -> KeptOutputs:
+        """The outputs that are kept of a round; with predicted models these depend on all rounds."""
+        state = [(name, list(tensor.shape)) for name, tensor in self.oracle.task.state.items()]
+        chain = self.ledger.chain if is_predicted else None
+        decides = ["outputs", self._key(round_index), SOFTWARE, torch.__version__, state, chain]
+        key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+        return KeptOutputs(_OutputFile(key, self.session))
 
     def _members(self, round_index: int) -> tuple[int, ...]:
         return self.ledger.participants(round_index)
@@ -162,6 +168,46 @@ class LedgerStore:
         task = self.oracle.task
         blocks = None if task.blocks is None else hashlib.sha256(np.asarray(task.blocks).tobytes()).hexdigest()
         return [task.fingerprint, blocks]
+
+
+@dataclass
+class _OutputFile:
+    """The outputs of one round in the cache folder, or in this process's session."""
+
+    key: str
+    session: Session | None
+
+    def load(self) -> Outputs:
+        if self.session is not None and self.key in self.session.outputs:
+            return dict(self.session.outputs[self.key])
+        try:
+            arrays = read_npz(cache_folder() / f"{self.key}.npz")
+            requests, outputs, ends = arrays["requests"], arrays["outputs"], np.cumsum(arrays["lengths"])
+            if str(arrays["key"]) != self.key or ends[-1] != len(outputs):
+                return {}
+            parts = np.split(outputs, ends[:-1])
+            return {row.tobytes(): torch.from_numpy(part) for row, part in zip(requests, parts, strict=True)}
+        except (ArtefactError, KeyError, ValueError, TypeError, IndexError):
+            return {}
+
+    def save(self, outputs: Outputs) -> None:
+        if self.session is not None:
+            self.session.outputs[self.key] = dict(outputs)
+        arrays = {
+            "key": np.array(self.key),
+            "requests": np.frombuffer(b"".join(outputs), np.uint8).reshape(len(outputs), -1),
+            "lengths": np.array([len(found) for found in outputs.values()]),
+            "outputs": torch.cat(list(outputs.values())).numpy(),
+        }
+        _write(self.key, arrays)
+
+
+def _write(key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    try:
+        make_folder(cache_folder())
+        write_npz(cache_folder() / f"{key}.npz", arrays)
+    except OSError as error:
+        log.info("fedworth: measurements are not kept for the next run (%s)", error)
 
 
 def _read(path: Path, key: str, n_members: int, n_columns: int) -> Kept | None:

@@ -174,6 +174,7 @@ class PredictedGame(ModelGame):
             "weights": federation.weights(round_index),
             "weighting": federation.weighting,
             "client_names": federation.clients,
+            "kept": None if federation.store is None else federation.store.outputs(round_index, is_predicted=True),
         }
         for name, value in fields.items():  # the base class is frozen; its round is the property below
             object.__setattr__(self, name, value)
