@@ -276,7 +276,7 @@ def test_interrupted_sampling_goes_on_where_it_stopped(tmp_path, cache, n_partic
     ledger = simulate(settings, tmp_path / "ledger")
     task = task_of(ledger)
     if is_own:
-        task = replace(task, module=OwnModule(*task.module))
+        task = replace(task, module=OwnModule(*task.module.children()))
 
     def valued(most=np.inf, **more):
         oracle = Stopping(more.pop("task", task))
@@ -299,7 +299,7 @@ def test_interrupted_sampling_goes_on_where_it_stopped(tmp_path, cache, n_partic
     assert n_third < 3  # a few samples, to see that the module is the same
     assert 12 < n_whole - n_again < 18
     if is_own:  # the same tensors, but other outputs
-        other = OwnModule(*task.module, nn.Hardtanh(-2, 2))
+        other = OwnModule(*task.module.children(), nn.Hardtanh(-2, 2))
         changed, n_changed = valued(task=replace(task, module=other))
         assert n_changed > n_whole - 3
         assert np.abs(changed - whole).max() > 1e-3
