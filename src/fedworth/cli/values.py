@@ -260,6 +260,7 @@ class Report:
             their values, with intervals that include how much training again changes them.
         out: Folder to write to (default: LEDGER.report, or the folder of the run; needed for several).
         rewards: Show the amounts of `fedworth rewards` on the page.
+        excel: Write report.xlsx too.
 
     Example:
         fedworth report my.ledger --task mytask.py:task
@@ -268,6 +269,7 @@ class Report:
     ledger: tuple[Path, ...]
     out: Path | None = None
     rewards: bool = False
+    excel: bool = False
     task: TaskOptions = field(default_factory=TaskOptions)
     page: PageSettings = field(default_factory=PageSettings)
     settings: ValuationSettings = field(default_factory=ValuationSettings)
@@ -280,6 +282,10 @@ class Report:
         from fedworth.report.rewards import Rewards
         from fedworth.report.runs import mean_of_runs
 
+        if self.excel:
+            from fedworth.report.excel import xlsxwriter
+
+            xlsxwriter()  # or an error, before anything is measured
         page, first, is_mean = self.page, self.ledger[0], len(self.ledger) > 1
         if is_mean and self.out is None:
             raise UsageError(f"{len(self.ledger)} runs: name a folder for the report on their mean (--out)")
@@ -293,7 +299,7 @@ class Report:
         if is_made:
             page = replace(page, command=shlex.join(["fedworth", *self.line]))
         paid = Rewards.read(folder if is_made else first) if self.rewards else None
-        _show_report(report, report.write(folder, page, rewards=paid), as_json=as_json)
+        _show_report(report, report.write(folder, page, rewards=paid, excel=self.excel), as_json=as_json)
 
     def _of_ledger(self, path: Path, folder: Path | None) -> "ReportObject":
         """The report on a ledger, which is to be written to this folder if there is one."""

@@ -248,7 +248,12 @@ class Report:
         return Report.from_document(read_json(path / "report.json" if path.is_dir() else path))
 
     def write(
-        self, folder: Place, page: "PageSettings | None" = None, *, rewards: "Rewards | None" = None
+        self,
+        folder: Place,
+        page: "PageSettings | None" = None,
+        *,
+        rewards: "Rewards | None" = None,
+        excel: bool = False,
     ) -> list[Path]:
         """Write `report.csv`, `report.json`, `report.md` and `report.html`; with groups, `report-by-group.csv` too.
 
@@ -256,6 +261,7 @@ class Report:
             folder: Where to write them.
             page: Title, nouns and date of the page.
             rewards: Show these rewards on the page too.
+            excel: Write `report.xlsx` too.
 
         Returns:
             The files.
@@ -271,6 +277,10 @@ class Report:
         files = {f"report.{ending}": text for ending, text in texts.items()}
         if self.valuations and self.chosen.groups is not None:
             files["report-by-group.csv"] = groups_csv(self).encode(errors="backslashreplace")
+        if excel:
+            from fedworth.report.excel import excel_bytes
+
+            files["report.xlsx"] = excel_bytes(self)
         return write_together(Path(folder), files)
 
     def page_html(self, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None) -> str:
