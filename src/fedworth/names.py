@@ -35,7 +35,7 @@ Unseen = Literal["refuse", "zero"]
 Clip = Literal["median"]
 """To which length updates are rescaled before they are valued."""
 
-RewardRule = Literal["positive", "floor", "lower", "softmax"]
+RewardRule = Literal["positive", "floor", "lower", "softmax", "cost"]
 """By what a pool of money is split."""
 
 DatasetName = Literal["synthetic", "synthetic-iid", "regression", "digits", "mnist", "fashion-mnist", "cifar10"]

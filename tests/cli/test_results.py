@@ -61,7 +61,7 @@ def test_rewards_by_another_method_and_by_none(run, capsys, refused):
     assert main(["rewards", str(run), "--pool", "10", "--method", "fedsv"]) == 0
     assert "Rewards from 10.00, by fedsv" in capsys.readouterr().out
     assert "it has comfedsv-models, fedsv" in refused(2, "rewards", run, "--pool", "10", "--method", "truth")
-    assert "known are floor, lower" in refused(2, "rewards", run, "--pool", "10", "--rule", "fair")
+    assert "known are cost, floor, lower" in refused(2, "rewards", run, "--pool", "10", "--rule", "fair")
     refused(2, "rewards", run, "--pool", "ten")
     refused(2, "rewards", run, "--pool", "10", "--rule", "floor", "--floor", "2")
     assert "required: --pool" in refused(2, "rewards", run)

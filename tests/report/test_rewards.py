@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ArtefactError, UsageError, ValuationError
-from fedworth.report.rewards import Rewards, cents_of, rewards, split
-from fedworth.report.settings import SENTENCES, RewardSettings
+from fedworth.report.rewards import Rewards, rewards, split
+from fedworth.report.settings import SENTENCES, RewardSettings, cents_of
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -73,8 +73,9 @@ def test_softmax_keeps_the_order_and_leaves_nobody_out():
 
 @pytest.mark.parametrize("rule", SENTENCES)
 def test_equal_clients_get_the_same(rule):
-    """Symmetry: an even pool, so that no cent is left over."""
-    made = rewards(valuation(1.0, 1.0, errors=[0.1, 0.1]), "2", RewardSettings(rule))
+    """Symmetry: an even pool, so that no cent is left over; equal costs, where costs count."""
+    settings = RewardSettings(rule, cost=("c0=0.30", "c1=0.30") if rule == "cost" else ())
+    made = rewards(valuation(1.0, 1.0, errors=[0.1, 0.1]), "2", settings)
     assert made.cents == (100, 100)
 
 
@@ -126,3 +127,57 @@ def test_rewards_are_read_back():
         Rewards.from_document({"cents": [1]})
     with pytest.raises(ArtefactError, match="expected one each"):
         Rewards.from_document({**made.document(), "cents": [1]})
+
+
+def test_declared_costs_come_first_and_the_rest_goes_by_value():
+    made = rewards(valuation(3.0, -5.0, 1.0), "100", RewardSettings("cost", cost=("c1=20", "c2=40.50")))
+    assert made.cents == (2963, 2000, 4050 + 987)
+    assert sum(made.cents) == 10_000
+    assert (made.for_costs("c1"), made.for_costs("c0")) == ("20.00", "")
+    assert made == Rewards.from_document(made.document())
+
+
+def test_costs_above_the_pool_are_paid_in_the_same_part_and_nothing_by_value():
+    made = rewards(valuation(3.0, -5.0, 1.0), "30", RewardSettings("cost", cost=("c1=20", "c2=40")))
+    assert made.cents == (0, 1000, 2000)
+    assert "30.00 smaller than the declared costs" in made.notes[0]
+
+
+def test_a_client_without_a_value_gets_its_costs_and_no_more():
+    made = rewards(valuation(3.0, float("nan")), "30", RewardSettings("cost", cost=("c1=20",)))
+    assert made.cents == (1000, 2000)
+    assert not any("without a reward" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "cost"),
+    [
+        ("cost", ()),
+        ("positive", ("c0=1",)),
+        ("cost", ("c0",)),
+        ("cost", ("c0=1", "c0=2")),
+        ("cost", ("c0=-1",)),
+        ("cost", ("=1",)),
+    ],
+)
+def test_costs_that_cannot_be_read_are_refused(rule, cost):
+    with pytest.raises(UsageError, match="--cost"):
+        RewardSettings(rule, cost=cost)
+
+
+def test_costs_of_an_unknown_client_are_refused():
+    with pytest.raises(UsageError, match="did you mean 'c0'"):
+        rewards(valuation(1.0), "10", RewardSettings("cost", cost=("c00=1",)))
+
+
+@given(
+    st.lists(numbers, min_size=2, max_size=8),
+    st.integers(1, 10**9),
+    st.lists(st.integers(1, 10**8), min_size=1, max_size=2),
+)
+def test_with_costs_too_the_whole_pool_is_paid_to_the_cent(values, cents, costs):
+    told = tuple(f"c{k}={cost // 100}.{cost % 100:02d}" for k, cost in enumerate(costs))
+    made = rewards(valuation(*values, 1.0), f"{cents // 100}.{cents % 100:02d}", RewardSettings("cost", cost=told))
+    assert sum(made.cents) == cents
+    if sum(costs) <= cents:
+        assert all(paid >= cost for paid, cost in zip(made.cents, costs, strict=False))

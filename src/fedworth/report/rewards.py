@@ -7,12 +7,12 @@ up for that (`docs/rewards.md`):
     floor      a part of the pool in equal parts for taking part, the rest as `positive`; gives up the null client
     lower      w_i = max(lower end of i, 0)   pays the least that is likely; equal values with unequal intervals differ
     softmax    w_i = exp(s_i / (τ sd(s)))     everyone gets something; keeps the order, gives up the null client
+    cost       declared costs first, the rest as `positive`; of a pool that is too small, in proportion to costs
 
 Rewards are w_i / Σ w of the pool, rounded down to cents; the remaining cents go one each to the largest remainders.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedworth.errors import ArtefactError, UsageError, ValuationError
+from fedworth.errors import ArtefactError, ValuationError, unknown_name
 from fedworth.records import document_of, read_as
-from fedworth.report.settings import RewardSettings
+from fedworth.report.settings import CENTS, RewardSettings, cents_of
 from fedworth.report.tables import csv_of
 from fedworth.storage import Place, json_bytes, read_json, write_together
 from fedworth.valuation.uncertainty import Trust
@@ -32,10 +32,6 @@ from fedworth.valuation.valuation import ClientValue, Valuation
 
 if TYPE_CHECKING:
     from fedworth.report.report import Report
-
-CENTS = 100
-_AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
-MOST_CENTS = 10**17
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,11 @@ class Rewards:
     def sentence(self) -> str:
         """The rule in words."""
         return self.settings.sentence
+
+    def for_costs(self, client: str) -> str:
+        """What a client gets for its declared costs, as text; empty without any."""
+        paid = dict(zip(self.clients, costs_paid(sum(self.cents), self.clients, self.settings), strict=True))
+        return self.money(paid[client]) if paid[client] else ""
 
     def amount(self, client: str) -> str:
         """What a client gets, as text."""
@@ -130,11 +131,22 @@ def rewards(
     settings = settings or RewardSettings()
     cents, lines = cents_of(pool), list(valuation)
     for_all = round(cents * Fraction(str(settings.floor))) if settings.rule == "floor" else 0
-    equal = split(for_all, [Fraction(line.value is not None) for line in lines]) if for_all else [0] * len(lines)
-    by_value = _by_weights(cents - for_all, lines, settings, valuation)
-    paid = tuple(a + b for a, b in zip(equal, by_value, strict=True))
-    notes = tuple(_notes(valuation, settings))
+    first = split(for_all, [Fraction(line.value is not None) for line in lines]) if for_all else [0] * len(lines)
+    if settings.rule == "cost":
+        first = costs_paid(cents, valuation.clients, settings)
+    by_value = _by_weights(cents - sum(first), lines, settings, valuation)
+    paid = tuple(a + b for a, b in zip(first, by_value, strict=True))
+    notes = tuple(_notes(valuation, settings, cents))
     return Rewards(valuation.method, valuation.clients, paid, settings, unit, notes)
+
+
+def costs_paid(cents: int, clients: Sequence[str], settings: RewardSettings) -> list[int]:
+    """What each client gets for its declared costs: all of them, or the same part of each if the pool is smaller."""
+    declared = settings.declared
+    if unknown := declared.keys() - set(clients):
+        raise unknown_name("client", min(unknown), clients)
+    wanted = [declared.get(client, 0) for client in clients]
+    return wanted if sum(wanted) <= cents else split(cents, [Fraction(cost) for cost in wanted])
 
 
 def split_again(paid: Rewards, report: "Report") -> Rewards:
@@ -160,18 +172,6 @@ def split(cents: int, weights: Sequence[Fraction]) -> list[int]:
     return paid
 
 
-def cents_of(pool: str | int | Decimal) -> int:
-    """An amount of money in cents. A comma is refused, since it may stand for thousands or for decimals."""
-    text = format(pool, "f") if isinstance(pool, Decimal) else str(pool)
-    amount = Decimal(text) * CENTS if _AMOUNT.fullmatch(text) else Decimal(0)
-    if amount != amount.to_integral_value() or not 0 < amount <= MOST_CENTS:
-        raise UsageError(
-            f"--pool {pool}: expected an amount above 0 in plain digits, with at most two after a point, such as "
-            "100000 or 99.95"
-        )
-    return int(amount)
-
-
 def _by_weights(cents: int, lines: list[ClientValue], settings: RewardSettings, valuation: Valuation) -> list[int]:
     if cents == 0:
         return [0] * len(lines)
@@ -179,7 +179,8 @@ def _by_weights(cents: int, lines: list[ClientValue], settings: RewardSettings, 
     if sum(weights) == 0:
         raise ValuationError(
             f"{valuation.method}: no client's {'lower end' if settings.rule == 'lower' else 'value'} is above zero, so "
-            f"the rule {settings.rule} has nothing to split by; use --rule softmax, or --rule floor --floor 1"
+            f"the rule {settings.rule} has nothing to split by; use --rule softmax, or --rule floor --floor 1, or with "
+            "--rule cost a pool that is not larger than the costs"
         )
     return split(cents, weights)
 
@@ -198,9 +199,11 @@ def _weights(lines: list[ClientValue], settings: RewardSettings) -> list[Fractio
     return [Fraction(max(end or 0.0, 0.0)) for end in ends]
 
 
-def _notes(valuation: Valuation, settings: RewardSettings) -> list[str]:
+def _notes(valuation: Valuation, settings: RewardSettings, cents: int) -> list[str]:
     """What the payer must know first."""
     notes = []
+    if (missing := sum(settings.declared.values()) - cents) > 0:
+        notes.append(f"the pool is {missing / CENTS:,.2f} smaller than the declared costs: nothing is paid by value")
     trust = None if valuation.uncertainty is None else valuation.uncertainty.trust
     if trust is Trust.INDISTINGUISHABLE:
         notes.append(
@@ -217,6 +220,6 @@ def _notes(valuation: Valuation, settings: RewardSettings) -> list[str]:
     if settings.rule == "lower" and valuation.uncertainty is not None:
         for_all = [caveat.reason for caveat in valuation.uncertainty.caveats if caveat.is_of_all]
         notes += [f"the lower ends of the ranges are too high: {reason}" for reason in for_all]
-    if absent := [line.client for line in valuation if line.value is None]:
+    if absent := [line.client for line in valuation if line.value is None and line.client not in settings.declared]:
         notes.append(f"without a value, and so without a reward: {', '.join(absent)}")
     return notes
