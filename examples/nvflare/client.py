@@ -10,11 +10,14 @@ from task import build, part, train
 parser = argparse.ArgumentParser()
 parser.add_argument("--n-sites", type=int, default=3)
 parser.add_argument("--diff", action="store_true")
+parser.add_argument("--wrong", default="")
 args = parser.parse_args()
 
 torch.set_num_threads(1)
 flare.init()
 data = part(int(flare.get_site_name().removeprefix("site-")) - 1, args.n_sites)
+if flare.get_site_name() == args.wrong:
+    data = data[0], (data[1] + 1) % 10
 while flare.is_running():
     received = flare.receive()
     before = {name: torch.as_tensor(array) for name, array in received.params.items()}

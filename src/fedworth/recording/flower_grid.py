@@ -9,13 +9,13 @@ never did is noted as unknown. A name belongs to one node, known by its public k
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Message, MessageType
 
-from fedworth.errors import ModelError, UsageError
+from fedworth.errors import ModelError
 from fedworth.names import Aggregation
 from fedworth.recording.flower_identity import SAMPLES, name_taken_from
 from fedworth.recording.identity import NodeNames, Settled
@@ -98,13 +98,6 @@ class RecordingGrid:
         """Each client's value so far, by its name; see `LiveRecorder.values`."""
         return self.recorder.values(task, **how)
 
-    def weigh(self, weights: Mapping[str, float]) -> None:
-        """Weight these clients by these numbers from the next round on, instead of what they report.
-
-        The strategy gets them in the metric that it weights by, and the ledger keeps them.
-        """
-        self.recorder.weigh(weights)
-
     def name_of(self, node: int) -> str | None:
         """A node's name; None if it was never heard."""
         return self.nodes.names.get(node)
@@ -150,7 +143,7 @@ class RecordingGrid:
         return [Message(content=first.content, dst_node_id=n, message_type=kind) for n in nodes if n not in asked]
 
     def _take(self, replies: Sequence[Any]) -> None:
-        """Keep the replies of the current round, learn the names of their nodes, and set their weights."""
+        """Keep the replies of the current round and learn the names of their nodes."""
         if self.current is None:
             return
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in self.current.messages}
@@ -160,7 +153,6 @@ class RecordingGrid:
                 self.current.replies.append(reply)
                 with contextlib.suppress(Exception):  # a reply may hold anything; its node stays unknown then
                     self._learn_name(node, reply)
-                attempt(self._weigh_one, self.current.said.get(node) or self.name_of(node), reply)
 
     def _learn_name(self, node: int, reply: Any) -> None:
         if reply.has_error():
@@ -171,11 +163,6 @@ class RecordingGrid:
         elif self.current is not None and node not in self.nodes.names:
             log.warning("fedworth: node %d does not say who it is; put fedworth.flower.identity into its mods", node)
             self.current.said[node] = f"node-{node}"
-
-    def _weigh_one(self, name: str | None, reply: Any) -> None:
-        weight = self.recorder.weights.get(name or "")
-        if weight is not None and not reply.has_error():
-            set_weight(reply.content, self.weighted_by, weight)
 
     def _end(self) -> None:
         """Write the round, or report it missing."""
@@ -253,15 +240,6 @@ def weight_in(content: Any, key: str, aggregation: Aggregation) -> Any:
     if aggregation == "uniform":
         return 1
     raise ModelError(f"no metric {key!r} to weight it by; name the metric: record(…, weighted_by=…)")
-
-
-def set_weight(content: Any, key: str, weight: float) -> None:
-    """Replace the weight that a reply reports."""
-    for metrics in content.metric_records.values():
-        if key in metrics:
-            metrics[key] = weight
-            return
-    raise UsageError(f"no metric {key!r} in the reply that could be set")
 
 
 def round_number(message: Any, count: int) -> int:

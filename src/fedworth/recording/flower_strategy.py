@@ -71,13 +71,6 @@ class RecordingStrategy:
         """Each client's value so far, by its name; see `LiveRecorder.values`."""
         return self.recorder.values(task, **how)
 
-    def weigh(self, weights: Mapping[str, float]) -> None:
-        """Weight these clients by these numbers from the next round on, instead of what they report.
-
-        The strategy gets them as `num_examples`, and the ledger keeps them.
-        """
-        self.recorder.weigh(weights)
-
     def name_of(self, cid: str) -> str | None:
         """A client proxy's name; None if it was never heard."""
         return self.nodes.names.get(cid)
@@ -96,9 +89,6 @@ class RecordingStrategy:
     def _record(self, number: int, results: Any, failures: Any) -> None:
         try:
             said = {proxy.cid: _take_name(proxy.cid, answer) for proxy, answer in results}
-            for proxy, answer in results:
-                weight = self.recorder.weights.get(said[proxy.cid])
-                answer.num_examples = answer.num_examples if weight is None else weight
             self._write(number, results, failures, said)
         except Exception as error:
             self.recorder.lose_round(number, f"{type(error).__name__}: {error}")

@@ -24,7 +24,7 @@ import torch
 from fedworth.errors import LedgerError, ModelError
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import check_names, is_ledger
-from fedworth.ledger.model import Model, checked_count
+from fedworth.ledger.model import Model
 from fedworth.ledger.receipts import Receipt, receipts_of
 from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, OpenRound, create_ledger, resume_ledger
 from fedworth.names import Aggregation
@@ -64,7 +64,6 @@ class LiveRecorder:
     trouble: str | None = None  # why the current round cannot be recorded
     notes: list[str] = field(default_factory=list)
     unreported: list[tuple[int, str]] = field(default_factory=list)  # missing rounds that the ledger lacks yet
-    weights: dict[str, float] = field(default_factory=dict)  # that the server sets itself, by client
     valued_by: Valuer | None = None
     tracking: "LiveTracking | None" = None
 
@@ -149,15 +148,6 @@ class LiveRecorder:
         ledger = open_ledger(self.writer.folder)
         made = {name: receipts_of(ledger, name, slice(-1, None)) for name in ledger.clients}
         return {name: found[0] for name, found in made.items() if found}
-
-    def weigh(self, weights: Mapping[str, float]) -> None:
-        """Weight these clients by these numbers from now on; a weight that cannot be used is ignored and logged."""
-        given: dict[str, Any] = attempt(lambda: {**weights}) or {}
-        for name, weight in given.items():
-            try:
-                self.weights[name] = checked_count(weight, self.writer.weight_kind, f"weight of client {name!r}")
-            except Exception as error:  # a server may pass anything
-                log.error("fedworth: %s; for weights that are not whole: record(…, real_weights=True)", error)
 
     def close(self, final_model: Arrays) -> None:
         """Commit the model after the last round."""

@@ -1,12 +1,11 @@
-"""Strategies that act on values: they weigh, drop and choose whom they should, and the ledger keeps what was used."""
+"""A strategy that acts on values drops whom it should, and the ledger has who was asked."""
 
 import random
 
-import pytest
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from handwriting.acting import Choosing, Dropping, Weighing
+from handwriting.acting import Dropping
 
 import fedworth.flower
 from fedworth.ledger.ledger import verify_ledger
@@ -37,9 +36,7 @@ def federation(strategy, folder):
     random.seed(0)
     app = ClientApp(mods=[fedworth.flower.identity])
     app.train()(trained)
-    recording = fedworth.flower.record(
-        InProcessGrid(app, N_CLIENTS), ledger=folder, strategy=strategy, real_weights=True
-    )
+    recording = fedworth.flower.record(InProcessGrid(app, N_CLIENTS), ledger=folder, strategy=strategy)
     start = ArrayRecord({"weight": torch.zeros(3, 3)})
     recording.close(strategy.start(grid=recording, initial_arrays=start, num_rounds=4, timeout=60).arrays)
     ledger = verify_ledger(folder)
@@ -53,19 +50,7 @@ def asked(ledger, round_index):
     return {ledger.clients[k] for k in ledger.entries[round_index].asked}
 
 
-def test_who_does_harm_counts_a_hundredth_of_the_best(tmp_path):
-    ledger = federation(Weighing(task(), fraction_evaluate=0.0), tmp_path / "l")
-    used = {ledger.clients[k]: n for k, n in ledger.sample_counts(3).items()}
-    assert used["partition-0"] == pytest.approx(max(used.values()) / 100)
-    assert set(ledger.sample_counts(0).values()) == {10}
-
-
 def test_who_does_harm_is_not_asked_again_once_patience_is_over(tmp_path):
     ledger = federation(Dropping(task(), patience=2, fraction_evaluate=0.0), tmp_path / "l")
     everyone = {f"partition-{k}" for k in range(N_CLIENTS)}
     assert [asked(ledger, t) for t in range(4)] == [everyone, everyone, *[everyone - {"partition-0"}] * 2]
-
-
-def test_the_best_half_is_asked_and_one_of_the_others(tmp_path):
-    ledger = federation(Choosing(task(), fraction_evaluate=0.0), tmp_path / "l")
-    assert [len(asked(ledger, t)) for t in range(4)] == [4, 3, 3, 3]

@@ -285,21 +285,14 @@ def test_another_kind_of_object_is_an_error_and_no_empty_ledger(tmp_path):
     assert not (tmp_path / "l").exists()
 
 
-def test_weights_that_the_server_gives_are_used_by_the_strategy_and_recorded(grid, tmp_path):
+def test_values_are_there_after_a_round_with_the_names_behind_the_nodes(grid, tmp_path):
     strategy = fedavg(fraction_train=1.0)
-    recording = fedworth.flower.record(grid, ledger=tmp_path / "l", strategy=strategy, real_weights=True)
+    recording = fedworth.flower.record(grid, ledger=tmp_path / "l", strategy=strategy)
+    assert recording.values(task()) == {}
     assert recording.name_of(1001) is None
     start(strategy, recording, n_rounds=1)
     assert recording.name_of(1001) == "partition-1"
-    values = recording.values(task())
-    assert set(values) == {f"partition-{k}" for k in range(4)}
-    recording.weigh({name: 1.0 + k / 2 for k, name in enumerate(sorted(values))} | {"partition-3": -1.0})
-    recording.close(start(strategy, recording, n_rounds=1).arrays)
-    ledger = verify_ledger(tmp_path / "l")
-    used = {ledger.clients[k]: n for k, n in ledger.sample_counts(1).items()}
-    assert used == {"partition-0": 1.0, "partition-1": 1.5, "partition-2": 2.0, "partition-3": 516}
-    for name, mean in mean_of(ledger.open_round(1)).items():
-        torch.testing.assert_close(mean, ledger.final_model()[name].to(torch.float64), rtol=1e-6, atol=1e-6)
+    assert set(recording.values(task())) == {f"partition-{k}" for k in range(4)}
 
 
 def test_a_tracker_shows_what_the_report_says_and_the_training_stays_the_same_to_the_bit(tmp_path):

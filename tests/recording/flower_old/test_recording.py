@@ -191,21 +191,10 @@ def test_a_grid_of_a_flower_without_messages_is_refused_with_a_way_out(tmp_path)
     assert not (tmp_path / "l").exists()
 
 
-def test_weights_that_the_server_gives_are_used_and_recorded(tmp_path):
-    recording = fedworth.flower.record(fedavg(), ledger=tmp_path / "l", names=["weight", "bias"], real_weights=True)
+def test_values_are_there_after_a_round(tmp_path):
+    recording = fedworth.flower.record(fedavg(), ledger=tmp_path / "l", names=["weight", "bias"])
     train(recording, n_rounds=1)
-    values = recording.values(task())
-    assert sorted(values) == [f"clinic-{k}" for k in range(4)]
-    recording.weigh({"clinic-0": 2.5, "clinic-1": 0.5, "clinic-2": float("nan"), "clinic-3": "much"})
-    recording.weigh(None)
-    after = train(recording, n_rounds=1, first=2)
-    recording.close()
-    ledger = verify_ledger(tmp_path / "l")
-    used = {ledger.clients[k]: n for k, n in ledger.sample_counts(1).items()}
-    assert used == {"clinic-0": 2.5, "clinic-1": 0.5, "clinic-2": 12, "clinic-3": 13}
-    models, weights = ledger.open_round(1).client_models, np.array(ledger.entries[1].sample_counts)
-    mean = sum(w * models[k]["weight"].double().numpy() for k, w in enumerate(weights)) / weights.sum()
-    np.testing.assert_allclose(mean, arrays(after)[0], atol=1e-6)
+    assert sorted(recording.values(task())) == [f"clinic-{k}" for k in range(4)]
 
 
 def test_values_that_cannot_be_had_are_nobodys_and_never_an_error(tmp_path, caplog):
