@@ -95,7 +95,10 @@ STUDY = Study(
     section,
     claim="On all data sets P(d₀₉ ≤ t) is at least as large for ComFedSV as for FedSV, for every t.",
     scales={
-        "page": {**extents(PAIRS, Extent(50)), "fashion-mnist": Extent(20, n_truth_seeds=0)},
+        "page": {
+            **extents(PAIRS, Extent(50)),
+            **extents(("fashion-mnist", "cifar10"), Extent(20, n_truth_seeds=0)),
+        },
         "quick": extents(PAIRS, Extent(10)),
         "tiny": {"synthetic": Extent(2, 3), "digits": Extent(3, 3)},
     },

@@ -41,11 +41,12 @@ class Setup:
     test_limit: int | None = None
     n_steps: int = 10
     batch_size: int | None = 64
+    width_divisor: int = 1
 
     @property
     def is_convolutional(self) -> bool:
         """Whether the model is convolutional, and therefore slow."""
-        return self.model == "cnn"
+        return self.model == "cnn" or self.model.startswith("vgg16")
 
     def federation(self, seed: int, **changes: Any) -> SimulationSettings:
         """Ten clients, three a round, ten rounds, unless changed."""
@@ -91,6 +92,8 @@ _SYNTHETIC = Setup("synthetic", "logistic", rate=0.03, partition="natural")
 _NOISY_MNIST = Setup("mnist", "mlp", rate=0.1, noise_strength=30.0)
 _ONE_SOURCE = Setup("synthetic-iid", "logistic", rate=0.1, partition="iid", noise_strength=100.0)
 _FASHION = Setup("fashion-mnist", "cnn", rate=0.1, n_steps=60, noise_strength=30.0)
+# Deep, so that the steps are long; GroupNorm, since averaged statistics of BatchNorm fit no coalition
+_CIFAR = Setup("cifar10", "vgg16-gn", rate=0.05, n_steps=60, noise_strength=30.0, width_divisor=8)
 _DIGITS = Setup("digits", "logistic", rate=0.5, n_steps=5, batch_size=None)  # as in the demonstration
 _CNN = Setup("mnist", "cnn", rate=0.1, n_steps=60)  # sixty steps, so that it learns within ten rounds
 
@@ -106,6 +109,9 @@ _PAPERS: Mapping[str, Setup] = {
     "synthetic-noise": _ONE_SOURCE,
     "synthetic-noise-small": replace(_ONE_SOURCE.trained(1, 0.3), noise_strength=30.0),
     "fashion-mnist-noise": _FASHION,
+    "cifar10": _CIFAR,
+    "cifar10-noise": _CIFAR.trained(100, 0.1),
+    "cifar10-labels": _CIFAR.trained(30, 0.1),
     "labels": _MNIST.trained(10, 0.03),
     "labels-small": _MNIST.trained(1, 0.5),
 }
@@ -127,7 +133,8 @@ def _smaller(setup: Setup, *, is_long: bool = False, is_own: bool = False) -> Se
     """The setup with fewer samples and a narrower model, so that one processor is enough."""
     if setup.is_convolutional:
         limit = 100 if is_own else 200
-        return replace(setup, hidden=(8, 16, 64), train_limit=10_000, test_limit=limit, batch_size=32)
+        widths = () if setup.width_divisor > 1 else (8, 16, 64)
+        return replace(setup, hidden=widths, train_limit=10_000, test_limit=limit, batch_size=32)
     if is_own:
         return replace(setup, hidden=(64,), train_limit=10_000, test_limit=300) if setup.model == "mlp" else setup
     if setup.dataset != "mnist":

@@ -36,7 +36,13 @@ def mean(values: Any, form: str = ".2f") -> str:
     return number(values.mean() if len(values) else None, form)
 
 
-DATA = {"mnist": "MNIST", "synthetic": "synthetic", "synthetic-iid": "synthetic", "fashion-mnist": "Fashion-MNIST"}
+DATA = {
+    "mnist": "MNIST",
+    "synthetic": "synthetic",
+    "synthetic-iid": "synthetic",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+}
 
 
 def data_of(frame: pd.DataFrame) -> str:

@@ -40,7 +40,7 @@ RewardRule = Literal["positive", "floor", "lower", "softmax", "cost"]
 
 DatasetName = Literal["synthetic", "synthetic-iid", "regression", "digits", "mnist", "fashion-mnist", "cifar10"]
 PartitionName = Literal["iid", "two-class", "natural", "dirichlet", "quantity", "feature"]
-ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn"]
+ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn", "vgg16-gn"]
 Dtype = Literal["float32", "float64"]
 OptimizerName = Literal["sgd", "adam"]
 ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]

@@ -19,6 +19,7 @@ DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.f
 
 # Simonyan and Zisserman 2014, configuration D; 0 stands for a pooling layer
 VGG16_WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
+N_GROUPS = 8  # of channels that GroupNorm normalises together
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         checked_name("model", ModelName, self.name)
         checked_name("dtype", Dtype, self.dtype)
-        if self.name in ("cnn", "vgg16", "vgg16-bn") and len(self.input_shape) != 3:
+        if (self.name == "cnn" or self.name.startswith("vgg16")) and len(self.input_shape) != 3:
             raise UsageError(f"model {self.name!r} reads images, but the samples have shape {self.input_shape}")
         if self.name == "cnn" and len(self.hidden) not in (0, 3):
             raise UsageError(
@@ -109,6 +110,7 @@ def _vgg16(spec: ModelSpec) -> nn.Module:
             continue
         layers.append(nn.Conv2d(n_in, n_out, 3, padding=1))
         layers += [nn.BatchNorm2d(n_out)] if spec.name == "vgg16-bn" else []
+        layers += [nn.GroupNorm(math.gcd(n_out, N_GROUPS), n_out)] if spec.name == "vgg16-gn" else []
         layers.append(nn.ReLU())
         n_in = n_out
     module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n_in, spec.n_classes))
