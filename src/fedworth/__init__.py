@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
     from fedworth.pipeline.verify import verify_report as verify_report
-    from fedworth.pipeline.verify_statement import verify_statement as verify_statement
+    from fedworth.pipeline.verify import verify_statement as verify_statement
     from fedworth.recording.importing import import_folder as import_folder
     from fedworth.recording.receipts import receipt as receipt
     from fedworth.recording.recorder import record_into as record_into
@@ -90,8 +90,7 @@ _NAMES = {
     "pipeline.compare": ("compare", "interactions", "shapiq_game"),
     "pipeline.report_on": ("report_on",),
     "pipeline.run": ("RunSettings", "run"),
-    "pipeline.verify": ("verify_report",),
-    "pipeline.verify_statement": ("verify_statement",),
+    "pipeline.verify": ("verify_report", "verify_statement"),
     "recording.importing": ("import_folder",),
     "recording.receipts": ("receipt",),
     "recording.recorder": ("record_into",),

@@ -161,7 +161,7 @@ class Verify:
         show(document, *said, *map(str, checks), ending, as_json=as_json)
 
     def _statement(self, *, as_json: bool) -> None:
-        from fedworth.pipeline.verify_statement import verify_statement
+        from fedworth.pipeline.verify import verify_statement
 
         if self.receipts is None and self.ledger is None:
             raise UsageError(

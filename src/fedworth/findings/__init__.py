@@ -12,13 +12,12 @@ import numpy as np
 from fedworth.arrays import Floats
 from fedworth.findings import copies, followers, groups, nodes, norms, similarity
 from fedworth.findings.copies import ECHO, LATE_COPY, REPLAY, SAME_MODEL, SCALED_COPY, STALE_MODEL
-from fedworth.findings.finding import Evidence, Finding, Kind, Level, gathered
+from fedworth.findings.finding import FEWEST, Evidence, Finding, Kind, Level, gathered
 from fedworth.findings.followers import FOLLOWER
 from fedworth.findings.groups import MANY_GROUPS
 from fedworth.findings.lengths import AS_SENT, EQUAL, LONG, length_evidence
 from fedworth.findings.nodes import CONTESTED_NAME, SHARED_NODE
 from fedworth.findings.norms import LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE
-from fedworth.findings.outliers import FEWEST
 from fedworth.findings.similarity import SIMILAR
 from fedworth.findings.traces import RoundTrace, trace_of
 from fedworth.findings.values import HARM, LOW_VALUE, NEGATIVE, value_findings

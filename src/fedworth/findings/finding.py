@@ -13,6 +13,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from scipy.special import stdtr
+
+from fedworth.arrays import Floats
+
 if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
 
@@ -22,6 +27,13 @@ LEAST_CONFIDENCE = 0.9
 
 SIGNED = {"value", "low", "high", "middle", "large"}
 """Evidence that is shown with its sign: values of clients."""
+
+FEWEST = 5
+"""With fewer clients no number is called far from the others'."""
+
+ROBUST = 1.4826
+FREEDOM = 0.4
+"""Degrees of freedom for each of the others, where one client's number is compared with theirs."""
 
 LEAST_CHANCE = 1e-9
 """Lower bound for estimated probabilities: nothing that is estimated is called certain."""
@@ -183,3 +195,18 @@ def _confidence(confidence: float) -> str:
     if confidence >= 1:
         return "certain"
     return "more than 99.9 % confidence" if confidence > 0.999 else f"{100 * confidence:.3g} % confidence"
+
+
+def confidence_above(own: float, others: Floats, error: float) -> float:
+    """The confidence that a number is far above the others, (n − 1,), given its own standard error.
+
+        t = (x_i − m) / √(s² + sd_i²)
+
+    with m the others' median, s their robust spread (1.48 times the median distance from m) and sd_i the client's own
+    standard error; compared with Student's t with .4 (n − 1) degrees of freedom (a robust spread is that much less
+    certain than an ordinary one), and counted for all n clients.
+    """
+    middle = float(np.median(others))
+    far = np.hypot(ROBUST * float(np.median(np.abs(others - middle))), error)
+    chance = float(stdtr(FREEDOM * len(others), (middle - own) / far)) if far > 0 else 1.0
+    return confidence_of((len(others) + 1) * chance)

@@ -28,7 +28,7 @@ from scipy.special import ndtr
 
 from fedworth.arrays import Floats
 from fedworth.findings.copies import CLIENT_COPY, COPIES, REPEATS
-from fedworth.findings.finding import Evidence, Kind, Level, joined
+from fedworth.findings.finding import ROBUST, Evidence, Kind, Level, joined
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
@@ -102,7 +102,7 @@ def alike(directions: Directions) -> list[tuple[tuple[int, int], float, float]]:
     pairs = list(itertools.combinations(clients, 2))
     ratios = np.array([_between(directions[i], directions[j]) / np.sqrt(own[i] * own[j]) for i, j in pairs])
     middle = float(np.median(ratios))
-    spread = 1.4826 * float(np.median(np.abs(ratios - middle)))
+    spread = ROBUST * float(np.median(np.abs(ratios - middle)))
     with np.errstate(divide="ignore"):
         chances = len(pairs) * ndtr(-(ratios - middle) / spread)
     return [

@@ -1,6 +1,6 @@
 """Low and negative values, and harm: clients whose value is far below the others', and that made the model worse.
 
-    low value   far below the others' values, given their spread and its own standard error (`outliers.py`)
+    low value   far below the others' values, given their spread and its own standard error (`confidence_above`)
     negative    the whole 90 % interval lies below zero; the confidence is the probability that the value does
     harm        the same, and the client makes coalitions of at least half of the others worse, too (`Marginals.large`)
 
@@ -17,9 +17,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedworth.arrays import Floats, Indices
-from fedworth.findings.finding import LEAST_CONFIDENCE, Finding, Kind, Level, confidence_of
+from fedworth.findings.finding import FEWEST, LEAST_CONFIDENCE, Finding, Kind, Level, confidence_above, confidence_of
 from fedworth.findings.groups import group_findings, looked_for, whom_it_harms
-from fedworth.findings.outliers import FEWEST, confidence_above
 from fedworth.valuation.marginals import Cell
 from fedworth.valuation.uncertainty import HALF_WIDTH
 from fedworth.valuation.valuation import Valuation

@@ -27,6 +27,7 @@ from fedworth.report.page.clients import (
     COLUMNS,
     axis_of,
     cards_of,
+    group_table,
     n_rounds_of,
     not_looked_for,
     passed_of,
@@ -34,7 +35,6 @@ from fedworth.report.page.clients import (
     summary_of,
 )
 from fedworth.report.page.figures import axis_over
-from fedworth.report.page.groups import group_table
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
