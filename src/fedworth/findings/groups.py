@@ -6,9 +6,9 @@ negative values by group,
 
     z_i = log(P_i / N_i),    t = (z_i − m) / √(s² + sd_i²)
 
-m is the others' median, s their robust spread, and sd_i the standard error of z_i (`confidence_above`). It is looked for
-only where clients know few groups: half of the others clearly harm at least 60 % of the groups. A client that really
-has more classes than the others looks the same, and the finding says so.
+m is the others' median, s their robust spread, and sd_i the standard error of z_i (`confidence_above`). It is looked
+for only where clients know few groups: half of the others clearly harm at least 60 % of the groups. A client that
+really has more classes than the others looks the same, and the finding says so.
 """
 
 from collections.abc import Iterator
