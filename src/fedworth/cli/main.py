@@ -72,7 +72,9 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
     given = sys.argv[1:] if argv is None else argv
-    _make_output_safe()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # characters that the terminal lacks are printed as escapes
+            stream.reconfigure(errors="backslashreplace")
     as_json = any(len(text) > 2 and "--json".startswith(text) for text in given)
     return code_of(lambda: _act(given), as_json=as_json)
 
@@ -181,7 +183,8 @@ def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
     """Run an action and return its exit code; errors are printed to standard error, with the usage if it helps."""
     try:
         action()
-        _flush()
+        if sys.stdout is not None:  # None if the descriptor was closed before Python began
+            sys.stdout.flush()
     except BrokenPipeError:
         _stop_printing()  # the reader has seen enough
     except (FedworthError, KeyboardInterrupt, OSError, MemoryError) as error:
@@ -218,18 +221,6 @@ def _ending(error: BaseException) -> tuple[str, int, str]:
     else:
         said = f"this needs more memory than the machine has ({error}); ask for less, or use a larger machine"
     return MachineError.__name__, MachineError.exit_code, said
-
-
-def _make_output_safe() -> None:
-    """Print characters that the terminal's encoding lacks as escapes, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _flush() -> None:
-    if sys.stdout is not None:  # None if the descriptor was closed before Python began
-        sys.stdout.flush()
 
 
 def _stop_printing() -> None:

@@ -125,8 +125,10 @@ def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
             continue
         else:
             is_argument = field.metadata.get("is_argument", False)
-            help_ = said[field.name]
-            made = [Option(_option_name(field.name), help_, hint, _default(field), (place,), is_argument)]
+            name = NAMES.get(field.name) or field.name.removeprefix("n_").removeprefix("with_").replace("_", "-")
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            made = [Option(name, said[field.name], hint, default, (place,), is_argument)]
         for option in made:
             same = found.get(option.name)
             fields = option.fields if same is None else same.fields + option.fields
@@ -221,16 +223,6 @@ def _documented(kind: type) -> dict[str, str]:
         elif name:
             found[name] += " " + line.strip()
     return {name: said.replace("`", "") for name, said in found.items()}
-
-
-def _option_name(field: str) -> str:
-    return NAMES.get(field) or field.removeprefix("n_").removeprefix("with_").replace("_", "-")
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _without_none(hint: Any) -> Any:

@@ -43,11 +43,13 @@ class Statement:
     def run(self, *, as_json: bool) -> None:
         """Write the statements, and say where they are."""
         from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.manifest import is_ledger
         from fedworth.report.report import Report
         from fedworth.report.rewards import Rewards
 
         report = Report.read(self.folder / "report.json")
-        found = self.ledger or _ledger_beside(self.folder)
+        near = (self.folder / "ledger", self.folder.resolve().with_suffix(""))  # of a run; LEDGER.report, LEDGER.watch
+        found = self.ledger or next((place for place in near if is_ledger(place)), None)
         ledger = None if found is None or report.provenance is None else open_ledger(found)
         warn([NO_LEDGER] if ledger is None and report.provenance is not None else [])
         paid = Rewards.read(self.folder) if self.rewards else None
@@ -58,14 +60,6 @@ class Statement:
             for client in wanted
         }
         show(paths, *(f"{client}: {path}" for client, path in paths.items()), as_json=as_json)
-
-
-def _ledger_beside(folder: Path) -> Path | None:
-    """The ledger of a run's folder, or of LEDGER.report or LEDGER.watch."""
-    from fedworth.ledger.manifest import is_ledger
-
-    near = (folder / "ledger", folder.resolve().with_suffix(""))
-    return next((place for place in near if is_ledger(place)), None)
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,13 @@ SECONDS_BETWEEN_LINES = 60.0
 
 def show(document: Any, *parts: "Table | str", warnings: Iterable[str] = (), as_json: bool) -> None:
     """What a command found: the document if JSON is asked for, else tables and lines, and then warnings."""
-    if as_json:
-        show_json(document)
+    if as_json:  # in full precision
+        is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+        print(json.dumps(document, ensure_ascii=not is_unicode, indent=2, allow_nan=False))
         return
     for part in parts:
         show_lines([on_one_line(part)]) if isinstance(part, str) else show_table(part)
     warn(warnings)
-
-
-def show_json(document: Any) -> None:
-    """A document on standard output, in full precision."""
-    is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
-    print(json.dumps(document, ensure_ascii=not is_unicode, indent=2, allow_nan=False))
 
 
 def show_table(table: "Table") -> None:

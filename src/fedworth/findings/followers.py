@@ -109,7 +109,10 @@ def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # n
 
 def _residuals(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[tuple[int, int, Floats]]:
     """(client, round, r) of every update in rounds of enough answers."""
-    by_samples = [_by_samples(ledger, traces, t) for t in range(len(traces))]
+    by_samples = []  # of each round: client → its update times its samples, (WIDTH,)
+    for t, trace in enumerate(traces):
+        counts = ledger.sample_counts(t)
+        by_samples.append({k: counts[k] * row for k, row in zip(trace.clients, trace.sketches[1:], strict=True)})
     for t, trace in enumerate(traces):
         places = _compared(trace)
         updates = trace.sketches[1:][places]
@@ -125,12 +128,6 @@ def _compared(trace: RoundTrace) -> list[int]:
     """The answers of a round that have an update, by place; none if they are too few."""
     moved = np.flatnonzero(np.linalg.norm(trace.sketches[1:], axis=1)).tolist()
     return moved if len(moved) >= FEWEST_ANSWERS else []
-
-
-def _by_samples(ledger: Ledger, traces: list[RoundTrace], t: int) -> dict[int, Floats]:
-    """Client → its update of a round times its samples, (WIDTH,)."""
-    counts = ledger.sample_counts(t)
-    return {k: counts[k] * row for k, row in zip(traces[t].clients, traces[t].sketches[1:], strict=True)}
 
 
 def _orthonormal(rows: Floats) -> Floats:

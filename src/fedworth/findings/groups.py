@@ -47,7 +47,10 @@ MANY_GROUPS = Kind(
 
 def looked_for(valuation: Valuation) -> bool:
     """Whether clients know few groups of test samples, and there are enough of them."""
-    return valuation.groups is not None and len(_known(valuation.groups)) >= FEWEST and bool(_few(valuation.groups))
+    if valuation.groups is None or len(_known(valuation.groups)) < FEWEST:
+        return False
+    harmed = (valuation.groups.signs[_known(valuation.groups)] < 0).mean(axis=1)  # part of the groups, by client
+    return float(np.median(harmed)) >= HARMED
 
 
 def group_findings(valuation: Valuation) -> Iterator[Finding]:
@@ -86,11 +89,6 @@ def whom_it_harms(valuation: Valuation, client: int) -> str:
 def _known(found: GroupValues) -> Indices:
     """The clients whose values by group have known errors."""
     return np.flatnonzero(np.isfinite(found.standard_deviations).all(axis=1) & np.isfinite(found.values).all(axis=1))
-
-
-def _few(found: GroupValues) -> bool:
-    """Whether half of the clients clearly harm most groups."""
-    return float(np.median((found.signs[_known(found)] < 0).mean(axis=1))) >= HARMED
 
 
 def _ratios(found: GroupValues) -> tuple[Floats, Floats, Floats]:

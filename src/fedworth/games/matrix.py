@@ -253,7 +253,12 @@ class UtilityMatrix:
             if name not in arrays:
                 raise UtilityError(f"{path}: no array {name!r}; found {sorted(arrays)}")
         try:
-            return _from_cells(arrays) if is_listed else _from_dense(arrays)
+            if not is_listed:
+                return _from_dense(arrays)
+            utilities, cells = arrays["utilities"], (arrays["cell_rounds"], arrays["cell_coalitions"])
+            utilities = utilities[:, None] if utilities.ndim == 1 else utilities
+            flags = _flags(arrays, "participants"), _flags(arrays, "coalitions")
+            return cls(_clients(arrays), *flags, *cells, utilities, _permutations(arrays))
         except UtilityError as error:
             raise UtilityError(f"{path}: {error}") from None
 
@@ -283,19 +288,6 @@ def matrix_from_rounds(
     coalitions, columns = distinct(np.concatenate(listed))
     rows = np.repeat(np.arange(len(rounds)), counts)
     return UtilityMatrix(clients, participants, coalitions, rows, columns, np.concatenate(utilities), permutations)
-
-
-def _from_cells(arrays: Arrays) -> UtilityMatrix:
-    utilities = arrays["utilities"]
-    return UtilityMatrix(
-        _clients(arrays),
-        _flags(arrays, "participants"),
-        _flags(arrays, "coalitions"),
-        arrays["cell_rounds"],
-        arrays["cell_coalitions"],
-        utilities[:, None] if utilities.ndim == 1 else utilities,
-        _permutations(arrays),
-    )
 
 
 def _from_dense(arrays: Arrays) -> UtilityMatrix:

@@ -48,8 +48,12 @@ def draw_permutations(members: Indices, n_permutations: int, *, rng: np.random.G
         return np.zeros((n_permutations, 0), dtype=np.int64)
     places = np.arange(n)
     zigzag = np.where(places % 2 == 1, (places + 1) // 2, -(places // 2))  # 0, 1, −1, 2, −2, …
-    sets = [_balanced_set(members, zigzag, rng) for _ in range(-(-n_permutations // n))]
-    return np.concatenate([np.zeros((0, n), dtype=np.int64), *sets])[:n_permutations]
+    sets = [np.zeros((0, n), dtype=np.int64)]
+    for _ in range(-(-n_permutations // n)):
+        circle = rng.permutation(members).astype(np.int64)
+        starts = rng.permutation(n)  # rows come in random order, so that a part of a set is a random part
+        sets.append(circle[(starts[:, None] + zigzag) % n])
+    return np.concatenate(sets)[:n_permutations]
 
 
 def n_balanced_sets(permutations: Permutations) -> int:
@@ -90,13 +94,6 @@ def permutation_estimate(prefix_utilities: Floats, permutations: Permutations) -
     scale = n_draws / (n_draws - 1) if n_draws > 1 else math.nan
     covariance = scale * deviations.T @ deviations / len(permutations) ** 2
     return marginals.mean(axis=0), _shrunk(covariance, max(len(permutations) / max(n, 1) - 1, 0))
-
-
-def _balanced_set(members: Indices, zigzag: Indices, rng: np.random.Generator) -> Permutations:
-    """(n, n): one balanced set; its rows come in random order, so that a part of it is a random part."""
-    circle = rng.permutation(members).astype(np.int64)
-    starts = rng.permutation(len(members))
-    return np.asarray(circle[(starts[:, None] + zigzag) % len(members)])
 
 
 def _within_places(marginals: Floats, permutations: Permutations, n_sets: int) -> Floats:

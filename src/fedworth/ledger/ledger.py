@@ -301,7 +301,8 @@ def _read_file(folder: Path, file: str, sha256: str, round_index: int) -> dict[O
 
 def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
     # Files are listed before the manifest is read: a file that has its final name now has its line by then.
-    files = _list_files(folder)
+    files = {name for name in _names_in(folder) if name.startswith(FINAL)}
+    files |= {f"{place}/{name}" for place in ("rounds", "apart") for name in _names_in(folder / place)}
     header, chain = read_header(folder)
     clients, known = list(header["clients"]), set(header["clients"])
     entries, missing, closing, next_number = list[RoundEntry](), list[MissingRound](), None, 0
@@ -344,12 +345,6 @@ def _add_joined(entry: RoundEntry, clients: list[str], known: set[str], where: s
     last = max(max(entry.asked, default=-1), max(entry.apart, default=-1))
     if last >= len(clients):
         raise LedgerError(f"{where}: names client {last}, but there are only {len(clients)}")
-
-
-def _list_files(folder: Path) -> set[str]:
-    """All files in the places of models, relative to the ledger."""
-    found = {name for name in _names_in(folder) if name.startswith(FINAL)}
-    return found.union(f"{place}/{name}" for place in ("rounds", "apart") for name in _names_in(folder / place))
 
 
 def _names_in(folder: Path) -> list[str]:

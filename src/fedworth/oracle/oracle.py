@@ -189,7 +189,11 @@ def fitted(round_: Round, task: Task) -> Round:
     def all_of(models: Mapping[int, Model]) -> dict[int, Model]:
         return {client: fitted_model(model, task, like) for client, model in models.items()}
 
-    start = as_loaded(fitted_model(round_.global_model, task, like), task)
+    start = fitted_model(round_.global_model, task, like)
+    # Tensors that are one in the module get the numbers of the last, as torch loads them. A client that sends them
+    # unequal is refused, but the server's average may already contain it.
+    last = {name: names[-1] for names in tied_names(task.module) for name in names}
+    start = {name: start.get(last.get(name, name), tensor) for name, tensor in start.items()}
     try:
         check_alike(start, with_tied(like, task), "global model, against the task's module")
     except ModelError as error:
@@ -215,15 +219,6 @@ def with_tied(model: Model, task: Task) -> Model:
     groups = [names for names in tied_names(task.module) if not model.keys().isdisjoint(names)]
     last = {name: model[[each for each in names if each in model][-1]] for names in groups for name in names}
     return {**last, **model} if last.keys() - model.keys() else model
-
-
-def as_loaded(model: Model, task: Task) -> Model:
-    """A global model in which tensors that are one in the module have the numbers of the last, as torch loads them.
-
-    A client that sends them unequal is refused, but the server's average may already contain it.
-    """
-    last = {name: names[-1] for names in tied_names(task.module) for name in names}
-    return {name: model.get(last.get(name, name), tensor) for name, tensor in model.items()}
 
 
 def _by_place(model: Model, like: Model) -> Model:

@@ -174,8 +174,12 @@ class RuleOracle:
         return found
 
     def _model(self, round_: Round, mixtures: Mixtures, place: int, state: State) -> Model:
-        """The rule applied to the members' models, in the order in which the server added them."""
-        members = [k for k in _order(round_) if mixtures.memberships[place, k]]
+        """The rule applied to the members' models, in the order in which the server added them.
+
+        Those whose models are predicted or kept apart come last.
+        """
+        order = dict.fromkeys([*round_.entry.participants, *round_.client_models, *round_.apart_models])
+        members = [k for k in order if mixtures.memberships[place, k]]
         if len(members) < int(mixtures.memberships[place].sum()):
             raise ModelError(f"round {round_.entry.number}: a coalition has members without a model in this round")
         held = {**round_.client_models, **round_.apart_models}
@@ -207,11 +211,6 @@ class RuleOracle:
                 if step.following.round_index > round_index:
                     break
         return self._steps[-1].state
-
-
-def _order(round_: Round) -> list[int]:
-    """Clients in the order in which the server added them, then those whose models are predicted or kept apart."""
-    return list(dict.fromkeys([*round_.entry.participants, *round_.client_models, *round_.apart_models]))
 
 
 _KNOWN: dict[str, tuple[tuple[RoundEntry, ...], ClosedLine | None, LedgerCheck]] = {}

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 BESIDE = ("fedsv", "truth")
 """Methods that stand beside the chosen one in the first table."""
 ABSENT = "–"
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""Text that starts so would be run as a formula by a spreadsheet."""
 MOST_GROUPS = 12
 """Tables of text show values by group up to so many groups; report-by-group.csv has all."""
 NARROW = 0.01
@@ -88,10 +90,6 @@ def _interval(valuation: Valuation, client: int) -> str:
     return ABSENT if math.isnan(low) else f"{low:{form}} to {high:{form}}"
 
 
-def _share(valuation: Valuation, client: int) -> str:
-    return _number(valuation.shares[client], ".1%")
-
-
 def _rank(valuation: Valuation, client: int) -> str:
     rank = valuation.ranks[client]
     if rank is None:
@@ -108,7 +106,7 @@ def _rank_range(valuation: Valuation, client: int) -> str:
 VALUE_COLUMNS = (
     ValueColumn("{label}", _value),
     ValueColumn("90 % interval", _interval),
-    ValueColumn("share", _share, "share: part of all positive values"),
+    ValueColumn("share", lambda v, client: _number(v.shares[client], ".1%"), "share: part of all positive values"),
     ValueColumn("rank", _rank_range, "rank: 1 for the most valuable, = for a tie, (from–to) is its 90 % interval"),
 )
 """Columns of the chosen valuation."""
@@ -363,13 +361,9 @@ def csv_of(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(headings)
     for row in rows:
-        writer.writerow(["" if cell is None else harmless(cell) if isinstance(cell, str) else cell for cell in row])
+        cells = ["" if cell is None else cell for cell in row]
+        writer.writerow([f"'{x}" if isinstance(x, str) and x.startswith(FORMULAS) else x for x in cells])
     return buffer.getvalue()
-
-
-def harmless(text: str) -> str:
-    """Text that a spreadsheet shows, and does not run as a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _main(report: "Report") -> list[Valuation]:

@@ -88,10 +88,6 @@ def _iid(asked: Division) -> list[Samples]:
     return asked.of(partition_iid(asked.dataset.train.labels, asked.n_clients, rng=asked.rng))
 
 
-def _two_class(asked: Division) -> list[Samples]:
-    return asked.of(partition_two_class(asked.dataset.train.labels, asked.n_clients, rng=asked.rng))
-
-
 def _dirichlet(asked: Division) -> list[Samples]:
     labels = asked.dataset.train.labels
     _check_enough("dirichlet", asked)
@@ -146,7 +142,9 @@ def _natural(asked: Division) -> list[Samples]:
 
 PARTITIONS: dict[PartitionName, Callable[[Division], list[Samples]]] = {
     "iid": _iid,
-    "two-class": _two_class,
+    "two-class": lambda asked: asked.of(
+        partition_two_class(asked.dataset.train.labels, asked.n_clients, rng=asked.rng)
+    ),
     "natural": _natural,
     "dirichlet": _dirichlet,
     "quantity": _quantity,

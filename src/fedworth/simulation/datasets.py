@@ -183,14 +183,6 @@ def concatenated(samples: Sequence[Samples]) -> Samples:
     return Samples(np.concatenate([s.features for s in samples]), np.concatenate([s.labels for s in samples]))
 
 
-def _load_synthetic(request: DatasetRequest) -> Dataset:
-    return _limited(synthetic(request.n_clients, alpha=request.alpha, beta=request.beta, rng=request.rng), request)
-
-
-def _load_synthetic_iid(request: DatasetRequest) -> Dataset:
-    return _limited(synthetic_iid(request.n_clients, rng=request.rng), request)
-
-
 # Regression
 
 
@@ -279,8 +271,10 @@ def _from_pixels(
 
 
 DATASETS: dict[DatasetName, Callable[[DatasetRequest], Dataset]] = {
-    "synthetic": _load_synthetic,
-    "synthetic-iid": _load_synthetic_iid,
+    "synthetic": lambda asked: _limited(
+        synthetic(asked.n_clients, alpha=asked.alpha, beta=asked.beta, rng=asked.rng), asked
+    ),
+    "synthetic-iid": lambda asked: _limited(synthetic_iid(asked.n_clients, rng=asked.rng), asked),
     "regression": _load_regression,
     "digits": _load_digits,
     "mnist": partial(_load_idx, "mnist"),

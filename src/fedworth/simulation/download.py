@@ -111,22 +111,18 @@ def _fetch(name: str, absent: list[str], root: Path) -> None:
     published = PUBLISHED[name]
     try:
         with _silent_pooch():
-            if published.archive_hash is None:
-                _fetch_singly(published, absent, root)
-            else:
+            if published.archive_hash is not None:
                 _fetch_archive(published, absent, root)
+                return
+            for file in absent:
+                target, expected = root / file, f"sha256:{published.files[file]}"
+                pooch.retrieve(published.home + target.name, expected, fname=target.name, path=target.parent)
     except (OSError, ValueError, KeyError) as error:  # no network, no room; another sum; another archive
         raise DataError(
             f"data set {name!r}: {', '.join(absent)} not found in {root}, "
             f"and fetching from {published.home} failed ({type(error).__name__}: {error}); "
             f"set {FOLDER_VARIABLE} to a folder that holds {', '.join(published.files)}"
         ) from error
-
-
-def _fetch_singly(published: Published, files: list[str], root: Path) -> None:
-    for file in files:
-        target, expected = root / file, f"sha256:{published.files[file]}"
-        pooch.retrieve(published.home + target.name, expected, fname=target.name, path=target.parent)
 
 
 def _fetch_archive(published: Published, files: list[str], root: Path) -> None:

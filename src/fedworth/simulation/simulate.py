@@ -273,7 +273,9 @@ def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
 
     @lru_cache(maxsize=1)
     def prepared(drift: float, is_noisy: bool) -> list[ClientData]:
-        samples = _drifted(parts, drift, copies)
+        distinct = distinct_clients(len(parts), copies)  # copies stay copies
+        moved = dict(zip(distinct, drifted([parts[k] for k in distinct], drift), strict=True))
+        samples = [moved[copies.get(k, k)] for k in range(len(parts))]
         if is_noisy:
             samples = [_with_noise(part, k, settings, dataset.n_classes) for k, part in enumerate(samples)]
         for copy, source in copies.items() if settings.copies_halved else ():
@@ -297,13 +299,6 @@ def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
         aggregation=settings.aggregation,
         seed=settings.seed_of_training,
     )
-
-
-def _drifted(parts: Sequence[Samples], share: float, copies: dict[int, int]) -> list[Samples]:
-    """The clients' samples after some drift; copies stay copies."""
-    clients = distinct_clients(len(parts), copies)
-    moved = dict(zip(clients, drifted([parts[k] for k in clients], share), strict=True))
-    return [moved[copies.get(k, k)] for k in range(len(parts))]
 
 
 def _with_noise(samples: Samples, client: int, settings: SimulationSettings, n_classes: int) -> Samples:

@@ -47,10 +47,6 @@ IGNORED = -100  # a label that does not count, as in PyTorch and Hugging Face
 MOST_PAIRS = 1 << 22  # pairs of samples compared in one operation, which limits memory
 
 
-def _n_samples(labels: torch.Tensor) -> float:
-    return float(len(labels))
-
-
 @dataclass(frozen=True)
 class Criterion:
     """Scores outputs: each sample separately, or all together.
@@ -64,7 +60,7 @@ class Criterion:
     is_better_higher: bool = False
     is_whole: bool = False
     is_smooth: bool = True  # has first and second derivatives by the outputs
-    counted: Callable[[torch.Tensor], float] = _n_samples
+    counted: Callable[[torch.Tensor], float] = len
     is_own: bool = False  # a function of the user's
     unit: str = ""  # of a mean score, in words that follow its name
 
@@ -201,14 +197,6 @@ def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(outputs, labels, reduction="none")
     # with the classes before the samples, as of an image, torch takes a tenth of the time
     return F.cross_entropy(outputs.T.contiguous()[None], labels[None], reduction="none")[0]
-
-
-def _is_right(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return outputs.argmax(dim=1) == labels
-
-
-def _of_probabilities(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return -outputs.gather(1, labels[:, None])[:, 0].log()
 
 
 def _one_vs_rest(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -350,7 +338,10 @@ def _measure(name: str, of: Function, unit: str, **more: Any) -> Criterion:
 
 
 CROSS_ENTROPY = Criterion("cross-entropy", _cross_entropy, unit=NATS)
-ACCURACY = _measure("accuracy", _is_right, "as a share of the test samples")
+ACCURACY = _measure(
+    "accuracy", lambda outputs, labels: outputs.argmax(dim=1) == labels, "as a share of the test samples"
+)
+_PROBABILITIES = Criterion("probabilities", lambda o, labels: -o.gather(1, labels[:, None])[:, 0].log(), unit=NATS)
 _DICE = _measure("dice", _hard_dice, PER_SAMPLE)
 _PIXEL_ACCURACY = _measure("accuracy", _right_pixels, "as a share of the pixels", counted=_n_labels)
 _TOKEN_ACCURACY = _measure("accuracy", _of_tokens(_right_pixels), "as a share of the tokens", counted=_n_labels)
@@ -384,7 +375,7 @@ LOSSES: dict[str, Loss] = {
     loss.criterion.name: loss
     for loss in (
         Loss(CROSS_ENTROPY, **_CLASSES, **_LOGITS, over_classes=1),
-        Loss(Criterion("probabilities", _of_probabilities, unit=NATS), **_CLASSES),
+        Loss(_PROBABILITIES, **_CLASSES),
         Loss(Criterion("one-vs-rest", _one_vs_rest, unit=NATS), **_CLASSES),
         Loss(Criterion("hinge", _hinge, is_smooth=False, unit=PER_SAMPLE), **_CLASSES),
         Loss(_SEGMENTATION, _class_map, _logits(1), (_PIXEL_ACCURACY, _DICE), 1, **_LOGITS),

@@ -333,12 +333,12 @@ def arrays_of(model: Model) -> Arrays:
 
 def model_of(arrays: Arrays, like: Model) -> Model:
     """Arrays as a model with the dtypes of `like`; where it has integers, numbers are rounded."""
-    return {name: _as_tensor(np.asarray(arrays[name]), tensor.dtype) for name, tensor in like.items()}
-
-
-def _as_tensor(array: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    rounded = array if dtype.is_floating_point or array.dtype.kind != "f" else np.round(array)
-    return torch.from_numpy(np.array(rounded)).to(dtype)
+    made = {}
+    for name, tensor in like.items():
+        array = np.array(arrays[name])
+        is_rounded = array.dtype.kind == "f" and not tensor.is_floating_point()
+        made[name] = torch.from_numpy(np.asarray(np.round(array)) if is_rounded else array).to(tensor.dtype)
+    return made
 
 
 def _stacked(models: Sequence[Arrays], name: str) -> NDArray[Any]:

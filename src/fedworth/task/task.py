@@ -287,7 +287,8 @@ def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> Non
     last_layer = _probability_layer(task, outputs)
     if last_layer is None:
         return
-    others = [_probe(task, _far_from(task, model, seed)) for seed in range(2)]
+    with torch.inference_mode():
+        others = [task.outputs(_far_from(task, model, seed), slice(0, N_PROBED)) for seed in range(2)]
     if any(torch.equal(other, outputs) or _probability_layer(task, other) != last_layer for other in others):
         return
     instead = "loss='probabilities'" if last_layer == "softmax" else "a loss of your own"
@@ -296,11 +297,6 @@ def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> Non
         f"the module's outputs are probabilities: it ends in a {last_layer}, and loss {name!r} takes logits; leave the "
         f"{last_layer} out of the task's module, or name a loss that takes probabilities, such as {instead}"
     )
-
-
-def _probe(task: Task, model: Model) -> torch.Tensor:
-    with torch.inference_mode():
-        return task.outputs(model, slice(0, N_PROBED))
 
 
 def _probability_layer(task: Task, outputs: torch.Tensor) -> str | None:

@@ -475,10 +475,6 @@ def _gtg(source: GameSource) -> Valuation:
     return add_up(source, lambda game, rng: gtg(game, rng, skip_below=skip_below), games)
 
 
-def _mr(source: GameSource) -> Valuation:
-    return add_up(source, shapley, replace(participants(source), decay=MR_DECAY))
-
-
 def _measured(measure: Callable[[RecordedFederation], Floats]) -> Callable[[GameSource], Valuation]:
     """A measure of recorded updates, (n_clients,), that shares out no game."""
 
@@ -577,7 +573,11 @@ METHODS: dict[str, Method] = {
         "cover the error of truncation",
         _gtg,
     ),
-    "mr": Method("MR", "earned, later rounds weighted less (MR)", _mr),
+    "mr": Method(
+        "MR",
+        "earned, later rounds weighted less (MR)",
+        share_out(shapley, lambda source: replace(participants(source), decay=MR_DECAY)),
+    ),
     "or": Method(
         "OR",
         "earned over the whole training, from models rebuilt from the updates (OR)",

@@ -102,7 +102,9 @@ def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
     """Predict what was heard, and compare."""
     federation, process = models.federation, models.process
     has_singletons = uses_singletons(federation.weighting)
-    points = _points(models)
+    missed_rounds = np.asarray(~models.known[:, federation.heard].all(axis=1))
+    points = np.flatnonzero(missed_rounds[process.rounds])
+    points = points[thinned(len(points), MOST_POINTS)] if len(points) else points
     errors, n_evaluations = np.zeros((len(points), len(federation.heard))), 0
     block_errors = np.zeros((len(points), federation.oracle.n_blocks))
     if len(points) == 0:
@@ -131,13 +133,6 @@ def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
 def uses_singletons(weighting: Weighting) -> bool:
     """Whether a client alone is predicted by the process of single clients, and not by its predicted model."""
     return weighting != "fixed"
-
-
-def _points(models: PredictedModels) -> Indices:
-    """The points of rounds that somebody missed, evenly thinned if there are many."""
-    missed = np.asarray(~models.known[:, models.federation.heard].all(axis=1))
-    points = np.flatnonzero(missed[models.process.rounds])
-    return points[thinned(len(points), MOST_POINTS)] if len(points) else points
 
 
 def _coalitions(models: PredictedModels, round_index: int, client: int) -> Memberships:
@@ -240,7 +235,10 @@ def member_covariance(models: PredictedModels, singletons: Singletons, held: Hel
     shown = np.stack([_in_coalitions(models, t, playing, held) for t in range(len(models.known))])  # m
     alone = np.where(models.known, 0.0, singletons.scale[:, None])  # g, (n_rounds, n_clients)
     scales = (alone, alone * shown)  # g and h
-    in_coalition = np.stack([np.ones(len(points)), _weights_of_points(models, held)])  # (2, n_points): 1, and m
+    rounds = range(models.federation.n_rounds)
+    among_present = np.stack([_in_coalitions(models, t, models.participants[t], held) for t in rounds])
+    of_points = among_present[models.process.rounds[points], models.process.clients[points]]
+    in_coalition = np.stack([np.ones(len(points)), of_points])  # (2, n_points): 1, and m
     counts = point_weights(models, singletons, held) * in_coalition**2  # (2, n_points)
     counts = counts / np.maximum(counts.sum(axis=1, keepdims=True), LEAST_COUNT)
     first = int(held.has_singletons)
@@ -259,13 +257,6 @@ def member_covariance(models: PredictedModels, singletons: Singletons, held: Hel
     blocks[1][0] = blocks[0][1].T
     wider = np.concatenate(own) * max(map(_widening, counts)) * models.hyperparameters.error_factor
     return np.asarray(np.block(blocks) * np.outer(wider, wider))
-
-
-def _weights_of_points(models: PredictedModels, held: HeldOut) -> Floats:
-    """(n_points,): m of the held-out points, in coalitions of their round's participants."""
-    rounds, clients = models.process.rounds[held.points], models.process.clients[held.points]
-    found = [_in_coalitions(models, t, models.participants[t], held) for t in range(models.federation.n_rounds)]
-    return np.asarray(np.stack(found)[rounds, clients])
 
 
 def _in_coalitions(models: PredictedModels, round_index: int, playing: NDArray[np.bool_], held: HeldOut) -> Floats:

@@ -106,23 +106,19 @@ def _identical(updates: Updates, changes: Floats, heard: Indices) -> NDArray[np.
     for t, client, change in zip(updates.rounds.tolist(), updates.clients.tolist(), changes, strict=True):
         sent[client][t] = change.tobytes()
     groups: list[list[int]] = []
-    for place, mine in enumerate(sent.values()):
-        known = list(sent.values())
-        fits = [group for group in groups if _are_identical(mine, [known[other] for other in group])]
-        if fits:
-            fits[0].append(place)
+    known = list(sent.values())
+    for place, mine in enumerate(known):
+        for group in groups:
+            common = [mine[t] == known[k][t] for k in group for t in mine.keys() & known[k].keys()]
+            if common and all(common):  # equal in all common rounds, of which there is at least one
+                group.append(place)
+                break
         else:
             groups.append([place])
     same = np.zeros((len(heard), len(heard)), dtype=bool)
     for group in groups:
         same[np.ix_(group, group)] = True
     return same
-
-
-def _are_identical(mine: dict[int, bytes], others: list[dict[int, bytes]]) -> bool:
-    """Whether changes by round equal those of all others in common rounds, of which there is at least one."""
-    common = [mine[t] == other[t] for other in others for t in mine.keys() & other.keys()]
-    return bool(common) and all(common)
 
 
 def squared_distances(rows: Floats) -> Floats:

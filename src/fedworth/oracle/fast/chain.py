@@ -164,7 +164,8 @@ class _Work:
         outputs = self._outputs(mixer, z, rooms)
         if self.chain.by_margins:
             margins = self._margins(outputs) if self.later else outputs
-            scores = {ACCURACY: self._is_right(margins)} if ACCURACY in criteria else {}
+            largest = margins.amax(1)  # torch's argmax takes a hundred times as long
+            scores = {ACCURACY: (largest <= 0) + 0 * largest}  # right if no class beats the label; NaN if not finite
             if CROSS_ENTROPY in criteria:  # last, since it overwrites the margins
                 scores[CROSS_ENTROPY] = self._cross_entropies(margins, mixer, z, rooms)
             found = [scores[criterion] for criterion in criteria]
@@ -184,11 +185,6 @@ class _Work:
                 TIE
             )
         return margins
-
-    def _is_right(self, margins: torch.Tensor) -> torch.Tensor:
-        """(n_mixtures, n_samples): 1 where no class beats the label; NaN if an output is not finite."""
-        largest = margins.amax(1)  # torch's argmax takes a hundred times as long
-        return (largest <= 0) + 0 * largest
 
     def _cross_entropies(
         self, margins: torch.Tensor, mixer: "Mixer", z: torch.Tensor, rooms: list[torch.Tensor]

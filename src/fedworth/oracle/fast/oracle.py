@@ -224,7 +224,10 @@ class FastOracle:
         """The fastest route that two forward passes of a few samples suggest."""
         if isinstance(self.task.module, UtilityModule):
             return PlainLoop("its utility is a function of the user")
-        if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in _floats(models)):
+        if any(
+            tensor.dtype not in (torch.float32, torch.float64)
+            for tensor in (models.origin[name] for name in models.updates)
+        ):
             return PlainLoop("half precision rounds every model differently")
         which = torch.from_numpy(np.unique(np.linspace(0, len(self._samples) - 1, N_SEEN).astype(np.int64)))
         few = self._samples.at(which.to(self.task.device))
@@ -307,10 +310,6 @@ def _blocks(task: Task, *, is_whole: bool) -> torch.Tensor:
         return torch.as_tensor(task.blocks).long()
     n = len(task.labels)
     return torch.arange(n) // (n if is_whole else max(BLOCK_SAMPLES, -(-n // MOST_BLOCKS)))
-
-
-def _floats(models: RoundModels) -> list[torch.Tensor]:
-    return [models.origin[name] for name in models.updates]
 
 
 def n_processors() -> int:

@@ -220,7 +220,10 @@ def summary_of(report: Report) -> tuple[str, ClientValue | None]:
 
 def cards_of(report: Report, settings: PageSettings) -> list[Card]:
     """All findings of a report, the urgent ones first."""
-    cards = [_card(found, report, settings) for found in report.all_findings]
+    cards = [
+        _made(found.clients, found.kind, found.sentence, _for_client(found, report), settings)
+        for found in report.all_findings
+    ]
     heard, n_rounds = report.n_rounds_heard, n_rounds_of(report) or 0
     once = tuple(line.client for line in report.chosen if line.value is not None and heard.get(line.client) == 1)
     if once and HEARD_ONCE in _participation_checks(report) and n_rounds > 1:
@@ -249,10 +252,6 @@ def _participation_checks(report: Report) -> Iterator[Kind]:
         yield NEVER_HEARD
         if report.chosen.completion is not None:
             yield HEARD_ONCE
-
-
-def _card(finding: Finding, report: Report, settings: PageSettings) -> Card:
-    return _made(finding.clients, finding.kind, finding.sentence, _for_client(finding, report), settings)
 
 
 def _for_client(finding: Finding, report: Report) -> str:
