@@ -62,13 +62,6 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, examples left as they are."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
     given = sys.argv[1:] if argv is None else argv
@@ -127,7 +120,7 @@ def _parser(name: str, kind: type, options: list[Option]) -> argparse.ArgumentPa
         prog=f"fedworth {name}",
         description=summary_of(kind),
         epilog=f"example:\n  {example_of(kind)}",
-        formatter_class=Formatter,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=32),
     )
     add_options(parser, options)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -395,7 +395,20 @@ def solve(whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_ST
     """The factors of this rank that minimise the problem at this penalty (absolute)."""
     small = collapse(whole)
     problem, limit = small.problem, collapse_penalty(small.problem)
-    _refuse_unusable(rank, penalty, limit)
+    if rank < 1:
+        raise CompletionError(f"rank {rank}: expected 1 or more")
+    if not penalty > 0:
+        raise CompletionError(f"penalty λ = {penalty}: expected a positive number")
+    if penalty < LEAST * limit:
+        raise CompletionError(
+            f"penalty λ = {penalty:.6g}: expected at least {LEAST * limit:.6g}, {LEAST} of λ_collapse; a smaller one "
+            "is lost in the rounding of float64"
+        )
+    if penalty >= limit:
+        raise CompletionError(
+            f"penalty λ = {penalty:.6g} is not below λ_collapse = {limit:.6g}: every completed utility, and "
+            "so every value, would be 0; lower it, or give it as a fraction with --relative-penalty"
+        )
     n_steps, W, H = 0, np.zeros((problem.shape[0], rank)), np.zeros((problem.shape[1], rank))
     for penalty_here in _path(limit, penalty):
         opened = _opened(problem, W, H, penalty_here)
@@ -403,7 +416,14 @@ def solve(whole: Problem, rank: int, penalty: float, *, max_sweeps: int = MAX_ST
         n_steps += walked.n_steps
         W, H = _balanced(problem, walked.W, walked.H)
     final = _finish(problem, W, H, penalty, max_sweeps)
-    return _solution(whole, small, final, penalty, n_steps + final.n_steps, max_sweeps)
+    H = small.expand(whole, final.W, final.H, penalty)
+    certificate = certify(problem, final.W, final.H, penalty)
+    if final.is_stationary:
+        status = Status.CERTIFIED if certificate.is_global else Status.CONVERGED
+    else:
+        status = Status.MAX_SWEEPS if final.n_steps >= max_sweeps else Status.ROUNDING
+    objective, n_steps = whole.objective(final.W, H, penalty), n_steps + final.n_steps
+    return Solution(final.W, H, penalty, objective, certificate, status, n_steps)
 
 
 def _path(limit: float, penalty: float) -> list[float]:
@@ -460,35 +480,6 @@ def _unused(problem: Problem, W: Factors) -> Indices:
     """Which directions of balanced factors carry nothing."""
     energy = (W**2 * problem.row_weights[:, None]).sum(axis=0)  # (rank,)
     return np.flatnonzero(energy <= UNUSED * energy.max())
-
-
-def _solution(
-    whole: Problem, small: Collapsed, final: Descent, penalty: float, n_steps: int, max_steps: int
-) -> Solution:
-    H = small.expand(whole, final.W, final.H, penalty)
-    certificate = certify(small.problem, final.W, final.H, penalty)
-    if final.is_stationary:
-        status = Status.CERTIFIED if certificate.is_global else Status.CONVERGED
-    else:
-        status = Status.MAX_SWEEPS if final.n_steps >= max_steps else Status.ROUNDING
-    return Solution(final.W, H, penalty, whole.objective(final.W, H, penalty), certificate, status, n_steps)
-
-
-def _refuse_unusable(rank: int, penalty: float, limit: float) -> None:
-    if rank < 1:
-        raise CompletionError(f"rank {rank}: expected 1 or more")
-    if not penalty > 0:
-        raise CompletionError(f"penalty λ = {penalty}: expected a positive number")
-    if penalty < LEAST * limit:
-        raise CompletionError(
-            f"penalty λ = {penalty:.6g}: expected at least {LEAST * limit:.6g}, {LEAST} of λ_collapse; a smaller one "
-            "is lost in the rounding of float64"
-        )
-    if penalty >= limit:
-        raise CompletionError(
-            f"penalty λ = {penalty:.6g} is not below λ_collapse = {limit:.6g}: every completed utility, and "
-            "so every value, would be 0; lower it, or give it as a fraction with --relative-penalty"
-        )
 
 
 def _roots(weights: Floats) -> Floats:

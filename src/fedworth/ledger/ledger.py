@@ -330,7 +330,15 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
         chain=chain,
         next_number=next_number,
     )
-    _refuse_unlisted(ledger, files)
+    stem = f"{ledger.n_rounds:06d}.safetensors"
+    being_written = {f"rounds/{stem}{PARTIAL}", f"apart/{stem}{PARTIAL}", f"{FINAL}{PARTIAL}"}
+    listed = ledger.files
+    unlisted = sorted(file for file in files - listed - being_written if file.removesuffix(PARTIAL) not in listed)
+    if unlisted:
+        raise LedgerError(
+            f"{ledger.folder}: the manifest ends after {ledger.n_rounds} good rounds, but there is {unlisted[0]}; "
+            "lines were cut off, or the file was put there; restore the ledger from a copy"
+        )
     return ledger
 
 
@@ -354,16 +362,3 @@ def _names_in(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise LedgerError(f"{folder}: cannot be read ({error.strerror})") from error
-
-
-def _refuse_unlisted(ledger: Ledger, files: set[str]) -> None:
-    """Refuse model files without a line, except those that a recorder may be writing now."""
-    stem = f"{ledger.n_rounds:06d}.safetensors"
-    being_written = {f"rounds/{stem}{PARTIAL}", f"apart/{stem}{PARTIAL}", f"{FINAL}{PARTIAL}"}
-    listed = ledger.files
-    unlisted = sorted(file for file in files - listed - being_written if file.removesuffix(PARTIAL) not in listed)
-    if unlisted:
-        raise LedgerError(
-            f"{ledger.folder}: the manifest ends after {ledger.n_rounds} good rounds, but there is {unlisted[0]}; "
-            "lines were cut off, or the file was put there; restore the ledger from a copy"
-        )

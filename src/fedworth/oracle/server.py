@@ -142,7 +142,15 @@ class RuleOracle:
         state = self._state(round_.entry.round_index)
         if isinstance(self.rule, LinearRule):
             return self.inner.utilities(self._contributions(round_, self.rule, state), mixtures)
-        return self._one_by_one(round_, mixtures, state)
+        found = np.zeros((len(mixtures), n_columns_of(self)))
+        wanted = np.flatnonzero(~mixtures.is_empty)
+        plain = LoopOracle(self.task, self.measure, self.also)
+        for places in np.split(wanted, range(TOGETHER, len(wanted), TOGETHER)):
+            models = {n: self._model(round_, mixtures, place, state) for n, place in enumerate(places.tolist())}
+            alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), False)
+            if models:
+                found[places] = plain.utilities(Round(round_.entry, round_.global_model, models, {}), alone)
+        return found
 
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each coalition's model on its own samples, given by their numbers."""
@@ -161,17 +169,6 @@ class RuleOracle:
         if mixtures.is_empty[row]:
             return round_.global_model
         return self._model(round_, mixtures, row, self._state(round_.entry.round_index))
-
-    def _one_by_one(self, round_: Round, mixtures: Mixtures, state: State) -> Utilities:
-        found = np.zeros((len(mixtures), n_columns_of(self)))
-        wanted = np.flatnonzero(~mixtures.is_empty)
-        plain = LoopOracle(self.task, self.measure, self.also)
-        for places in np.split(wanted, range(TOGETHER, len(wanted), TOGETHER)):
-            models = {n: self._model(round_, mixtures, place, state) for n, place in enumerate(places.tolist())}
-            alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), False)
-            if models:
-                found[places] = plain.utilities(Round(round_.entry, round_.global_model, models, {}), alone)
-        return found
 
     def _model(self, round_: Round, mixtures: Mixtures, place: int, state: State) -> Model:
         """The rule applied to the members' models, in the order in which the server added them.

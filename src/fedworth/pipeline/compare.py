@@ -98,18 +98,15 @@ def compare(
     rows = []
     for n_done, name in enumerate(names):
         progress("comparing methods", n_done, len(names))
-        rows.append(_against(_row(Federation(ledger, task, settings, work=work), name), truth, copies))
+        afresh, start = Federation(ledger, task, settings, work=work), time.process_time()
+        try:
+            made = afresh.value(name)
+            row = ComparedMethod(name, made, None, made.n_evaluations, time.process_time() - start)
+        except (CompletionError, ValuationError) as error:
+            row = ComparedMethod(name, None, str(error), 0, time.process_time() - start)
+        rows.append(_against(row, truth, copies))
     progress("comparing methods", len(names), len(names))
     return tuple(rows)
-
-
-def _row(federation: Federation, name: str) -> ComparedMethod:
-    start = time.process_time()
-    try:
-        made = federation.value(name)
-    except (CompletionError, ValuationError, TooManyError) as error:
-        return ComparedMethod(name, None, str(error), 0, time.process_time() - start)
-    return ComparedMethod(name, made, None, made.n_evaluations, time.process_time() - start)
 
 
 def _against(row: ComparedMethod, truth: Valuation | None, copies: Sequence[tuple[str, str]]) -> ComparedMethod:

@@ -1,7 +1,7 @@
 """From a ledger and a task to a report: the one way that `run`, `watch`, `report` and `verify` go."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
 from fedworth.findings import look, look_at_lengths
-from fedworth.games.federation import RecordedFederation
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import heads
@@ -187,16 +186,12 @@ def _notes(federation: Federation, *, is_valued: bool) -> tuple[str, ...]:
     said = [] if is_valued else list(ledger.warnings())
     if heard.any() and not heard.all(axis=1).any():
         said.append(NO_ALL_CLIENTS_ROUND)
-        said += _heaviest(federation.recorded)
+        recorded = federation.recorded
+        weights = np.mean([recorded.weights(t)[recorded.heard] for t in range(recorded.n_rounds)], axis=0)
+        shares = weights / (weights.sum() or 1.0)
+        if shares.max() * len(shares) >= HEAVY:  # the client that counts most in the averages
+            client = recorded.clients[recorded.heard[int(np.argmax(shares))]]
+            said.append(HEAVIEST.format(client=client, share=shares.max()))
     if not ledger.is_closed:
         said.append(STILL_TRAINING)
     return tuple(said)
-
-
-def _heaviest(recorded: RecordedFederation) -> Iterator[str]:
-    """What is to be said of the client that counts most in the averages, if it counts far more than others."""
-    weights = np.mean([recorded.weights(t)[recorded.heard] for t in range(recorded.n_rounds)], axis=0)
-    shares = weights / (weights.sum() or 1.0)
-    if shares.max() * len(shares) >= HEAVY:
-        client = recorded.clients[recorded.heard[int(np.argmax(shares))]]
-        yield HEAVIEST.format(client=client, share=shares.max())

@@ -6,13 +6,12 @@ model is the same as before. The new ledger contains no single client's model.
 
 from collections.abc import Collection, Mapping
 
-import torch
-
 from fedworth.errors import UsageError
-from fedworth.ledger.ledger import Ledger, Model, Round, open_ledger
+from fedworth.ledger.ledger import Ledger, Round, open_ledger
 from fedworth.ledger.writer import REAL_WEIGHTS, Answer, create_ledger
 from fedworth.storage import Place, Progress, silent
 from fedworth.task.replay import server_weights
+from fedworth.task.rules import model_of, weighted_mean
 
 
 def group_ledger(
@@ -60,18 +59,10 @@ def _answers(ledger: Ledger, round_: Round, groups: Mapping[str, Collection[str]
         present = [k for k in weights if ledger.clients[k] in members]
         if present:
             total = sum(weights[k] for k in present)
-            answers[name] = Answer(_mean(round_, {k: weights[k] / total for k in present}), total)
+            models = [{n: tensor.double().numpy() for n, tensor in round_.client_models[k].items()} for k in present]
+            mean = weighted_mean(models, [weights[k] for k in present])  # in float64
+            answers[name] = Answer(model_of(mean, round_.global_model), total)
     return answers
-
-
-def _mean(round_: Round, shares: Mapping[int, float]) -> Model:
-    """The weighted mean, summed in float64; integers are averaged and rounded, as a server does."""
-    mean: Model = {}
-    for name, like in round_.global_model.items():
-        parts = [share * round_.client_models[k][name].to(torch.float64) for k, share in shares.items()]
-        total = torch.stack(parts).sum(dim=0)
-        mean[name] = total.to(like.dtype) if like.is_floating_point() else total.round().to(like.dtype)
-    return mean
 
 
 def _refuse_no_partition(ledger: Ledger, groups: Mapping[str, Collection[str]]) -> None:

@@ -141,20 +141,16 @@ def _coalitions(models: PredictedModels, round_index: int, client: int) -> Membe
     others = np.flatnonzero(present & ~models.similarity.duplicates[client])
     if len(others) < FEWEST_SAMPLED:
         rows = coalitions_of(others, len(present))
-    else:
-        rows = _some_coalitions(others, len(present), stream(0, "hold-outs", round_index, client))
+    else:  # none of the others, all of them, and a few coalitions of sizes between, which are denser where small
+        rng = stream(0, "hold-outs", round_index, client)
+        sizes = np.unique(np.geomspace(1, len(others) + 1, N_SIZES).round().astype(np.int64)) - 1
+        drawn = np.zeros((len(sizes), N_OF_A_SIZE, len(present)), dtype=bool)
+        for row, size in zip(drawn, sizes.tolist(), strict=True):
+            for draw in row:
+                draw[rng.choice(others, size, replace=False)] = True
+        rows = distinct(drawn.reshape(-1, len(present)))[0]
     rows[:, client] = True
     return rows
-
-
-def _some_coalitions(others: Indices, n_clients: int, rng: np.random.Generator) -> Memberships:
-    """None of these clients, all of them, and a few coalitions of sizes between, which are denser where small."""
-    sizes = np.unique(np.geomspace(1, len(others) + 1, N_SIZES).round().astype(np.int64)) - 1
-    rows = np.zeros((len(sizes), N_OF_A_SIZE, n_clients), dtype=bool)
-    for row, size in zip(rows, sizes.tolist(), strict=True):
-        for draw in row:
-            draw[rng.choice(others, size, replace=False)] = True
-    return distinct(rows.reshape(-1, n_clients))[0]
 
 
 def _with_predicted(

@@ -134,23 +134,13 @@ def predict_models(federation: RecordedFederation) -> PredictedModels:
     opened = tuple(federation.round(t) for t in range(federation.n_rounds))
     updates = Updates(opened, federation.participants, n_threads_of(oracle))
     similarity = measure_similarity(updates, oracle.task)
-    points = similarity.merge_duplicates(updates.rounds, updates.clients)
-    return PredictedModels(federation, updates, similarity, points, _chosen(updates, similarity, points))
-
-
-def _chosen(updates: Updates, similarity: Similarity, points: Indices) -> Hyperparameters:
-    """The hyperparameters that predict left-out updates best; the default ones if there are few updates."""
-    if len(points) < FEWEST_CHOOSING:
-        return MINI_BATCH
-    some = points[thinned(len(points), MOST_CHOOSING)]
-    products = updates.products(some)
-
-    def missed(constants: Hyperparameters) -> float:
-        return left_out_error(
-            update_process(similarity, updates.rounds[some], updates.clients[some], constants), products
-        )
-
-    return min((MINI_BATCH, FULL_BATCH), key=missed)
+    points, chosen = similarity.merge_duplicates(updates.rounds, updates.clients), MINI_BATCH
+    if len(points) >= FEWEST_CHOOSING:  # enough to choose those that predict left-out updates best
+        some = points[thinned(len(points), MOST_CHOOSING)]
+        rounds, clients, products = updates.rounds[some], updates.clients[some], updates.products(some)
+        known = {each: update_process(similarity, rounds, clients, each) for each in (MINI_BATCH, FULL_BATCH)}
+        chosen = min(known, key=lambda each: left_out_error(known[each], products))
+    return PredictedModels(federation, updates, similarity, points, chosen)
 
 
 @dataclass(frozen=True)
