@@ -91,14 +91,11 @@ class RewardsCommand:
         from fedworth.report.tables import Table
 
         report = Report.read(self.folder / "report.json")
-        found = report.chosen if self.method is None else report.valuation(self.method)
-        if found is None:
-            known = ", ".join(made.method for made in report.valuations)
-            raise UsageError(f"--method {self.method}: the report has no values by it; it has {known}")
+        found = report.chosen if self.method is None else report.valued_by(self.method)
         made = rewards(found, self.pool, self.settings, unit=self.unit)
         paths = [str(path) for path in made.write(self.out or self.folder)]
         rows = tuple((client, made.amount(client)) for client in made.clients)
-        words = f"reward: {made.sentence} (rule {made.rule})"
+        words = f"reward: {made.settings.sentence} (rule {made.settings.rule})"
         table = Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, words=words)
         document, written = {**made.document(), "files": paths}, f"written: {', '.join(paths)}"
         show(document, table, written, warnings=made.notes, as_json=as_json)

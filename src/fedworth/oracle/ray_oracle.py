@@ -24,7 +24,6 @@ from fedworth.errors import UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round
 from fedworth.oracle.oracle import Oracle, OutputOracle, also_of
 from fedworth.oracle.weighting import Mixtures
-from fedworth.task.task import Task
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -76,24 +75,10 @@ class RayOracle:
     _stored_round: tuple[Round, Any] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.task, self.measure, self.n_blocks = self.oracle.task, self.oracle.measure, self.oracle.n_blocks
+        self.also = also_of(self.oracle)
         self._ray = connect(self.address)
         self._stored_oracle = self._ray.put(self.oracle)
-
-    @property
-    def task(self) -> Task:
-        return self.oracle.task
-
-    @property
-    def measure(self) -> str:
-        return self.oracle.measure
-
-    @property
-    def also(self) -> tuple[str, ...]:
-        return also_of(self.oracle)
-
-    @property
-    def n_blocks(self) -> int:
-        return self.oracle.n_blocks
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Floats:
         """(n_mixtures, n_columns): utilities in the order given."""

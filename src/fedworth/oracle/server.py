@@ -24,7 +24,7 @@ from fedworth.arrays import Indices, Utilities
 from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round, check_alike
 from fedworth.ledger.manifest import ClosedLine, RoundEntry
-from fedworth.names import Measure, Weighting
+from fedworth.names import Weighting
 from fedworth.oracle.oracle import (
     LoopOracle,
     Oracle,
@@ -117,20 +117,8 @@ class RuleOracle:
     _steps: list[ReplayedRound] = field(default_factory=list)  # the last one replayed
     _held: list[tuple[Round, Round]] = field(default_factory=list)  # the last round, and its clients' contributions
 
-    @property
-    def measure(self) -> Measure:
-        """`loss`, or the name of a measure that goes with the task's loss."""
-        return self.inner.measure
-
-    @property
-    def also(self) -> tuple[Measure, ...]:
-        """Other measures, which are taken in the same forward pass."""
-        return also_of(self.inner)
-
-    @property
-    def n_blocks(self) -> int:
-        """The number of blocks of test samples."""
-        return self.task.n_blocks
+    def __post_init__(self) -> None:
+        self.measure, self.also, self.n_blocks = self.inner.measure, also_of(self.inner), self.task.n_blocks
 
     def __reduce__(self) -> Any:
         raise UsageError(

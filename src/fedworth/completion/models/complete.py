@@ -66,21 +66,10 @@ class ModelCompletion:
 
     def __init__(self, models: PredictedModels, singletons: Singletons, held: HeldOut) -> None:
         self.models, self.singletons, self.held = models, singletons, held
+        federation = models.federation
+        self.clients, self.heard, self.n_rounds = federation.clients, federation.heard, federation.n_rounds
         self._opened: tuple[int, Round] | None = None
         self._games: dict[int, PredictedGame] = {}
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        return self.models.federation.clients
-
-    @property
-    def heard(self) -> Indices:
-        """The clients that took part in some round; the players of every game."""
-        return self.models.federation.heard
-
-    @property
-    def n_rounds(self) -> int:
-        return self.models.federation.n_rounds
 
     def game(self, round_index: int) -> GameOfColumns:
         """The game among the heard clients in a round; models are predicted when a coalition first needs them."""

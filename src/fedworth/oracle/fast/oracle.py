@@ -101,7 +101,7 @@ class FastOracle:
     ) -> None:
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"n_threads is {n_threads}, expected 1 or more")
-        self.task, self.measure, self.also = task, measure, also
+        self.task, self.measure, self.also, self.n_blocks = task, measure, also, task.n_blocks
         self.n_threads = n_threads or n_processors()
         self._criteria = criteria_of(task, measure, also)
         self._is_whole = any(criterion.is_whole for criterion in self._criteria)
@@ -119,11 +119,6 @@ class FastOracle:
     def __reduce__(self) -> tuple[type["FastOracle"], tuple[Task, str, int, tuple[str, ...]]]:
         """What another process needs; it finds its own routes."""
         return FastOracle, (self.task, self.measure, self.n_threads, self.also)
-
-    @property
-    def n_blocks(self) -> int:
-        """The number of blocks of test samples."""
-        return self.task.n_blocks
 
     def describe(self) -> str:
         """The routes taken so far, one a line, and how many coalitions each has measured."""
