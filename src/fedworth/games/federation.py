@@ -10,7 +10,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
 from fedworth.errors import LedgerError, UsageError
@@ -44,6 +43,10 @@ class RecordedFederation:
     _rescaled: dict[tuple[int, bool], Round] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self.clients, self.n_rounds = self.ledger.clients, self.ledger.n_rounds
+        self.numbers = tuple(entry.number for entry in self.ledger.entries)  # the rounds by the federation's own count
+        self.participants = participation(self.ledger)  # (n_rounds, n_clients): whose models were aggregated
+        self.heard = np.flatnonzero(self.participants.any(axis=0))  # the clients that took part in some round
         if self.ledger.n_rounds == 0:
             missing = f" ({len(self.ledger.missing)} are missing; `fedworth verify` says why)"
             raise LedgerError(
@@ -52,29 +55,6 @@ class RecordedFederation:
             )
         if self.ledger.left_out and not self.participants.any():
             raise UsageError("every client that took part in a round is left out, so nobody is left to be valued")
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        return self.ledger.clients
-
-    @property
-    def n_rounds(self) -> int:
-        return self.ledger.n_rounds
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The rounds by the federation's own numbers."""
-        return tuple(entry.number for entry in self.ledger.entries)
-
-    @cached_property
-    def participants(self) -> NDArray[np.bool_]:
-        """(n_rounds, n_clients): whose models were aggregated."""
-        return participation(self.ledger)
-
-    @cached_property
-    def heard(self) -> Indices:
-        """The clients that took part in some round."""
-        return np.flatnonzero(self.participants.any(axis=0))
 
     @property
     def has_truth(self) -> bool:

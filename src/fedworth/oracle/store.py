@@ -32,7 +32,7 @@ from fedworth.arrays import Floats, Memberships
 from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger
 from fedworth.names import Weighting
-from fedworth.oracle.oracle import Oracle, also_of, n_columns_of
+from fedworth.oracle.oracle import also_of, n_columns_of
 from fedworth.oracle.outputs import KeptOutputs, Outputs
 from fedworth.oracle.server import Server
 from fedworth.oracle.weighting import round_weights
@@ -94,13 +94,14 @@ class LedgerStore:
         """The store for the same rounds at equal length."""
         return replace(self, is_clipped=True)
 
-    @property
-    def oracle(self) -> Oracle:
-        return self.server.oracle
+    def __post_init__(self) -> None:
+        self.oracle = self.server.oracle
+        self._measures = self.oracle.measure, *also_of(self.oracle)
 
     def load(self, round_index: int) -> Kept:
         """The known coalitions of a round's participants, and their utilities."""
-        key, n_members, n_columns = self._key(round_index), len(self._members(round_index)), n_columns_of(self.oracle)
+        n_members, n_columns = len(self.ledger.participants(round_index)), n_columns_of(self.oracle)
+        key = self._key(round_index)
         known = None if self.session is None else self.session.utilities.get(key)
         if known is None and self._identity is not None:
             known = _read(cache_folder() / f"{key}.npz", key, n_members, n_columns)
@@ -123,17 +124,10 @@ class LedgerStore:
         key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
         return KeptOutputs(_OutputFile(key, self.session))
 
-    def _members(self, round_index: int) -> tuple[int, ...]:
-        return self.ledger.participants(round_index)
-
     @cached_property
     def _identity(self) -> str | None:
         known = all(_is_known_class(kind) for kind in self._oracles)
         return known_identity(self.oracle.task, self._measures) if known else None
-
-    @property
-    def _measures(self) -> tuple[str, ...]:
-        return self.oracle.measure, *also_of(self.oracle)
 
     @cached_property
     def _oracles(self) -> list[type]:
@@ -157,7 +151,7 @@ class LedgerStore:
             [kind.__name__ for kind in self._oracles],
             self._measures,
             self.weighting,
-            [(client, float(weights[client])) for client in self._members(round_index)],
+            [(client, float(weights[client])) for client in self.ledger.participants(round_index)],
             self.server.identity(self.ledger, round_index),
             self.is_clipped,
         ]
