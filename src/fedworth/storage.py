@@ -192,19 +192,15 @@ def read_npz(path: Place) -> dict[str, NDArray[Any]]:
     """All arrays of an .npz file; their sizes are checked before any memory is allocated."""
     try:
         with open_regular(Path(path)) as stream, zipfile.ZipFile(stream) as archive:
-            _check_sizes(archive)
+            n_bytes = sum(member.file_size for member in archive.infolist())
+            most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            if n_bytes > most:
+                raise ValueError(f"its arrays take {n_bytes:,} bytes, and half of this machine's memory is {most:,}")
             return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file") from None
     except Exception as error:  # zipfile and numpy raise many kinds of errors on a damaged file
         raise ArtefactError(f"{path}: not readable as .npz without pickle ({error})") from error
-
-
-def _check_sizes(archive: zipfile.ZipFile) -> None:
-    n_bytes = sum(member.file_size for member in archive.infolist())
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    if n_bytes > most:
-        raise ValueError(f"its arrays take {n_bytes:,} bytes, and half of this machine's memory is {most:,}")
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:

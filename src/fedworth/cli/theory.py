@@ -91,7 +91,11 @@ class RankBound:
 
     def run(self, *, as_json: bool) -> None:
         """Show Proposition 1 for a recorded run, or Proposition 2."""
-        from fedworth.theory.rank_bounds import rank_bound_lipschitz, rank_bound_strongly_convex
+        import numpy as np
+
+        from fedworth.ledger.ledger import open_ledger
+        from fedworth.simulation.simulate import simulation_of
+        from fedworth.theory.rank_bounds import path_length, rank_bound_lipschitz, rank_bound_strongly_convex
 
         constants: dict[str, Any] = {
             "lipschitz": self.lipschitz,
@@ -106,7 +110,17 @@ class RankBound:
             given = {**constants, **shape, "convexity": self.convexity}
             _show("Proposition 2", given, [{"bound": bound}], as_json=as_json)
         elif self.ledger is not None:
-            measured = _path_of(self.ledger)
+            ledger = open_ledger(self.ledger)
+            rates = simulation_of(ledger).learning_rate()
+            models = (round_.global_model.values() for round_ in ledger.rounds())
+            flat = [np.concatenate([tensor.double().numpy().ravel() for tensor in model]) for model in models]
+            measured: dict[str, Any] = {
+                "path_length": path_length(np.stack(flat)),
+                "eta_first": rates.at(0),
+                "eta_last": rates.at(ledger.n_rounds - 1),
+                "n_rounds": ledger.n_rounds,
+                "n_clients": len(ledger.clients),
+            }
             bound = rank_bound_lipschitz(**constants, **measured)
             _show("Proposition 1", {**constants, **measured}, [{"bound": bound}], as_json=as_json)
 
@@ -200,26 +214,6 @@ def _true_cells(federation: "Federation") -> "Floats":
     everyone = coalitions_of(np.arange(n), n)[1:]
     games = [federation.recorded.true_game(t) for t in range(federation.recorded.n_rounds)]
     return np.stack([game.utilities(everyone).sum(axis=1) for game in games])
-
-
-def _path_of(folder: Path) -> dict[str, Any]:
-    """What Proposition 1 asks of a run: how far the global model moved, and the learning rates."""
-    import numpy as np
-
-    from fedworth.ledger.ledger import open_ledger
-    from fedworth.simulation.simulate import simulation_of
-    from fedworth.theory.rank_bounds import path_length
-
-    ledger = open_ledger(folder)
-    rates = simulation_of(ledger).learning_rate()
-    flat = [np.concatenate([p.double().numpy().ravel() for p in r.global_model.values()]) for r in ledger.rounds()]
-    return {
-        "path_length": path_length(np.stack(flat)),
-        "eta_first": rates.at(0),
-        "eta_last": rates.at(ledger.n_rounds - 1),
-        "n_rounds": ledger.n_rounds,
-        "n_clients": len(ledger.clients),
-    }
 
 
 def _show(statement: str, given: dict[str, Any], rows: list[dict[str, Any]], *, as_json: bool) -> None:

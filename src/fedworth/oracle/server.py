@@ -13,7 +13,7 @@ else is an error, unless the user asks for averages (`as_average`).
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -67,9 +67,20 @@ class Server:
 
 def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
     """The oracle that aggregates coalitions as this ledger's server did; an error if its rule is not known."""
-    unused = _unused_notes(ledger, oracle.task)
-    server = _server_of(ledger, oracle, weighting, as_average=as_average)
-    return replace(server, notes=server.notes + unused)
+    unused, task = _unused_notes(ledger, oracle.task), oracle.task
+    rule = WeightedMean() if as_average else task.rule or rule_of(ledger)
+    checked = _checked(ledger, rule)
+    checked.refuse_masked()
+    if as_average:
+        return Server(oracle, checked.notes() + unused)
+    checked.refuse_others()
+    if isinstance(rule, WeightedMean):
+        return Server(oracle, checked.unchecked() + unused)
+    if weighting == "fixed":
+        raise UsageError(
+            f"weighting 'fixed' is for servers that average, and this one's rule is {rule_name(rule)}; choose another"
+        )
+    return Server(RuleOracle(oracle, task, ledger, rule), checked.unchecked() + unused, rule)
 
 
 def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
@@ -87,23 +98,6 @@ def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
 
     with fitting_threads(task.module):
         return refuse_unused(outputs, model, recorded, task.exchanged)
-
-
-def _server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool) -> Server:
-    task = oracle.task
-    rule = WeightedMean() if as_average else task.rule or rule_of(ledger)
-    checked = _checked(ledger, rule)
-    checked.refuse_masked()
-    if as_average:
-        return Server(oracle, checked.notes())
-    checked.refuse_others()
-    if isinstance(rule, WeightedMean):
-        return Server(oracle, checked.unchecked())
-    if weighting == "fixed":
-        raise UsageError(
-            f"weighting 'fixed' is for servers that average, and this one's rule is {rule_name(rule)}; choose another"
-        )
-    return Server(RuleOracle(oracle, task, ledger, rule), checked.unchecked(), rule)
 
 
 @dataclass

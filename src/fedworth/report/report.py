@@ -223,7 +223,13 @@ class Report:
         Example:
             assert fedworth.Report.from_document(report.document()) == report
         """
-        report = read_as(Report, _with_kinds(document), "a report")
+        kinds = {name: document_of(kind) for name, kind in KINDS.items()}
+        try:  # kinds of findings stand there by their names
+            found = [{**found, "kind": kinds[found["kind"]]} for found in document["findings"]]
+            known = {**document, "findings": found, "looked_for": [kinds[name] for name in document["looked_for"]]}
+        except (KeyError, TypeError) as error:
+            raise ArtefactError(f"not a report: {error!r}") from error
+        report = read_as(Report, known, "a report")
         return replace(report, findings=tuple(found for found in report.findings if not found.kind.is_of_values))
 
     @property
@@ -379,13 +385,3 @@ def _relative_error(valuation: Valuation, truth: Valuation) -> float | None:
     known = ~np.isnan(valuation.values) & ~np.isnan(truth.values)
     spread = float(np.linalg.norm(truth.values[known] - truth.values[known].mean())) if known.any() else 0.0
     return float(np.linalg.norm((valuation.values - truth.values)[known])) / spread if spread > 0 else None
-
-
-def _with_kinds(document: Any) -> Any:
-    """The document with kinds of findings in place of their names."""
-    kinds = {name: document_of(kind) for name, kind in KINDS.items()}
-    try:
-        findings = [{**found, "kind": kinds[found["kind"]]} for found in document["findings"]]
-        return {**document, "findings": findings, "looked_for": [kinds[name] for name in document["looked_for"]]}
-    except (KeyError, TypeError) as error:
-        raise ArtefactError(f"not a report: {error!r}") from error

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -78,7 +77,14 @@ def simulate(
     federation, task = _federation(settings, dataset), _task(settings, dataset)
     document = {"simulation": settings.document(), "test_sha256": task.fingerprint}
     if resume and is_ledger(folder):
-        found = _with_these_settings(folder, document)
+        found = open_ledger(folder)
+        wanted, recorded = settings.document(), simulation_of(found).document()
+        odd = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
+        if odd or found.settings.get("test_sha256") != task.fingerprint:
+            raise ArtefactError(
+                f"{folder}: recorded with other settings ({', '.join(odd) or 'another test set'}); "
+                "resume with the same ones, or name another folder"
+            )
         writer = resume_ledger(folder)  # also renames a final model, if the run was killed just before
         if writer.is_closed:
             return found
@@ -326,16 +332,3 @@ def _spec(settings: SimulationSettings, dataset: Dataset) -> ModelSpec:
     shape = tuple(dataset.train.features.shape[1:])
     hidden, divisor = settings.hidden, settings.width_divisor
     return ModelSpec(settings.model, shape, dataset.n_classes, hidden, divisor, settings.dtype)
-
-
-def _with_these_settings(folder: Path, document: dict[str, Any]) -> Ledger:
-    """The ledger at `folder`, if it was recorded with these very settings."""
-    ledger = open_ledger(folder)
-    wanted, recorded = settings_from(document["simulation"]).document(), simulation_of(ledger).document()
-    odd = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
-    if odd or ledger.settings.get("test_sha256") != document["test_sha256"]:
-        raise ArtefactError(
-            f"{folder}: recorded with other settings ({', '.join(odd) or 'another test set'}); "
-            "resume with the same ones, or name another folder"
-        )
-    return ledger

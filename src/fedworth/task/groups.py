@@ -31,7 +31,14 @@ def group_ledger(
     Example:
         fedworth.group_ledger(ledger, {"coast": ["north", "west"], "inland": ["south"]}, "grouped.ledger")
     """
-    _refuse_no_partition(ledger, groups)
+    named = [member for members in groups.values() for member in members]
+    for what, odd in (
+        ("in no group", set(ledger.clients) - set(named)),
+        ("not clients of the ledger", set(named) - set(ledger.clients)),
+        ("in several groups", {member for member in named if named.count(member) > 1}),
+    ):
+        if odd:
+            raise UsageError(f"groups: {', '.join(sorted(odd)[:5])} {what}; put every client into exactly one")
     kept = {name: ledger.settings[name] for name in ("rule", REAL_WEIGHTS) if name in ledger.settings}
     settings = {"source": "groups", "groups": {name: sorted(members) for name, members in groups.items()}, **kept}
     writer = create_ledger(folder, tuple(groups), aggregation="samples", settings=settings)
@@ -63,14 +70,3 @@ def _answers(ledger: Ledger, round_: Round, groups: Mapping[str, Collection[str]
             mean = weighted_mean(models, [weights[k] for k in present])  # in float64
             answers[name] = Answer(model_of(mean, round_.global_model), total)
     return answers
-
-
-def _refuse_no_partition(ledger: Ledger, groups: Mapping[str, Collection[str]]) -> None:
-    named = [member for members in groups.values() for member in members]
-    for what, odd in (
-        ("in no group", set(ledger.clients) - set(named)),
-        ("not clients of the ledger", set(named) - set(ledger.clients)),
-        ("in several groups", {member for member in named if named.count(member) > 1}),
-    ):
-        if odd:
-            raise UsageError(f"groups: {', '.join(sorted(odd)[:5])} {what}; put every client into exactly one")

@@ -45,8 +45,12 @@ def rank_bound_lipschitz(
         raise UsageError(f"path_length is {path_length}, expected a finite length of at least 0")
     if not 0 < eta_last <= eta_first:
         raise UsageError(f"learning rates run from {eta_first} to {eta_last}, expected positive and non-increasing")
+    if n_rounds < 1 or n_clients < 1:
+        raise UsageError(f"{n_rounds} rounds of {n_clients} clients: expected at least one of each")
     travelled = (2 + eta_first * smoothness) * lipschitz * path_length
-    return _whole_rank((travelled + (eta_first - eta_last) * lipschitz**2) / epsilon, n_rounds, n_clients)
+    bound = (travelled + (eta_first - eta_last) * lipschitz**2) / epsilon
+    most = min(n_rounds, 2 ** min(n_clients, n_rounds.bit_length()))
+    return most if bound >= most else max(1, math.ceil(bound))
 
 
 def rank_bound_strongly_convex(
@@ -108,13 +112,6 @@ def rank_lower(matrix: Utilities, epsilon: float) -> int:
     singular = np.linalg.svd(rows, compute_uv=False)  # (min(n_rounds, n_coalitions),)
     rounding = singular[0] * max(rows.shape) * np.finfo(np.float64).eps
     return int(np.count_nonzero(singular > max(epsilon * math.sqrt(rows.size), rounding)))
-
-
-def _whole_rank(bound: float, n_rounds: int, n_clients: int) -> int:
-    if n_rounds < 1 or n_clients < 1:
-        raise UsageError(f"{n_rounds} rounds of {n_clients} clients: expected at least one of each")
-    most = min(n_rounds, 2 ** min(n_clients, n_rounds.bit_length()))
-    return most if bound >= most else max(1, math.ceil(bound))
 
 
 def _checked_matrix(matrix: NDArray[np.float64]) -> NDArray[np.float64]:

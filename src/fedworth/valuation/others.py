@@ -100,7 +100,10 @@ def cosine(federation: RecordedFederation) -> Floats:
     """(n_clients,): reputations by how well updates agree with the average; their sizes add up to 1."""
     reputation = np.zeros(len(federation.clients))
     for t, participants in _rounds(federation):
-        share, products = _shares(federation, t, participants), _inner_products(federation.round(t), participants)
+        round_, share = federation.round(t), _shares(federation, t, participants)
+        floats = [name for name, before in round_.global_model.items() if before.is_floating_point()]
+        rows = (_updates(round_, participants, name) for name in floats)
+        products = sum(((each @ each.T).numpy() for each in rows), np.zeros((len(share), len(share))))
         with_mean = products @ share
         sizes = np.sqrt(np.maximum(np.diag(products) * float(share @ with_mean), 0))
         cosines = np.divide(with_mean, sizes, out=np.zeros(len(share)), where=sizes > 0)
@@ -142,16 +145,6 @@ def _updates(round_: Round, participants: Indices, name: str) -> torch.Tensor:
     before = round_.global_model[name].double()
     models = (round_.client_models[k] for k in participants.tolist())
     return torch.stack([(model[name].double() - before).reshape(-1) for model in models])
-
-
-def _inner_products(round_: Round, participants: Indices) -> Floats:
-    """(n, n): of the participants' updates, tensor by tensor."""
-    total = np.zeros((len(participants), len(participants)))
-    for name, before in round_.global_model.items():
-        if before.is_floating_point():
-            rows = _updates(round_, participants, name)
-            total += (rows @ rows.T).numpy()
-    return total
 
 
 def _slopes(federation: RecordedFederation, t: int, participants: Indices) -> Floats:

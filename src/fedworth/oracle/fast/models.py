@@ -5,7 +5,7 @@
 Differences are stacked over clients, so that one matrix product mixes a tensor of many coalitions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,7 +58,12 @@ class RoundModels:
 
     def __init__(self, round_: Round, clients: Sequence[int], device: torch.device) -> None:
         self.clients = list(clients)
-        self._clients_models = _models_of(round_, self.clients)
+        models = {**round_.client_models, **round_.apart_models}
+        if missing := sorted(set(clients) - set(models)):
+            raise ModelError(
+                f"clients {missing} have no model in this round, so no coalition with them can be measured"
+            )
+        self._clients_models = [models[k] for k in clients]
         self.origin = {name: tensor.to(device) for name, tensor in round_.global_model.items()}
         self.updates: dict[str, torch.Tensor] = {}  # (n_clients, size) of every floating point tensor that varies
         self.integers: set[str] = set()  # tensors of integers that vary
@@ -134,14 +139,6 @@ class RoundModels:
         models = {place: {name: model[name]} for place, model in enumerate(self._clients_models)}
         made = mix({name: self.origin[name].cpu()}, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
         return made[name].to(self.origin[name].device)
-
-
-def _models_of(round_: Round, clients: Sequence[int]) -> list[Model]:
-    models: Mapping[int, Model] = {**round_.client_models, **round_.apart_models}
-    missing = sorted(set(clients) - set(models))
-    if missing:
-        raise ModelError(f"clients {missing} have no model in this round, so no coalition with them can be measured")
-    return [models[k] for k in clients]
 
 
 def merge_duplicates(models: RoundModels, mixtures: Mixtures) -> tuple[Mixtures, Indices]:
