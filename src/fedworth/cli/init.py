@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedworth.cli.show import show_json, show_lines
+from fedworth.cli.show import show
 from fedworth.errors import UsageError
 
 TASK = Path("mytask.py")
@@ -103,20 +103,19 @@ class Init:
         lines = {"flower": _flower, "nvflare": _nvflare, "loop": _loop}[self.framework](sources)
         TASK.write_text(_text(self.framework, model, test_set), encoding="utf-8")
         found = {"model": model, "test_set": test_set}
-        if as_json:
-            named = {what: None if place is None else ".".join(place) for what, place in found.items()}
-            show_json({"task": str(TASK), **named, "lines": [asdict(line) for line in lines]})
-            return
-        show_lines([f"{TASK}: written; look at it before you use it"])
+        named = {what: None if place is None else ".".join(place) for what, place in found.items()}
+        document = {"task": str(TASK), **named, "lines": [asdict(line) for line in lines]}
+        told = [f"{TASK}: written; look at it before you use it"]
         for what, place in found.items():
             said = "not found: name it in the file" if place is None else f"{place[1]} of {place[0]}"
-            show_lines([f"  {what.replace('_', ' ')}: {said}"])
-        show_lines(["", "add (with `import fedworth`):"])
+            told += [f"  {what.replace('_', ' ')}: {said}"]
+        told += ["", "add (with `import fedworth`):"]
         for file in dict.fromkeys(line.file for line in lines):
             here = [line for line in lines if line.file == file]
-            show_lines([f"  {file}{f', line {here[0].number}' if here[0].number else ''}:"])
-            show_lines(f"      {line.code}" for line in here)
-        show_lines(["", f"then: fedworth report {_ledger()} --task {TASK}:task"])
+            told += [f"  {file}{f', line {here[0].number}' if here[0].number else ''}:"]
+            told += [f"      {line.code}" for line in here]
+        told += ["", f"then: fedworth report {_ledger()} --task {TASK}:task"]
+        show(document, *told, as_json=as_json)
 
 
 def _text(framework: str, model: tuple[str, str] | None, test_set: tuple[str, str] | None) -> str:
