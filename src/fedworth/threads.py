@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,35 +37,23 @@ def one_torch_thread() -> Iterator[None]:
     """
     import torch  # for those who have it anyway
 
-    if getattr(_TORCH.here, "is_inside", False):
+    if getattr(_here, "is_inside", False):
         yield
         return
-    with _TORCH.lock:
-        if _TORCH.n_inside == 0:
-            _TORCH.before = torch.get_num_threads()
-        _TORCH.n_inside += 1
+    with _lock:
+        _inside.append(_inside[0] if _inside else torch.get_num_threads())
         torch.set_num_threads(1)
-    _TORCH.here.is_inside = True
+    _here.is_inside = True
     try:
         yield
     finally:
-        _TORCH.here.is_inside = False
-        with _TORCH.lock:
-            _TORCH.n_inside -= 1
-            torch.set_num_threads(_TORCH.before)
+        _here.is_inside = False
+        with _lock:
+            torch.set_num_threads(_inside.pop())
 
 
-@dataclass
-class _TorchThreads:
-    """How many threads are in `one_torch_thread`, and the number of torch's threads before the first of them."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    here: threading.local = field(default_factory=threading.local)  # whether this very thread is in it
-    n_inside: int = 0
-    before: int = 1
-
-
-_TORCH = _TorchThreads()
+_lock, _here = threading.Lock(), threading.local()  # `_here`: whether this very thread is in `one_torch_thread`
+_inside: list[int] = []  # for each thread that is in it, the number of torch's threads before the first of them
 
 
 def fitting_threads(module: "nn.Module") -> AbstractContextManager[None]:

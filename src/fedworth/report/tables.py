@@ -67,15 +67,6 @@ class ValueColumn:
     words: str = ""
 
 
-@dataclass(frozen=True)
-class AgreementColumn:
-    """A column of the table that compares methods."""
-
-    key: str  # in `Report.agreement`
-    heading: str  # {pairs} are the clients with the same data
-    words: str
-
-
 def _value(valuation: Valuation, client: int) -> str:
     errors = valuation.sampling_errors
     text = _number(valuation.values[client], "+.4f")
@@ -114,23 +105,21 @@ VALUE_COLUMNS = (
 BESIDE_COLUMNS = (VALUE_COLUMNS[0], VALUE_COLUMNS[2], ValueColumn("rank", _rank))
 """Columns of the valuations beside it."""
 
-AGREEMENT_COLUMNS = (
-    AgreementColumn(
-        "rank_correlation",
+AGREEMENT_COLUMNS = {
+    "rank_correlation": (
         "rank correlation with truth",
         "rank correlation: 1 if the order is that of the truth, 0 if it is unrelated",
     ),
-    AgreementColumn(
-        "relative_error",
+    "relative_error": (
         "error / spread of truth",
         "error / spread: distance from the true values, over the distance of the true values from their mean",
     ),
-    AgreementColumn(
-        "largest_difference_of_copies",
+    "largest_difference_of_copies": (
         "d of {pairs}",
         "d: difference of two clients with the same data, over the larger of their values",
     ),
-)
+}
+"""Keys of `Report.agreement`, each with a heading ({pairs} are the clients with the same data) and words about it."""
 
 
 def values_table(report: "Report") -> Table:
@@ -213,18 +202,18 @@ def baselines_table(report: "Report") -> Table | None:
 def agreement_table(report: "Report") -> Table | None:
     """How the methods compare with the truth, and on clients with the same data."""
     rows = report.agreement
-    shown = [column for column in AGREEMENT_COLUMNS if any(column.key in row for row in rows)]
+    shown = [key for key in AGREEMENT_COLUMNS if any(key in row for row in rows)]
     if not shown:
         return None
     pairs = ", ".join(f"{original} and {copy}" for copy, original in report.copies)
-    cells = tuple((label(row["method"]), *(_number(row.get(c.key), ".2f") for c in shown)) for row in rows)
+    cells = tuple((label(row["method"]), *(_number(row.get(key), ".2f") for key in shown)) for row in rows)
     error = report.error_of_truth
     return Table(
         "How far to trust them",
-        ("method", *(column.heading.format(pairs=pairs) for column in shown)),
+        ("method", *(AGREEMENT_COLUMNS[key][0].format(pairs=pairs) for key in shown)),
         cells,
         "" if error is None else f"{SAMPLED_TRUTH} ({error:.2f} of its spread).",
-        "; ".join(column.words for column in shown),
+        "; ".join(AGREEMENT_COLUMNS[key][1] for key in shown),
     )
 
 

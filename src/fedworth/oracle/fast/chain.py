@@ -67,7 +67,7 @@ class Chain:
         samples = self._entering(models)
         first, n_units = self._first_layer(models, mixtures.weights), len(models.origin[self.layers[0].weight])
         n_later = sum(models.origin[layer.weight].numel() for layer in self.layers[1:])
-        n_few = max(CACHED // max(len(first.bias), FEWEST_ROWS), 2 * n_later) // n_units
+        n_few = max(CACHED // max(len(first[1]), FEWEST_ROWS), 2 * n_later) // n_units
         n_few = int(np.clip(n_few // 64 * 64, 16, MOST_SAMPLES))
         some = [samples.at(at) for at in slices(len(samples), n_few)]
         found = np.zeros((len(mixtures), len(self.criteria), samples.n_blocks))
@@ -75,7 +75,7 @@ class Chain:
             here = mixtures.rows(np.arange(part.start, part.stop))
             later = [self._mixed(models, here, layer) for layer in self.layers[1:]]
             size = max(1, CACHED // (n_units * n_few))
-            mixers = [Mixer(here, at, first.weight) for at in slices(len(here), size)]
+            mixers = [Mixer(here, at, first[0]) for at in slices(len(here), size)]
             work = [_Work(self, first, later, mixers, few) for few in some]
             for few, totals in zip(some, in_order(_Work.totals, work, n_threads), strict=True):
                 found[part, :, _places(few.blocks.unique_consecutive().cpu().numpy())] += totals
@@ -99,15 +99,18 @@ class Chain:
         self._kept = {name: tensor.clone() for name, tensor in frozen.items()}, entering
         return entering
 
-    def _first_layer(self, models: RoundModels, weights: Floats) -> "FirstLayer":
-        """The first layer of the global model, and of the clients' weighted differences."""
+    def _first_layer(self, models: RoundModels, weights: Floats) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first layer of the global model and of the clients' weighted differences from it.
+
+        Weights are ((1 + n_clients) · n_units, n_inputs), biases (1 + n_clients, n_units or 1, 1).
+        """
         layer = self.layers[0]
         like = models.origin[layer.weight]
         weight = _stacked(models, layer.weight, weights).view(-1, like.shape[1])
         bias = weight.new_zeros(1 + len(weights), 1)
         if layer.bias in models.origin:
             bias = _stacked(models, layer.bias, weights)
-        return FirstLayer(weight, bias[:, :, None])
+        return weight, bias[:, :, None]
 
     def _mixed(self, models: RoundModels, mixtures: Mixtures, layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
         """A later layer of each mixture: weights (n, n_outputs, n_inputs) and biases (n, n_outputs, 1)."""
@@ -124,23 +127,11 @@ def _places(blocks: Indices) -> Indices | slice:
 
 
 @dataclass(frozen=True)
-class FirstLayer:
-    """The first layer of the global model and of every client's difference from it."""
-
-    weight: torch.Tensor  # ((1 + n_clients) · n_units, n_inputs)
-    bias: torch.Tensor  # (1 + n_clients, n_units or 1, 1)
-
-    def of(self, entering: torch.Tensor) -> torch.Tensor:
-        """(1 + n_clients, n_units, n_samples): z_0, and z_k of each client."""
-        return (self.weight @ entering.T).view(len(self.bias), -1, len(entering)) + self.bias
-
-
-@dataclass(frozen=True)
 class _Work:
     """A few samples, and all mixtures of a part."""
 
     chain: Chain
-    first: FirstLayer
+    first: tuple[torch.Tensor, torch.Tensor]
     later: Sequence[tuple[torch.Tensor, torch.Tensor]]
     mixers: Sequence["Mixer"]
     few: Samples
@@ -148,7 +139,8 @@ class _Work:
     def totals(self) -> Floats:
         """(n_mixtures, n_criteria, n_blocks of these samples): the criteria, summed over the samples of each block."""
         assert isinstance(self.few.inputs, torch.Tensor)
-        z = self.first.of(self.few.inputs)
+        weight, bias = self.first
+        z = (weight @ self.few.inputs.T).view(len(bias), -1, len(self.few)) + bias  # z_0, and z_k of each client
         counts = self.few.blocks.unique_consecutive(return_counts=True)[1].cpu().numpy()
         starts = np.cumsum(counts) - counts  # of the blocks; samples are in their order
         if not self.later and self.chain.by_margins:
