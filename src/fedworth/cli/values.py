@@ -528,7 +528,7 @@ class Compare:
 def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
     """One row for each method."""
     from fedworth.report.tables import ABSENT, Table
-    from fedworth.valuation.methods import label
+    from fedworth.valuation.methods import method_text
 
     def number(value: float | None) -> str:
         return ABSENT if value is None else f"{value:.2f}"
@@ -536,7 +536,7 @@ def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
     headings = ("method", "error", "rank correlation", "gap", "evaluations", "CPU s")
     lines = tuple(
         (
-            label(row.method),
+            method_text(row.method).label,
             number(row.error),
             number(row.rank_correlation),
             number(row.copies_gap),

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedworth.findings import Finding, Kind
 from fedworth.report.scores import change_text, levels_text, measure_text, score_text, test_set_text
-from fedworth.valuation.methods import description, label
+from fedworth.valuation.methods import method_text
 from fedworth.valuation.uncertainty import Source
 from fedworth.valuation.valuation import COLUMNS, GROUP_COLUMNS, Valuation
 
@@ -206,7 +206,7 @@ def agreement_table(report: "Report") -> Table | None:
     if not shown:
         return None
     pairs = ", ".join(f"{original} and {copy}" for copy, original in report.copies)
-    cells = tuple((label(row["method"]), *(_number(row.get(key), ".2f") for key in shown)) for row in rows)
+    cells = tuple((method_text(row["method"]).label, *(_number(row.get(key), ".2f") for key in shown)) for row in rows)
     error = report.error_of_truth
     return Table(
         "How far to trust them",
@@ -318,7 +318,7 @@ def provenance_text(provenance: "Provenance | None") -> str:
 def markdown(report: "Report") -> str:
     """The whole report as Markdown."""
     parts = [f"# {_plain(report.title)}"]
-    parts.append("\n".join(f"- **{v.label}** — {description(v.method)}" for v in report.valuations))
+    parts.append("\n".join(f"- **{v.label}** — {v.description}" for v in report.valuations))
     parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
         parts += [f"## {table.title}", _markdown_table(table)]

@@ -628,16 +628,6 @@ def method_text(name: str) -> Method:
     return methods().get(name) or Method(name, name, share_out(shapley))
 
 
-def label(name: str) -> str:
-    """A method's name in tables and figures."""
-    return method_text(name).label
-
-
-def description(name: str) -> str:
-    """What a method's value means."""
-    return method_text(name).description
-
-
 def value_by(source: GameSource, name: str) -> Valuation:
     """What each client is worth by the method of this name."""
     method = method_named(name)

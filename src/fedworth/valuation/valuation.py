@@ -110,16 +110,16 @@ class Valuation:
     @property
     def label(self) -> str:
         """The method's name in tables."""
-        from fedworth.valuation.methods import label  # the registry makes valuations
+        from fedworth.valuation.methods import method_text  # the registry makes valuations
 
-        return label(self.method)
+        return method_text(self.method).label
 
     @property
     def description(self) -> str:
         """What the method measures."""
-        from fedworth.valuation.methods import description
+        from fedworth.valuation.methods import method_text
 
-        return description(self.method)
+        return method_text(self.method).description
 
     @property
     def shares(self) -> Floats:

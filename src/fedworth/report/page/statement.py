@@ -19,6 +19,7 @@ from fedworth.errors import ArtefactError, LedgerError
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import find_head
 from fedworth.ledger.receipts import Receipt, receipts_of, unused_rounds
+from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
 from fedworth.report.page.clients import cards_of, share_text
 from fedworth.report.page.figures import axis_over, path, picks_of
@@ -64,21 +65,20 @@ class Statement:
 
 def statement_of(report: Report, client: str, ledger: Ledger | None = None) -> Statement:
     """One client's statement; the hashes of its models are computed from the ledger that the report is of."""
-    line, known = report[client], report.provenance  # refuses an unknown client
-    measure = None if known is None else known.settings.get("measure")
+    line, known = report[client], report.provenance or Provenance("", 0, None)  # refuses an unknown client
     facts = Statement(
         client,
         line.value,
         line.low,
         line.high,
         report.chosen.method,
-        measure,
-        None if known is None else known.judged_by,
-        None if known is None else known.n_test_samples,
+        known.settings.get("measure"),
+        known.judged_by,
+        known.n_test_samples,
         report.fingerprint,
-        None if known is None else known.task,
-        None if known is None or known.other_heads else known.head,
-        None if known is None else known.n_rounds,
+        known.task,
+        None if known.other_heads else known.head or None,
+        known.n_rounds or None,
     )
     return facts if ledger is None else with_models(facts, ledger)
 
