@@ -239,7 +239,8 @@ def retrained_models(
         The final model of each coalition, one after the other.
 
     Example:
-        everyone = np.ones((1, len(ledger.clients)), dtype=bool)
+        ledger = fedworth.open_ledger("runs/demo/ledger")
+        everyone = numpy.ones((1, len(ledger.clients)), dtype=bool)
         (model,) = fedworth.retrained_models(ledger, everyone)
     """
     settings = simulation_of(ledger)
