@@ -13,6 +13,7 @@ from fedworth.completion.completion import Caveat, heard_little, heard_once
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
+from fedworth.valuation.groups import GroupValues
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -84,6 +85,24 @@ def test_a_client_without_a_value_in_one_run_has_none():
     assert made["south"].value is None
     assert made["south"].low is None
     assert made["north"].value == 1
+
+
+def test_values_by_group_are_means_that_add_up_to_the_value():
+    def grouped(head: str, clients=CLIENTS, names=("0", "1")) -> Report:
+        report = run(3.0, 2.0, 1.0, head=head, clients=clients)
+        parts = np.array([[2.0, 1.0], [3.0, -1.0], [0.5, 0.5]]) + {"a": 0.0, "b": 0.2}[head] * np.array([1, -1])
+        errors = np.full((3, 2), 0.1)
+        made = GroupValues(names, np.array([0.4, 0.6]), parts, errors, 1.7 * errors, "class")
+        return replace(report, valuations=(replace(report.chosen, groups=made),))
+
+    made = fedworth.mean_of_runs([grouped("a"), grouped("b", clients=("north", "west", "south"))]).chosen
+    assert made.groups is not None
+    assert made.groups.values.sum(axis=1) == pytest.approx(made.values)
+    assert made.groups.values[0] == pytest.approx([2.1, 0.9])
+    assert made.groups.values[1] == pytest.approx([(3 + 0.7) / 2, (-1 + 0.3) / 2])  # south, which is last in run b
+    assert made.groups.half_widths[0, 0] == pytest.approx(np.hypot(0.17, 0.1 * stats.t.ppf(0.95, 1)))
+    other = fedworth.mean_of_runs([grouped("a"), grouped("b", names=("0", "2"))])
+    assert other.chosen.groups is None
 
 
 def recorded(head: str, *gains: float) -> Report:

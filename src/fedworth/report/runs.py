@@ -11,6 +11,9 @@ that 90 % intervals, and whatever else asks for 95 % on one side, are Student's.
 completion and of sampled coalitions, which differ from run to run. The test set is the same in all runs, so its part
 is the mean of theirs, and more runs do not make it smaller. Reports do not keep how its errors in two clients' values
 go together, so pairs are told apart as if they were opposite, which is the worst case.
+
+Values by group are means too. Reports do not keep which part of their errors is the test set's, so the mean of the
+runs' whole errors stands for it: errors of the completion count twice, and intervals by group are rather too wide.
 """
 
 import json
@@ -20,11 +23,13 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import stdtrit
 
+from fedworth.arrays import Floats
 from fedworth.completion.completion import in_every_run
 from fedworth.errors import UsageError
 from fedworth.report.report import Report, Rounds
 from fedworth.storage import json_bytes
 from fedworth.task.cells import N_BLOCKS
+from fedworth.valuation.groups import GroupValues
 from fedworth.valuation.marginals import Marginals
 from fedworth.valuation.uncertainty import HALF_WIDTH, TAIL, Source, uncertainty
 from fedworth.valuation.valuation import Valuation
@@ -91,7 +96,28 @@ def _mean(made: Sequence[Valuation]) -> Valuation:
         one.marginals.large[order] for one, order in zip(made, orders, strict=True) if one.marginals is not None
     ]
     marginals = Marginals(np.mean(rests_on, axis=0), ((),) * len(clients)) if len(rests_on) == n_runs else None
-    return Valuation(made[0].method, clients, mean, uncertainty=found, marginals=marginals)
+    groups = _mean_by_group([one.groups for one in made], orders)
+    return Valuation(made[0].method, clients, mean, uncertainty=found, marginals=marginals, groups=groups)
+
+
+def _mean_by_group(made: Sequence[GroupValues | None], orders: Sequence[Sequence[int]]) -> GroupValues | None:
+    """The mean values by group, if all runs have them; the rows of each run are taken in its order."""
+    known = [one for one in made if one is not None]
+    if len(known) < len(made) or any(one.names != known[0].names for one in known):
+        return None
+
+    def stacked(name: str) -> Floats:
+        return np.stack([getattr(one, name)[order] for one, order in zip(known, orders, strict=True)])
+
+    values = stacked("values")  # (n_runs, n_clients, n_groups)
+    of_runs = values.std(axis=0, ddof=1) / np.sqrt(len(known))
+    half_of_runs = of_runs * float(stdtrit(len(known) - 1, TAIL))
+    return replace(
+        known[0],
+        values=values.mean(axis=0),
+        standard_deviations=np.hypot(of_runs, stacked("standard_deviations").mean(axis=0)),
+        half_widths=np.hypot(half_of_runs, stacked("half_widths").mean(axis=0)),
+    )
 
 
 def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:

@@ -53,6 +53,17 @@ def test_no_other_name_value_or_extreme_is_in_a_statement(client):
     assert set(re.findall(r"[+−]\d\.\d\d\b", without_axes)) & extremes <= mine
 
 
+def test_a_statement_says_whom_the_client_helps():
+    report = hospitals(n_groups=4)
+    groups = report.chosen.groups
+    assert groups is not None
+    groups.values[:2], groups.half_widths[:] = [[2.0, 0.1, -2.0, 2.0], [0.1, 0.1, -0.1, 0.1]], 1.0
+    first, second = (report.statement_html(client, SETTINGS) for client in report.clients[:2])
+    assert "By ward, your data clearly help: ward 0, &lt;ward&gt;; and clearly harm: ward 2." in first
+    assert "your data clearly help: none; and clearly harm: none." in second
+    assert "clearly help" not in hospitals().statement_html(report.clients[0], SETTINGS)
+
+
 def test_pictures_do_not_reach_to_the_others_extremes():
     """The same client in a federation whose best and worst are ten times as far out: the same picture."""
     report = hospitals()

@@ -134,6 +134,7 @@ def statement_html(
         "rank": ranks_text(line),
         "w": wording_of(report, settings),
         "scores": _scores(report, client),
+        "groups": _groups(report, client),
         "band": band,
         "axis": axis_over(np.array(ends, dtype=np.float64), room=0.05),
         "course": _course(report, client),
@@ -163,6 +164,16 @@ def _scores(report: Report, client: str) -> str:
         f"After round {scores.last_rounds[k]}, your last, the model’s {'; its '.join(parts)}. "
         f"Added up over your rounds, the others would have lost {total} without you."
     )
+
+
+def _groups(report: Report, client: str) -> str:
+    """Which groups of test samples the client clearly helps and harms, in a sentence."""
+    made, k = report.chosen.groups, report.clients.index(client)
+    if made is None or np.isnan(made.half_widths[k]).any():
+        return ""
+    signs = made.signs[k]
+    helped, harmed = (", ".join(made.names[k] for k in np.flatnonzero(signs == sign)) for sign in (1, -1))
+    return f"By {made.by}, your data clearly help: {helped or 'none'}; and clearly harm: {harmed or 'none'}."
 
 
 def _band(report: Report, client: str) -> tuple[float, float] | None:
