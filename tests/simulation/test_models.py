@@ -62,12 +62,13 @@ def test_the_widths_are_those_asked_for(name, hidden, shapes):
     assert [tuple(tensor.shape) for key, tensor in state.items() if key.endswith("weight")] == shapes
 
 
-@pytest.mark.parametrize("name", ["vgg16", "vgg16-bn"])
+@pytest.mark.parametrize("name", ["vgg16", "vgg16-bn", "vgg16-gn"])
 def test_vgg16_has_thirteen_convolutions_and_one_linear_layer(name):
     layers = list(build_model(spec(name)).modules())
     assert sum(isinstance(layer, nn.Conv2d) for layer in layers) == 13
     assert sum(isinstance(layer, nn.Linear) for layer in layers) == 1
     assert any(isinstance(layer, nn.BatchNorm2d) for layer in layers) == (name == "vgg16-bn")
+    assert any(isinstance(layer, nn.GroupNorm) for layer in layers) == (name == "vgg16-gn")
 
 
 def test_a_state_is_a_copy_with_the_buffers():
