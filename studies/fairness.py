@@ -37,6 +37,7 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 
 def section(frame: pd.DataFrame) -> Section:
     """The distribution of d for every setup."""
+    frame = frame.reindex(columns=dict.fromkeys([*frame.columns, "gap", "rank_correlation", "value_error"]))
     places = [found for _, found in frame.groupby("setup", sort=False)]
     columns: dict[str, Column] = {
         "median d": lambda rows: number(rows.d.median()),

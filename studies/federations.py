@@ -23,10 +23,12 @@ def simulated(settings: SimulationSettings, scratch: Path, data: Path | None, **
     return ledger, fedworth.task_of(ledger, data_folder=data)
 
 
-def federation(ledger: Ledger, task: Task, *, oracle: Any = None, **settings: Any) -> Federation:
+def federation(
+    ledger: Ledger, task: Task, *, oracle: Any = None, sampled: bool | None = None, **settings: Any
+) -> Federation:
     """The federation for valuation, on one thread, without utilities of earlier runs."""
     work = fedworth.WorkSettings(n_threads=1, cache=False)
-    return Federation(ledger, task, fedworth.ValuationSettings(**settings), work=work, oracle=oracle)
+    return Federation(ledger, task, fedworth.ValuationSettings(**settings), work=work, oracle=oracle, sampled=sampled)
 
 
 def accuracies(ledger: Ledger, task: Task) -> list[float]:

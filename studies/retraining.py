@@ -145,7 +145,7 @@ def targets_of(utilities: Floats) -> dict[str, Floats]:
 
 def valued(ledger: Ledger, task: Task, settings: SimulationSettings) -> list[tuple[str, Floats]]:
     """The values by every method and remedy that does not refuse."""
-    chosen = {"weighting": settings.aggregation, "seed": settings.seed}
+    chosen: dict[str, Any] = {"weighting": settings.aggregation, "seed": settings.seed}
     of = federation(ledger, task, **chosen)
     found = []
     for key in METHODS:

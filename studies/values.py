@@ -31,7 +31,8 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """One row a method. Options: `n_permutations`, `without_models`, `only` (one method)."""
     options, settings = case.options, case.federation
     ledger, task = simulated(settings, scratch, data)
-    of = federation(ledger, task, permutations=options.get("n_permutations"), seed=settings.seed)
+    permutations = options.get("n_permutations")
+    of = federation(ledger, task, sampled=False, permutations=permutations, seed=settings.seed)  # few clients: exact
     truth = Truth(of) if settings.with_truth else None
     same: Row = {"accuracy": accuracies(ledger, task)[-1]}
     if truth is not None:
