@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
     from fedworth.valuation.federation import BroughtUtilities, Federation
-    from fedworth.valuation.valuation import Valuation
 
 LONGEST_WAIT = 86_400.0  # seconds between two looks
 COMPARE_LEGEND = (
@@ -217,12 +216,17 @@ class Value:
 
     def run(self, *, as_json: bool) -> None:
         """Value, write what is asked for, and show it."""
+        from fedworth.report.report import Report as ReportObject
+        from fedworth.report.tables import values_table
+
         default = "comfedsv-models" if self.source.is_dir() else "comfedsv"
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:
-                source = _source(self.source, self.task, self.settings, self.work, progress)
-                _show_one(source.value(methods[0]), as_json=as_json)
+                made = _source(self.source, self.task, self.settings, self.work, progress).value(methods[0])
+                table = values_table(ReportObject(made.method, made.clients, (made,)))
+                said = f"{made.method}: {made.description}"
+                show(made.document(), table, said, warnings=made.notes, as_json=as_json)
                 return
             report = self._report(methods, progress)
         _show_report(report, [] if self.out is None else report.write(self.out), as_json=as_json)
@@ -240,14 +244,6 @@ class Value:
         return report_on(
             ledger, self.task.of(ledger), self.settings, methods=methods, work=self.work, progress=progress
         )
-
-
-def _show_one(made: "Valuation", *, as_json: bool) -> None:
-    from fedworth.report.report import Report as ReportObject
-    from fedworth.report.tables import values_table
-
-    table = values_table(ReportObject(made.method, made.clients, (made,)))
-    show(made.document(), table, f"{made.method}: {made.description}", warnings=made.notes, as_json=as_json)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ class Finding:
     def sentence(self) -> str:
         """The finding in words."""
         kind, of_values = self.kind, self.kind.is_of_values
-        numbers = {name: f"{x:+.3g}" if name in SIGNED else _number(x) for name, x in self.evidence.items()}
+        forms = {name: "+.3g" if name in SIGNED else ",.0f" if x >= 100 else ".3g" for name, x in self.evidence.items()}
+        numbers = {name: format(x, forms[name]) for name, x in self.evidence.items()}
         low, high = (self.evidence.get(name, 0.0) for name in ("low", "high"))
         numbers["interval"] = f" ({low:+.3g} to {high:+.3g})" if low < high else ""
         text = kind.several if kind.several and len(self.clients) > 1 else kind.sentence
@@ -185,10 +186,6 @@ def _listed(clients: tuple[str, ...]) -> str:
     if len(clients) > MOST_LISTED:
         return f"Clients {', '.join(shown)} and {len(clients) - MOST_LISTED} more"
     return f"Clients {', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _confidence(confidence: float) -> str:

@@ -79,14 +79,9 @@ def _sums(model: Model, start: Model | None) -> tuple[float, float, Floats]:
             update = piece if origin is None else piece - origin[first : first + len(piece)].to(torch.float64).numpy()
             model_square += float(piece @ piece)
             update_square += 0.0 if origin is None else float(update @ update)
-            sketch += _sketched(update, n_before)
+            rows = np.pad(update, (0, -len(update) % WIDTH)).reshape(-1, WIDTH)  # (n_rows, WIDTH)
+            raw = np.random.PCG64(n_before).random_raw(PIECE // 64)  # numpy guarantees these bits
+            signs = 1.0 - 2.0 * np.unpackbits(np.asarray(raw, dtype="<u8").view(np.uint8))[: len(rows)]  # (n_rows,)
+            sketch += signs @ rows
             n_before += 1
     return model_square**0.5, update_square**0.5, sketch
-
-
-def _sketched(update: Floats, n_before: int) -> Floats:
-    """(WIDTH,): the sum of the rows of numbers with their signs, which depend on the index of the piece alone."""
-    rows = np.pad(update, (0, -len(update) % WIDTH)).reshape(-1, WIDTH)  # (n_rows, WIDTH)
-    raw = np.random.PCG64(n_before).random_raw(PIECE // 64)  # numpy guarantees these bits
-    signs = 1.0 - 2.0 * np.unpackbits(np.asarray(raw, dtype="<u8").view(np.uint8))[: len(rows)]  # (n_rows,)
-    return np.asarray(signs @ rows)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from fedworth.arrays import Floats, Indices
 from fedworth.errors import LedgerError, UsageError
@@ -175,17 +174,15 @@ class _Rescaled(Mapping[int, Model]):
     factors: Mapping[int, float]
 
     def __getitem__(self, client: int) -> Model:
-        model, factor = self.models[client], self.factors[client]
-        return {name: _moved(self.start[name], tensor, factor) for name, tensor in model.items()}
+        model, moved = dict(self.models[client]), {}
+        for name, tensor in model.items():
+            if tensor.is_floating_point():
+                start = self.start[name].double()
+                moved[name] = (start + self.factors[client] * (tensor.double() - start)).to(tensor.dtype)
+        return {**model, **moved}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.models)
 
     def __len__(self) -> int:
         return len(self.models)
-
-
-def _moved(start: torch.Tensor, tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    if not tensor.is_floating_point():
-        return tensor
-    return (start.double() + factor * (tensor.double() - start.double())).to(tensor.dtype)

@@ -191,7 +191,8 @@ def _next_model(ledger: Ledger, round_: Round, upcoming: Round | None) -> tuple[
 
 def _compare(round_: Round, predicted: Arrays, following: Model, noise: float) -> RoundCheck:
     number = round_.entry.number
-    floats = [name for name in round_.global_model if _is_float(name, round_)]
+    models = (round_.global_model, *round_.client_models.values())
+    floats = [name for name in round_.global_model if all(model[name].is_floating_point() for model in models)]
     pairs = [(predicted[name], following[name], round_.global_model[name]) for name in floats if name in following]
     if len(pairs) < len(floats) or any(np.shape(p) != tuple(f.shape) for p, f, _ in pairs):
         return RoundCheck(number, float("inf"), False, "the next model has other tensors")
@@ -224,10 +225,6 @@ def _is_masked(round_: Round, update: float) -> bool:
         _norm(_float64(tensor) - _float64(round_.global_model[name]) for name, tensor in model.items()) > least
         for model in models
     )
-
-
-def _is_float(name: str, round_: Round) -> bool:
-    return all(m[name].is_floating_point() for m in (round_.global_model, *round_.client_models.values()))
 
 
 def _float_step(following: torch.Tensor, round_: Round, name: str) -> NDArray[Any]:

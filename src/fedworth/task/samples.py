@@ -68,7 +68,11 @@ def gathered(batches: Iterable[object]) -> tuple[Inputs, torch.Tensor]:
     if not parts:
         raise DataError("test set: the loader gives no batches")
     inputs, labels = zip(*parts, strict=True)
-    return _joined(list(inputs)), torch.cat(labels)
+    together = [torch.cat(tensors) for tensors in zip(*map(tensors_of, inputs), strict=True)]
+    first: Inputs = inputs[0]
+    if isinstance(first, torch.Tensor):
+        return together[0], torch.cat(labels)
+    return dict(zip(first, together, strict=True)) if isinstance(first, dict) else tuple(together), torch.cat(labels)
 
 
 def _split(batch: object) -> tuple[Inputs, torch.Tensor]:
@@ -84,11 +88,3 @@ def _split(batch: object) -> tuple[Inputs, torch.Tensor]:
         return tuple(inputs), labels
     expected = f"(inputs, labels), or a dictionary with one of {', '.join(LABELS)}"
     raise DataError(f"test set: the loader gives a {type(batch).__name__}, expected {expected}")
-
-
-def _joined(parts: list[Inputs]) -> Inputs:
-    first = parts[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat([tensors_of(part)[0] for part in parts])
-    together = [torch.cat(tensors) for tensors in zip(*(tensors_of(part) for part in parts), strict=True)]
-    return dict(zip(first, together, strict=True)) if isinstance(first, dict) else tuple(together)

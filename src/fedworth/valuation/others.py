@@ -137,7 +137,8 @@ def _rebuilt_models(federation: RecordedFederation, coalitions: Memberships) -> 
         for name, before in round_.global_model.items():
             updates = _updates(round_, participants, name)  # (n_participants, n_numbers)
             made[name] += (torch.from_numpy(counted) @ updates).reshape(n, *before.shape)
-    return [{name: _like(tensors[k], start[name]) for name, tensors in made.items()} for k in range(n)]
+    whole = {name: x if start[name].is_floating_point() else x.round() for name, x in made.items()}
+    return [{name: tensors[k].to(start[name].dtype) for name, tensors in whole.items()} for k in range(n)]
 
 
 def _updates(round_: Round, participants: Indices, name: str) -> torch.Tensor:
@@ -168,7 +169,3 @@ def _slopes(federation: RecordedFederation, t: int, participants: Indices) -> Fl
         if gradient is not None:
             total += (_updates(round_, participants, name) @ gradient.cpu().double().reshape(-1)).numpy()
     return total
-
-
-def _like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return tensor.to(like.dtype) if like.is_floating_point() else tensor.round().to(like.dtype)

@@ -128,17 +128,13 @@ class RoundModels:
     def mixed(self, name: str, mixtures: Mixtures) -> torch.Tensor:
         """(n_mixtures, *shape): a tensor of each mixture's model."""
         like = self.origin[name]
-        if name in self.integers:
-            return torch.stack([self._mixed_integers(name, mixtures, row) for row in range(len(mixtures))])
+        if name in self.integers:  # rounded as by the loop; these are counters of a few numbers
+            start, models = {name: like.cpu()}, {k: {name: model[name]} for k, model in enumerate(self._clients_models)}
+            pairs = zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
+            return torch.stack([mix(start, models, *pair)[name] for pair in pairs]).to(like.device)
         stacked = self.updates[name]
         coefficients = torch.from_numpy(mixtures.of_clients).to(stacked)
         return torch.addmm(like.reshape(1, -1), coefficients, stacked).view(-1, *like.shape)
-
-    def _mixed_integers(self, name: str, mixtures: Mixtures, row: int) -> torch.Tensor:
-        """Rounded as by the loop; these are counters of a few numbers, so that speed does not matter."""
-        models = {place: {name: model[name]} for place, model in enumerate(self._clients_models)}
-        made = mix({name: self.origin[name].cpu()}, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
-        return made[name].to(self.origin[name].device)
 
 
 def merge_duplicates(models: RoundModels, mixtures: Mixtures) -> tuple[Mixtures, Indices]:
