@@ -17,6 +17,7 @@ import numpy as np
 
 from fedworth.arrays import Floats, Indices
 from fedworth.games.game import Game, ModelGame
+from fedworth.games.rules import to_large_values
 from fedworth.games.shapley import MOST_ENUMERATED, all_utilities
 
 MOST_CELLS = 3
@@ -69,12 +70,10 @@ class MarginalSums:
         integers = np.arange(2**n)
         sizes = np.bitwise_count(integers.astype(np.uint32))
         per_size = np.bincount(sizes, minlength=n + 1) * (n - np.arange(n + 1)) / n  # coalitions without a client
+        self._large[game.clients] += to_large_values(utilities)
         for place, client in enumerate(game.clients.tolist()):
             without = integers[integers >> place & 1 == 0]
-            added = utilities[without | 1 << place] - utilities[without]
-            each = added / per_size[sizes[without]]
-            large = sizes[without] >= (n - 1) / 2
-            self._large[client] += each[large].sum() / len(np.unique(sizes[without][large]))
+            each = (utilities[without | 1 << place] - utilities[without]) / per_size[sizes[without]]
             order = np.argsort(each)
             for k in {*order[:MOST_CELLS].tolist(), *order[-MOST_CELLS:].tolist()}:
                 members = game.clients[without[k] >> np.arange(n) & 1 == 1]
