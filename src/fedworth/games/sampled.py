@@ -62,12 +62,12 @@ def contrasts_of_clients(of_clients: Floats) -> Floats:
     return np.asarray(of_clients - (of_clients.sum(axis=0) - of_clients) / (n - 1))
 
 
-def sampled_shapley(game: Game, rng: np.random.Generator, *, per_client: int = PER_CLIENT) -> Shares:
-    """The Shapley values of a game of three clients or more, estimated from about `per_client` evaluations a client."""
+def sampled_shapley(game: Game, rng: np.random.Generator) -> Shares:
+    """The Shapley values of a game of three clients or more, from about `PER_CLIENT` evaluations a client."""
     n = len(game.clients)
     sizes = np.arange(2.0, n)
     needs = 1 / (sizes * np.sqrt(n - sizes))  # the contrasts are largest for the smallest and the largest coalitions
-    draws = draw(needs, per_client * n - n - 1, rng=rng)
+    draws = draw(needs, PER_CLIENT * n - n - 1, rng=rng)
     rows, places = distinct(np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), dtype=bool), draws.coalitions]))
     measured = game.utilities(rows)[places]  # in one call: an oracle shares work among coalitions
     values, covariance = estimate(measured[n], measured[:n], draws, measured[n + 1 :])

@@ -43,10 +43,6 @@ class RunSettings:
     simulation: SimulationSettings = field(default_factory=SimulationSettings)
     valuation: ValuationSettings = field(default_factory=ValuationSettings)
 
-    def document(self) -> dict[str, Any]:
-        """The settings as JSON."""
-        return asdict(self)
-
 
 def run(
     settings: RunSettings,
@@ -75,7 +71,7 @@ def run(
         report = fedworth.run(fedworth.RunSettings(small), "runs/small")
     """
     folder, simulation = Path(folder), settings.simulation
-    _claim(folder, settings.document(), may_resume=resume)
+    _claim(folder, asdict(settings), may_resume=resume)
     ledger = simulate(simulation, folder / "ledger", data_folder=data_folder, resume=resume, progress=progress)
     report = report_on(
         ledger,

@@ -189,7 +189,7 @@ def _files(
         expected |= {} if paid is None else {folder / name: {data} for name, data in paid.files().items()}
         if ledger.simulation is not None:
             run = RunSettings(simulation_of(ledger), settings)
-            expected[folder / SETTINGS] = {json_bytes(run.document())}
+            expected[folder / SETTINGS] = {json_bytes(asdict(run))}
         page = folder / "report.html"
         expected[page] = {report.page_html(_words(page), rewards=each).encode() for each in {None, paid}}
         for client in report.clients if report.valuations else ():
