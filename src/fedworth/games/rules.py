@@ -62,7 +62,7 @@ def banzhaf(game: Game, rng: np.random.Generator) -> Shares:
     """What a client adds to a coalition of others, all of which are equally likely; the whole is not shared out."""
     n = len(game.clients)
     if n <= MOST_ENUMERATED:
-        return exact_shares(game, banzhaf_values)
+        return exact_shares(game, lambda utilities: semivalues(utilities, np.full(n, 2.0 ** (1 - n))))
     rows = rng.random((PER_CLIENT * n, n)) < 0.5  # every draw serves all clients: v_i = mean U(S∋i) − mean U(S∌i)
     counted = CountedGame(game)
     utilities = counted.utilities(rows)  # (n_draws, n_blocks)
@@ -74,12 +74,6 @@ def banzhaf(game: Game, rng: np.random.Generator) -> Shares:
     z = weights * (totals - np.where(rows, means_in, means_out))
     note = f"estimated from {len(rows):,} drawn coalitions"
     return Shares(weights.T @ utilities, z.T @ z, counted.n_evaluations, (note,))
-
-
-def banzhaf_values(utilities: Utilities) -> Floats:
-    """(…, n): exact Banzhaf values from 2^n utilities."""
-    n = n_clients_of(utilities)
-    return semivalues(utilities, np.full(n, 2.0 ** (1 - n)))
 
 
 def to_large(game: Game, rng: np.random.Generator) -> Shares:
@@ -103,9 +97,11 @@ def to_large_values(utilities: Utilities) -> Floats:
 def beta_shapley(game: Game, rng: np.random.Generator, *, alpha: float = ALPHA, beta: float = BETA) -> Shares:
     """Beta(α, β)-Shapley values; of many clients size by size, the sizes that count most drawn most."""
     n = len(game.clients)
+    counts = size_weights(n, alpha, beta)
     if n <= MOST_ENUMERATED:
-        return exact_shares(game, lambda utilities: beta_shapley_values(utilities, alpha, beta))
-    return _drawn_by_size(game, rng, size_weights(n, alpha, beta))
+        weights = counts / np.array([math.comb(n - 1, size) for size in range(n)])
+        return exact_shares(game, lambda utilities: semivalues(utilities, weights))
+    return _drawn_by_size(game, rng, counts)
 
 
 def _drawn_by_size(game: Game, rng: np.random.Generator, counts: Floats) -> Shares:
@@ -130,13 +126,6 @@ def _drawn_by_size(game: Game, rng: np.random.Generator, counts: Floats) -> Shar
             covariance += z.T @ z
     note = f"estimated from {counted.n_evaluations:,} drawn coalitions of {first} to {last} clients"
     return Shares(values, covariance, counted.n_evaluations, (note,))
-
-
-def beta_shapley_values(utilities: Utilities, alpha: float = ALPHA, beta: float = BETA) -> Floats:
-    """(…, n): exact Beta(α, β)-Shapley values from 2^n utilities."""
-    n = n_clients_of(utilities)
-    sizes = np.arange(n)
-    return semivalues(utilities, np.exp(betaln(sizes + beta, n - 1 - sizes + alpha) - betaln(alpha, beta)))
 
 
 def size_weights(n: int, alpha: float, beta: float) -> Floats:

@@ -31,6 +31,7 @@ from torch import nn
 from fedworth.arrays import Floats, Memberships
 from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.model import tensor_bytes
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import also_of, n_columns_of
 from fedworth.oracle.outputs import KeptOutputs, Outputs
@@ -276,8 +277,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, torch.dtype | torch.device):
         return str(value)
     if type(value) is torch.Tensor or type(value) is nn.Parameter:
-        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        return [str(value.dtype), list(value.shape), hashlib.sha256(numbers.data).hexdigest()]
+        return [str(value.dtype), list(value.shape), hashlib.sha256(tensor_bytes(value)).hexdigest()]
     if isinstance(value, FunctionType | BuiltinFunctionType):
         module = value.__module__ or ""
         if module.partition(".")[0] == "torch" and _named(module, value.__qualname__) is value:

@@ -20,7 +20,7 @@ from torch import nn
 
 from fedworth.arrays import Indices
 from fedworth.errors import DataError, FedworthError, ModelError, UsageError, unknown_name
-from fedworth.ledger.model import Model
+from fedworth.ledger.model import Model, tensor_bytes
 from fedworth.task.adapters import exchanged_names
 from fedworth.task.losses import DEFAULT_LOSS, Criterion, Loss, UserFunction, identity_of, loss_of, user_criterion
 from fedworth.task.modules import (
@@ -240,7 +240,7 @@ class Task:
         tensors = tensors_of(self.inputs)
         digest = hashlib.sha256(str((tuple(tensors[0].shape), tensors[0].dtype)).encode())
         for tensor in (*tensors, self.labels):
-            digest.update(_bytes_of(tensor))
+            digest.update(tensor_bytes(tensor))
         # A task with the defaults adds nothing here, so that its fingerprint stays as it was before there were options.
         if not isinstance(self.inputs, torch.Tensor):
             names = list(self.inputs) if isinstance(self.inputs, dict) else []
@@ -261,12 +261,8 @@ class Task:
             digest.update(str((list(exchanged), self.exchanged if isinstance(self.exchanged, dict) else None)).encode())
             for name, tensor in sorted(self.module.state_dict().items()):
                 if name not in exchanged:
-                    digest.update(f"{name} {hashlib.sha256(_bytes_of(tensor)).hexdigest()}".encode())
+                    digest.update(f"{name} {hashlib.sha256(tensor_bytes(tensor)).hexdigest()}".encode())
         return digest.hexdigest()
-
-
-def _bytes_of(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16
 
 
 def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
