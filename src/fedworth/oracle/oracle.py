@@ -167,6 +167,7 @@ def plain_utilities(
 
 def outputs_on(task: Task, model: Model, samples: Indices) -> torch.Tensor:
     """The outputs of a model on some samples, given by their numbers; on the CPU."""
+    model = {name: tensor.to(task.device) for name, tensor in model.items()}  # once, not for each batch
     size = min(batch_size(task, model), OUTPUT_BATCH)
     if len(samples) and samples[-1] - samples[0] == len(samples) - 1 and (np.diff(samples) == 1).all():
         first = int(samples[0])  # consecutive samples are not copied
@@ -332,6 +333,7 @@ def _score_without(criterion: Criterion, outputs: torch.Tensor, labels: torch.Te
 
 def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The model's outputs and the labels of the test set, batch by batch."""
+    model = {name: tensor.to(task.device) for name, tensor in model.items()}  # once, not for each batch
     size = batch_size(task, model)
     for start in range(0, len(task.labels), size):
         some = slice(start, start + size)
