@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fedworth.recording.importing import import_folder as import_folder
     from fedworth.recording.receipts import receipt as receipt
     from fedworth.recording.recorder import record_into as record_into
+    from fedworth.recording.trees import Trees as Trees
     from fedworth.report.comparison import Comparison as Comparison
     from fedworth.report.report import Report as Report
     from fedworth.report.rewards import Rewards as Rewards
@@ -94,6 +95,7 @@ _NAMES = {
     "recording.importing": ("import_folder",),
     "recording.receipts": ("receipt",),
     "recording.recorder": ("record_into",),
+    "recording.trees": ("Trees",),
     "report.comparison": ("Comparison",),
     "report.report": ("Report",),
     "report.rewards": ("Rewards", "rewards"),

@@ -26,8 +26,8 @@ def record(recorded: Any, **options: Any) -> Any:
             by; otherwise `rule`, `weighted_by`, `aggregation` and `real_weights` do. `arrays` names the record that
             holds the model, `clients` the expected clients. `hear_everyone=N` waits for N nodes and asks all of them in
             the first round, which changes the training. `keys_last=True` if nodes are authenticated, `resume=True`
-            after a stop. `track="mlflow"` and `task` show each round's values in a tracker, as in `record_into`. Old
-            API: `names` of the tensors, and `n_rounds`.
+            after a stop. `track="mlflow"` and `task` show each round's values in a tracker, as in `record_into`.
+            `trees=fedworth.Trees(…)` if XGBoost's trees are appended. Old API: `names` of the tensors, and `n_rounds`.
 
     Returns:
         What to give the strategy in place of the grid. Call its `close` with the final model.

@@ -147,7 +147,9 @@ def test_a_difference_is_added_only_to_a_tensor_of_its_own_shape():
     "check", [lambda m: check_finite(m, "here"), lambda m: check_alike(m, {"0": torch.ones(2)}, "here")]
 )
 def test_trees_sent_as_bytes_are_refused_with_the_reason(check):
-    with pytest.raises(ModelError, match=r"here: holds bytes, not weights, .* trees have no mean"):
+    with pytest.raises(
+        ModelError, match=r"here: holds bytes, not weights, .* trees have no mean, .* trees=fedworth.Trees"
+    ):
         check({"0": torch.arange(200, dtype=torch.uint8)})
 
 

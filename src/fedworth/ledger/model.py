@@ -110,8 +110,8 @@ def _refuse_bytes(model: Model, where: str) -> None:
     """Refuse a serialized booster, which XGBoost's strategies send as one row of bytes."""
     if model and all(tensor.dtype == torch.uint8 and tensor.ndim == 1 for tensor in model.values()):
         raise ModelError(
-            f"{where}: holds bytes, not weights, as federations of trees (XGBoost) send; trees cannot be valued, "
-            "because a coalition's model is the mean of its members' models, and trees have no mean"
+            f"{where}: holds bytes, not weights, as federations of trees (XGBoost) send; trees have no mean, but those "
+            "that Flower's FedXgbBagging appends can be valued: record(…, trees=fedworth.Trees(inputs, labels))"
         )
 
 

@@ -7,6 +7,7 @@ else is an error, unless the user asks for averages (`as_average`).
     weighted mean    the oracle as it is
     linear rules     the oracle as it is, on the members' contributions instead of their models: momentum, clipping and
                      noise move every member in the same way, so the coalition's model is still a weighted mean
+    sum              the oracle as it is, with coefficients of 1
     all others       the rule makes each coalition's model, and the plain loop evaluates it
 """
 
@@ -38,7 +39,18 @@ from fedworth.oracle.oracle import (
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.adapters import N_TRIED, refuse_unused
 from fedworth.task.replay import LedgerCheck, ReplayedRound, check_ledger, replayed
-from fedworth.task.rules import LinearRule, Rule, State, WeightedMean, arrays_of, model_of, noise_of, rule_name, rule_of
+from fedworth.task.rules import (
+    LinearRule,
+    Rule,
+    State,
+    Sum,
+    WeightedMean,
+    arrays_of,
+    model_of,
+    noise_of,
+    rule_name,
+    rule_of,
+)
 from fedworth.task.task import Task
 from fedworth.threads import fitting_threads
 
@@ -121,6 +133,8 @@ class RuleOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """(n_mixtures, n_columns): the utility of each coalition on each block of samples, then by other measures."""
+        if isinstance(self.rule, Sum):
+            return self.inner.utilities(round_, summed(mixtures))
         state = self._state(round_.entry.round_index)
         if isinstance(self.rule, LinearRule):
             return self.inner.utilities(self._contributions(round_, self.rule, state), mixtures)
@@ -136,6 +150,9 @@ class RuleOracle:
 
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each coalition's model on its own samples, given by their numbers."""
+        if isinstance(self.rule, Sum) and isinstance(self.inner, OutputOracle):
+            yield from self.inner.outputs(round_, summed(mixtures), which)
+            return
         state = self._state(round_.entry.round_index)
         if isinstance(self.rule, LinearRule) and isinstance(self.inner, OutputOracle):
             yield from self.inner.outputs(self._contributions(round_, self.rule, state), mixtures, which)
@@ -190,6 +207,11 @@ class RuleOracle:
                 if step.following.round_index > round_index:
                     break
         return self._steps[-1].state
+
+
+def summed(mixtures: Mixtures) -> Mixtures:
+    """The same coalitions, whose members' updates are added and not averaged: w^t + Σ (w_k − w^t)."""
+    return Mixtures(mixtures.memberships, np.ones_like(mixtures.weights), from_global=True)
 
 
 _KNOWN: dict[str, tuple[tuple[RoundEntry, ...], ClosedLine | None, LedgerCheck]] = {}

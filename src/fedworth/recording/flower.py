@@ -19,6 +19,7 @@ from fedworth.recording.flower_identity import SAMPLES
 from fedworth.recording.flower_strategy import RecordingStrategy
 from fedworth.recording.identity import NodeNames, owners_of
 from fedworth.recording.recorder import Valuer, record_into
+from fedworth.recording.trees import Trees
 from fedworth.task.rules import (
     Adaptive,
     AdaptiveKind,
@@ -28,6 +29,7 @@ from fedworth.task.rules import (
     Private,
     Rule,
     ServerMomentum,
+    Sum,
     TrimmedMean,
     WeightedMean,
 )
@@ -56,6 +58,7 @@ def record(
     valued_by: Valuer | None = None,
     track: Any = None,
     task: Task | str | None = None,
+    trees: Trees | None = None,
 ) -> Any:
     """A grid, or a strategy of the old API, that does what `recorded` does and records the rounds into `ledger`.
 
@@ -78,15 +81,21 @@ def record(
         valued_by: What values the rounds so far for `values`.
         track: Where each round's values are shown, as in `record_into`.
         task: What values are measured on then.
+        trees: The test set, if the federation appends XGBoost's trees (FedXgbBagging).
     """
     make = _maker(recorded)
+    if type(strategy).__name__ == "FedXgbCyclic":
+        raise UsageError(
+            "record: FedXgbCyclic passes one model on from client to client, so no coalition of a round can be formed "
+            "and the clients cannot be valued; use FedXgbBagging"
+        )
     seen = recorded if strategy is None and make is RecordingStrategy else strategy
     by = weighted_by or strategy_weight_metric(seen) or SAMPLES
     recorder = record_into(
         ledger,
         clients,
         aggregation=aggregation,
-        rule=rule if rule is not None or seen is None else strategy_rule(seen),
+        rule=Sum() if trees is not None else rule if rule is not None or seen is None else strategy_rule(seen),
         real_weights=real_weights or by != SAMPLES,
         settings={"source": "flower"},
         resume=resume,
@@ -96,7 +105,9 @@ def record(
     recorder.valued_by = valued_by
     nodes = NodeNames(owners_of(open_ledger(recorder.writer.folder)), keys_last)
     own = (tuple(names), n_rounds) if make is RecordingStrategy else (by, arrays)
-    return make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)
+    made = make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)
+    made.trees = trees
+    return made
 
 
 def _maker(recorded: Any) -> Callable[..., Any]:

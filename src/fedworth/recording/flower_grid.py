@@ -9,10 +9,11 @@ never did is noted as unknown. A name belongs to one node, known by its public k
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, MessageType
 
 from fedworth.errors import ModelError
@@ -20,6 +21,7 @@ from fedworth.names import Aggregation
 from fedworth.recording.flower_identity import SAMPLES, name_taken_from
 from fedworth.recording.identity import NodeNames, Settled
 from fedworth.recording.recorder import LiveRecorder, attempt
+from fedworth.recording.trees import Trees
 from fedworth.task.task import Task
 
 log = logging.getLogger("fedworth")
@@ -63,6 +65,7 @@ class RecordingGrid:
     n_rounds: int = 0
     nodes: NodeNames = field(default_factory=NodeNames)
     current: TrainRound | None = None
+    trees: Trees | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the inner grid's."""
@@ -109,7 +112,8 @@ class RecordingGrid:
         return given if sent is None else sent
 
     def _close(self, final_arrays: Any) -> None:
-        self.recorder.close({name: array.numpy() for name, array in final_arrays.items()})
+        final = _arrays(final_arrays)
+        self.recorder.close(final if self.trees is None else self.trees.start(final, None))
 
     def _end_if_complete(self) -> None:
         if self.current is not None and all(reply is not None for _, reply in self.current.replies_by_node()):
@@ -190,6 +194,12 @@ class RecordingGrid:
         by_node, settled = round_.replies_by_node(), self._settle(round_)
         known = [(node, reply) for node, reply in by_node if node in self.nodes.names]
         model = model_sent(round_.messages, self.arrays)
+        replies = [
+            reply for reply in round_.replies if not reply.has_error()
+        ]  # in the order in which they are appended
+        is_first = self.trees is not None and not any(map(np.size, model.values()))
+        if self.trees is not None:
+            model = self.trees.start(model, model_in(replies[0].content, self.arrays) if replies else None)
         asked = [*(self.nodes.names[node] for node, _ in known), *settled.conflicts]
         self.recorder.start_round(model, asked=asked, number=round_.number)
         self.recorder.report_claims(settled, {self.nodes.names[node] for node, _ in known})
@@ -199,16 +209,19 @@ class RecordingGrid:
         answers = dict(known)
         for node in round_.arrivals():
             if answers.get(node) is not None:
-                self._write_reply(self.nodes.names[node], answers[node])
+                is_whole = is_first and answers[node] is replies[0] if replies else False
+                self._write_reply(self.nodes.names[node], answers[node], model, is_whole=is_whole)
         answered_from = {self.nodes.names[node]: self.nodes.labels[node] for node, _ in known}
         self.recorder.end_round(nodes=answered_from, contested=[*settled.conflicts])
 
-    def _write_reply(self, name: str, reply: Any) -> None:
+    def _write_reply(self, name: str, reply: Any, start: Mapping[str, Any], *, is_whole: bool) -> None:
         if reply.has_error():
             self.recorder.client_failed(name, f"error {reply.error.code}: {reply.error.reason}")
             return
         try:
             model = model_in(reply.content, self.arrays)
+            if self.trees is not None:
+                model = self.trees.answer(start, model, is_whole=is_whole)
             n_samples = weight_in(reply.content, self.weighted_by, self.recorder.writer.aggregation)
         except Exception as error:  # a reply may hold anything
             self.recorder.client_quarantined(name, f"its reply cannot be read ({type(error).__name__}: {error})")

@@ -14,6 +14,7 @@ instead of the participants.
     trimmed-mean   of every number, without the ⌊β n⌋ smallest and the ⌊β n⌋ largest
     krum           the model with the least squared distance to its n − f − 2 nearest (Blanchard et al. 2017), or the
                    weighted mean of the `n_selected` best (multi-Krum)
+    sum            FedXgbBagging: w^t + Σ (w_k − w^t), whatever the weights; of margins of trees
     private        clipping and noise around a linear rule (McMahan et al. 2018)
 
 A linear rule's w_S is the weighted mean of one array per member (`contribution`), so the fast oracle can mix them.
@@ -229,6 +230,24 @@ class Krum(Rule):
 
 
 @dataclass(frozen=True)
+class Sum(Rule):
+    """FedXgbBagging, which appends every client's trees: their margins add up."""
+
+    name: ClassVar[str] = "sum"
+
+    def aggregate(
+        self,
+        global_model: Arrays,
+        models: Sequence[Arrays],
+        weights: Sequence[float],
+        state: State,
+    ) -> tuple[Arrays, State]:
+        """Add all updates."""
+        added = {name: sum((model[name] - w for model in models), w) for name, w in global_model.items()}
+        return added, state
+
+
+@dataclass(frozen=True)
 class Private(LinearRule):
     """Differential privacy on the server: every update is clipped to a norm, and noise is added to the result.
 
@@ -275,7 +294,7 @@ class Private(LinearRule):
 
 
 RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (WeightedMean, ServerMomentum, Adaptive, Median, TrimmedMean, Krum, Private)
+    rule.name: rule for rule in (WeightedMean, ServerMomentum, Adaptive, Median, TrimmedMean, Krum, Sum, Private)
 }
 
 
