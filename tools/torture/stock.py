@@ -69,6 +69,7 @@ class Stock:
             "watch": {"ledger": ["run/ledger"], "--once": [], **out},
             "verify": {"path": ["run/ledger"]},
             "import": {"folder": ["models"], **out},
+            "init": {"framework": ["loop"]},
             "observation-1": {"--clients": ["10"], "--participants": ["3"], "--rounds": ["10"]},
             "rank-bound": {"--ledger": ["run/ledger"], "--lipschitz": ["1"], "--smoothness": ["1"], "--epsilon": ["1"]},
             "rank": {"ledger": ["run/ledger"], "--epsilon": ["0.01"]},
