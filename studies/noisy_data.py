@@ -49,6 +49,7 @@ def cases(name: str, setup: Setup, extent: Extent, seeds: Sequence[int]) -> list
 
 def section(frame: pd.DataFrame) -> Section:
     """Spearman's correlation on every data set."""
+    frame = frame.reindex(columns=dict.fromkeys([*frame.columns, "rank_correlation", "value_error"]))
     places = [found for _, found in frame.groupby("setup", sort=False)]
     columns: dict[str, Column] = {
         "Spearman with noise": lambda rows: mean_of(rows.noise_correlation, CORRELATIONS).text(),
