@@ -183,6 +183,7 @@ SIMULATE = ["simulate", "--out", "new"]
         [*SIMULATE, "--rate", "1e400"],
         [*SIMULATE, "--rate", "nan"],
         [*SIMULATE, "--rate=--"],
+        ["rewards", "run", "--pool", "1", "--cost=--"],
         [*SIMULATE, "--seed", "-1"],
         [*SIMULATE, "--seed", "9" * 30],
         [*SIMULATE, "--rounds", "0"],

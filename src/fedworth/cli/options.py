@@ -166,7 +166,7 @@ def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> An
     for option in options:
         if option.name in given:
             value = given[option.name]
-            if value == []:  # what argparse makes of  --rate=--
+            if value == [] or (isinstance(value, list) and [] in value):  # what argparse makes of  --rate=--
                 raise UsageError(f"{option.flag}: found '--', expected a value")
             value = tuple(value) if isinstance(value, list) else value
             for path in option.fields:
