@@ -2,7 +2,8 @@
 
     python benchmarks/end_to_end.py [--data FOLDER] [name …]
 
-Ten clients, who all take part in ten rounds, on MNIST with two digits a client. Our time starts with the ledger's
+Ten clients, who all take part in ten rounds, on MNIST with two digits a client; ResNet-18 has five rounds, on CIFAR-10,
+and is measured only if it is named. Our time starts with the ledger's
 folder and ends with the values and their intervals, with nothing kept from another run: by all coalitions, and by
 sampled coalitions until the sampling error is a quarter of the test set's standard error. The loop averages state
 dicts, loads them and predicts in batches of 128 under inference mode; it is timed on some coalitions and scaled to all
@@ -23,9 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 from bars import Bars
+from federations import exchanged, images_of, module_of, trained
 
 from fedworth.coalitions import coalitions_of
 from fedworth.ledger.ledger import open_ledger
+from fedworth.recording.recorder import record_into
+from fedworth.simulation.datasets import DatasetRequest, load_dataset
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.task.task import Task
@@ -35,25 +39,57 @@ from fedworth.valuation.uncertainty import Source
 from fedworth.valuation.valuation import Valuation
 from oracle import naive_losses
 
-N_CLIENTS, N_ROUNDS = 10, 10
+N_CLIENTS = 10
 
 
 @dataclass(frozen=True)
 class Case:
     """A model, its test set, by how much the loop must be beaten, and on how many coalitions the loop is timed."""
 
-    model: dict[str, Any]
+    model: dict[str, Any]  # of a simulation; ResNet-18 if empty
     n_samples: int
     at_least: float
     n_timed: int = 24
     with_all: bool = True  # whether all coalitions are measured, too
+    n_rounds: int = 10
 
 
 CASES = {
     "logistic 784→10": Case({"model": "logistic", "rate": 0.1}, 10_000, 1000),
     "MLP 784-200-10": Case({"model": "mlp", "hidden": (200,), "rate": 0.1}, 10_000, 300),
     "CNN": Case({"model": "cnn", "rate": 0.05}, 1000, 50, n_timed=8, with_all=False),
+    "ResNet-18": Case({}, 200, 23, n_timed=4, with_all=False, n_rounds=5),
 }
+
+
+def recorded(case: Case, folder: Path, data: Path | None) -> Task:
+    """Simulate a federation, and give its task."""
+    settings = SimulationSettings(
+        dataset="mnist", n_clients=N_CLIENTS, n_participants=N_CLIENTS, n_rounds=case.n_rounds, with_truth=False,
+        train_limit=5000, test_limit=case.n_samples, batch_size=32, n_steps=10, **case.model,
+    )  # fmt: skip
+    return task_of(simulate(settings, folder, data_folder=data), data_folder=data)
+
+
+def recorded_resnet(case: Case, folder: Path, data: Path | None) -> Task:
+    """Train ResNet-18 a little: each client has its own class of CIFAR-10, and some images of all classes."""
+    found = load_dataset("cifar10", DatasetRequest(np.random.default_rng(0), 1, data, 5000, case.n_samples))
+    images, labels = images_of(found.train.features), torch.as_tensor(np.asarray(found.train.labels)).long()
+    module, names = module_of("resnet18"), [str(k) for k in range(N_CLIENTS)]
+    start, recorder = exchanged(module), record_into(folder, names, aggregation="uniform")
+    for t in range(case.n_rounds):
+        recorder.start_round(start, asked=names)
+        models = []
+        for k, name in enumerate(names):
+            mine = torch.cat([torch.nonzero(labels == k)[:200, 0], torch.arange(40 * k, 40 * k + 40)])
+            module.load_state_dict(start)
+            models.append(exchanged(trained(module, (images[mine], labels[mine]), 2, 100 * t + k)))
+            recorder.client_model(name, models[-1], len(mine))
+        recorder.end_round()
+        start = {name: torch.stack([m[name] for m in models]).double().mean(0).to(like) for name, like in start.items()}
+    recorder.close(start)
+    test = images_of(found.test.features), torch.as_tensor(np.asarray(found.test.labels)).long()
+    return Task(module_of("resnet18"), *test)
 
 
 def values_of(folder: Path, task: Task, *, is_sampled: bool) -> tuple[Valuation, float]:
@@ -78,14 +114,10 @@ def loop_seconds(folder: Path, task: Task, n_timed: int) -> float:
 def measure(name: str, data: Path | None, bars: Bars) -> str:
     """One row of the table."""
     case = CASES[name]
-    settings = SimulationSettings(
-        dataset="mnist", n_clients=N_CLIENTS, n_participants=N_CLIENTS, n_rounds=N_ROUNDS, with_truth=False,
-        train_limit=5000, test_limit=case.n_samples, batch_size=32, n_steps=10, **case.model,
-    )  # fmt: skip
-    n_all = N_ROUNDS * (2**N_CLIENTS - 1) + N_ROUNDS  # and the global model of every round
+    n_all = case.n_rounds * 2**N_CLIENTS  # the empty coalition is the global model of every round
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "ledger"
-        task = task_of(simulate(settings, folder, data_folder=data), data_folder=data)
+        task = (recorded if case.model else recorded_resnet)(case, folder, data)
         before = loop_seconds(folder, task, case.n_timed)
         made, sampled = values_of(folder, task, is_sampled=True)
         exact, enumerated = values_of(folder, task, is_sampled=False) if case.with_all else (None, np.nan)
@@ -117,8 +149,8 @@ def main() -> None:
     )
     print(f"| {names} |")
     print("| --- |" + " ---: |" * 10)
-    for name in CASES:
-        if not given.names or any(wanted in name for wanted in given.names):
+    for name, case in CASES.items():
+        if any(wanted in name for wanted in given.names) or (not given.names and case.model):
             print(measure(name, given.data, bars), flush=True)
     bars.close()
 

@@ -117,12 +117,13 @@ def make_data(args: argparse.Namespace, path: Path) -> None:
     owner = np.array([rng.choice(n_clients, p=of_class[label]) for label in classes])
     for client in range(n_clients):
         some = rng.permutation(np.flatnonzero(owner == client))[:2000]
-        parts.append((_images(found.train.features[some]), torch.from_numpy(classes[some]).long()))
-    test = _images(found.test.features), torch.as_tensor(np.asarray(found.test.labels)).long()
+        parts.append((images_of(found.train.features[some]), torch.from_numpy(classes[some]).long()))
+    test = images_of(found.test.features), torch.as_tensor(np.asarray(found.test.labels)).long()
     torch.save([*parts, test], path)
 
 
-def _images(features: Any) -> torch.Tensor:
+def images_of(features: Any) -> torch.Tensor:
+    """(n, 3, 32, 32)."""
     return torch.as_tensor(np.asarray(features), dtype=torch.float32).reshape(-1, 3, 32, 32)
 
 

@@ -49,6 +49,10 @@ def test_the_time_of_an_evaluation_is_measured_once():
     assert effort.seconds_of(game) == first
 
 
+def test_an_evaluation_of_very_many_clients_is_timed():
+    assert 0 < Effort().seconds_of(game_of(n=25)) < 1
+
+
 @pytest.mark.usefixtures("slow")
 def test_slow_games_are_sampled():
     game = game_of()

@@ -109,7 +109,7 @@ class Effort:
             n, seconds = len(game.clients), self.seconds_of_pass(game)
             if seconds < MOST_TIMED_SECONDS and seconds * 2**n > 1:
                 n_timed = int(np.clip(1 / seconds, FEWEST_TIMED, N_TIMED))
-                rows = coalitions_of(np.arange(n), n)[1 : n_timed + 1]
+                rows = coalitions_of(np.arange(min(n, 7)), n)[1 : n_timed + 1]
                 rows = rows[~game.memory.knows(rows)]
                 game.utilities(rows[:1])  # finds a route
                 started = time.process_time()
