@@ -138,6 +138,7 @@ def test_the_populations_errors_of_differences_are_those_of_its_random_blocks(tm
 def coverage_rows(covered: float, n_false: int, n_wrong: int) -> pd.DataFrame:
     same = {"n_clients": 8, "n_pairs": 28, "error": 0.1, "completion": 0.1, "test_set": 0.2, "covered_own": 0.9}
     counts = {"n_harm": 1, "n_harm_false": n_false, "harm_sure": "0.99", "n_apart": 10, "n_wrong": n_wrong}
+    counts |= {"harm_here": "0.99", "rank_correlation": 0.9, "wrong_here": 0.5}
     rows = [
         {"kind": "regression", "n_participants": k, "n_test": n, "seed": seed, "covered_before": 0.0}
         for k in (3, 8)
