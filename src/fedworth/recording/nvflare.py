@@ -6,7 +6,7 @@
     AFTER_TASK_RESULT_FILTER    a result arrived; if it is an error, the site failed, which no later event tells
     AFTER_CONTRIBUTION_ACCEPT   a result was accepted: a model, or a difference (w_k = w^t + difference)
     AFTER_AGGREGATION           the round is over; a site that was asked and sent nothing was silent
-    END_RUN                     the final model is the last aggregate
+    ABOUT_TO_END_RUN, END_RUN   the final model is the last aggregate; at END_RUN trackers take nothing any more
 
 FedAvg, recipes and ScatterAndGather fire the same events; the latter's aggregate is a Shareable. Results are aggregated
 one by one and not kept, so each goes to disk as it comes. Site names are stable and are the clients' names. A site's
@@ -90,12 +90,15 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             EventType.AFTER_TASK_RESULT_FILTER: self._on_result,
             AppEventType.AFTER_CONTRIBUTION_ACCEPT: self._on_accepted,
             AppEventType.AFTER_AGGREGATION: self._on_aggregated,
+            EventType.ABOUT_TO_END_RUN: self._on_end_run,
             EventType.END_RUN: self._on_end_run,
         }
+        if event_type != EventType.START_RUN and event_type not in actions:
+            return  # without the lock: a tracker's own events come while a round waits for it
         with self._lock:
             if event_type == EventType.START_RUN:
                 self._on_start_run(fl_ctx)
-            elif event_type in actions and self._recorder is not None:
+            elif self._recorder is not None:
                 self._attempt(actions[event_type], self._recorder, fl_ctx)
 
     def _attempt(self, action: Callable[[LiveRecorder, Any], None], recorder: LiveRecorder, fl_ctx: Any) -> None:
@@ -231,8 +234,9 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
 
     def _on_end_run(self, recorder: LiveRecorder, _fl_ctx: Any) -> None:
         self._end(recorder)
-        if self._after is not None:
-            recorder.close(self._after)
+        after, self._after = self._after, None
+        if after is not None:
+            recorder.close(after)
         recorder.release()
 
     def _end(self, recorder: LiveRecorder) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from nvflare.apis.client import Client
-from nvflare.apis.dxo import MetaKey
+from nvflare.apis.dxo import MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import ReturnCode, make_reply
@@ -47,6 +48,7 @@ class Job:
     sites: tuple[str, ...] = ("site-1", "site-2", "site-3")
     start: dict[str, Any] = field(default_factory=lambda: START)
     runner: Any = None
+    receiver: Any = None
     manager: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,19 @@ class Job:
     def get_workspace(self) -> Any:
         """Where the job has brought no file."""
         return SimpleNamespace(get_app_custom_dir=lambda _: "nowhere")
+
+    def get_component(self, _name: str) -> Any:
+        """No component is asked for by its name."""
+        return None
+
+    def new_context(self) -> Any:
+        """For events of components."""
+        return self.manager.new_context()
+
+    def fire_event(self, event: str, context: Any) -> None:
+        """An event of a component, for the job's receiver."""
+        if self.receiver is not None:
+            self.receiver.handle_event(event, context)
 
     def fire(self, event: str, site: str | None = None, **props: Any) -> None:
         context = self.manager.new_context()
@@ -312,6 +327,36 @@ def test_a_tracker_shows_values_after_each_round(tmp_path):
         job.aggregate(start)
         assert f"fedworth_round {number}\n" in prom.read_text()
     assert 'fedworth_value{client="site-2"} 0.0\n' in prom.read_text()
+    job.fire(EventType.END_RUN)
+    assert open_ledger(tmp_path / "l").is_closed
+
+
+class Heard(FLComponent):  # type: ignore[misc]
+    """A job's own receiver: hears what the recorder fires, as every component of the job does."""
+
+    def __init__(self, recorder):
+        super().__init__()
+        self.recorder, self.heard = recorder, []
+
+    def handle_event(self, event_type, fl_ctx):
+        self.recorder.handle_event(event_type, fl_ctx)  # an event goes to all components, the recorder too
+        data = from_shareable(fl_ctx.get_prop(FLContextKey.EVENT_DATA)).data
+        self.heard.append((data["track_key"], data["global_step"]))
+
+
+def test_a_round_does_not_wait_for_receivers_that_wait_for_the_round(tmp_path):
+    """Events of a tracker come back to the recorder, which is in the middle of the round's end."""
+    start = {"weight": np.zeros((1, 4), np.float32), "bias": np.zeros(1, np.float32)}
+    recorder = fedworth.nvflare.RoundRecorder(str(tmp_path / "l"), track="nvflare", task=f"{__file__}:own_task")
+    job = Job(recorder, start=start)
+    receiver = job.receiver = Heard(recorder)
+    for number in (0, 1):
+        for site in job.sites:
+            job.ask(site, number)
+            job.hear(site, number, result(start))
+        job.aggregate(start)
+        assert receiver.heard.count(("fedworth/value", number)) == len(job.sites)  # already, not two seconds later
+    job.fire(EventType.ABOUT_TO_END_RUN)
     job.fire(EventType.END_RUN)
     assert open_ledger(tmp_path / "l").is_closed
 
