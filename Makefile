@@ -87,7 +87,7 @@ audit: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --group bench
 	@failed=0; \
-	for script in starts.py oracle.py cells.py completion.py ledger_io.py heavy.py many.py large.py; do echo; echo "# $$script"; \
+	for script in end_to_end.py starts.py oracle.py cells.py completion.py ledger_io.py heavy.py many.py large.py; do echo; echo "# $$script"; \
 		$(BIN)/python benchmarks/table.py $(if $(TABLES),--write $(TABLES)) $$script || failed=1; done; \
 	exit $$failed
 
