@@ -9,7 +9,8 @@
                 clients in a round and all in the first, recorded from a loop
 
 The stages (data, training with the recorder, report and page, time of the loop) leave their results in FOLDER. Call the
-command again after an interruption: finished stages are skipped, and the others go on where they stopped. CPU time and
+command again after an interruption: finished stages are skipped, the training starts anew, and the report goes on where
+it stopped, with the measurements in the user's cache folder ($FEDWORTH_CACHE). CPU time and
 memory are those of the report's process (RssAnon at its peak; the ledger's mapped pages are the kernel's). Enumeration
 is extrapolated from the loop's time for two coalitions.
 """
@@ -18,6 +19,7 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -33,7 +35,6 @@ from torch import nn
 
 from fedworth.games.effort import spoken
 from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.manifest import is_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import mixtures
 from fedworth.pipeline.report_on import report_on
@@ -303,8 +304,8 @@ def main() -> None:
     times = args.out / "times"
     wall: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
     for name, file in made.items():
-        if name == "record" and is_ledger(args.out / "ledger") and not (args.out / file).exists():
-            raise SystemExit(f"{args.out / 'ledger'}: training was interrupted; remove this folder and call again")
+        if name == "record" and not (args.out / file).exists():
+            shutil.rmtree(args.out / "ledger", ignore_errors=True)  # of a training that was interrupted
         start = time.monotonic()
         if not (args.out / file).exists():
             subprocess.run([sys.executable, *sys.argv, "--stage", name], check=True)

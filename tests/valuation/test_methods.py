@@ -1,6 +1,9 @@
 """Methods share out games: closed forms, agreement with each other, and methods that others add."""
 
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 
@@ -260,6 +263,43 @@ class Stopping(FastOracle):
                 raise KeyboardInterrupt
             self.n_measured += len(samples) / len(self.task.labels)
             yield outputs
+
+
+KILLED = """
+import os, signal, sys
+from fedworth.ledger.ledger import open_ledger
+from fedworth.oracle import outputs
+from tests.valuation import test_methods as here
+
+class Stopping(here.Stopping):  # by the same name, which the key contains
+    def outputs(self, *args):
+        for found in super().outputs(*args):
+            if self.n_measured > 15:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield found
+
+outputs.SAVED_EVERY = 0.0
+ledger = open_ledger(sys.argv[1])
+oracle = Stopping(here.task_of(ledger))
+here.Federation(ledger, oracle.task, oracle=oracle, sampled=True).value("fedsv")
+"""
+
+
+def test_sampling_that_was_killed_goes_on_where_it_stopped(tmp_path, cache):
+    settings = SimulationSettings(
+        n_clients=5, n_participants=5, n_rounds=3, train_limit=150, test_limit=300, model="mlp", hidden=(8,)
+    )
+    ledger = simulate(settings, tmp_path / "ledger")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(ledger.folder)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    n_measured = []
+    for _ in range(2):
+        oracle = Stopping(task_of(ledger))
+        made = Federation(ledger, oracle.task, oracle=oracle, sampled=True)
+        n_measured.append((made.value("fedsv").n_evaluations, oracle.n_measured))
+        shutil.rmtree(cache)
+    assert n_measured[0][0] == n_measured[1][0]
+    assert n_measured[0][1] < n_measured[1][1] - 10
 
 
 class OwnModule(nn.Sequential):
