@@ -151,6 +151,17 @@ def test_models_are_measured_once_for_all_methods(ledger):
     assert oracle.n_measured == n_measured
 
 
+def test_nothing_is_measured_for_predictions_where_nobody_was_ever_absent(tmp_path):
+    settings = SimulationSettings(n_clients=5, n_participants=5, n_rounds=3, train_limit=150, test_limit=300)
+    ledger = simulate(settings, tmp_path / "ledger")
+    oracle = Stopping(task_of(ledger))
+    work = WorkSettings(cache=False)
+    made = Federation(ledger, oracle.task, oracle=oracle, sampled=True, work=work).value("comfedsv-models")
+    assert oracle.n_measured == pytest.approx(made.n_evaluations, abs=2)
+    assert oracle.describe() == "nothing measured yet"  # no coalition on the whole test set
+    assert made.completion is None
+
+
 def test_measured_utilities_are_kept(ledger, cache):
     work = WorkSettings(cache=True)
     first = Federation(ledger, task_of(ledger), work=work).value("fedsv").values

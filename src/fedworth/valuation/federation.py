@@ -16,7 +16,7 @@ from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
-from fedworth.completion.models import ModelCompletion, complete_by_models
+from fedworth.completion.models import NothingAbsent, complete_by_models
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.games.as_one import groups_of
 from fedworth.games.budget import Budget
@@ -141,7 +141,7 @@ class Federation:
         """The paper's completion of the utility matrix."""
         return self._factors
 
-    def by_models(self) -> ModelCompletion:
+    def by_models(self) -> Completion:
         """The completion by predicted models."""
         return self._models
 
@@ -186,8 +186,11 @@ class Federation:
         return factors_of(self.utility_matrix(), self.settings)
 
     @cached_property
-    def _models(self) -> ModelCompletion:
-        return complete_by_models(self.recorded, progress=self.progress)
+    def _models(self) -> Completion:
+        recorded = self.recorded
+        if len(recorded.heard) and recorded.participants[:, recorded.heard].all():
+            return NothingAbsent(recorded)
+        return complete_by_models(recorded, progress=self.progress)
 
 
 def _refuse_groups(settings: ValuationSettings, is_undivided: bool, what: str) -> None:

@@ -17,6 +17,7 @@ from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.completion.completion import Caveat, heard_early, heard_little, heard_once, unlike_others
 from fedworth.completion.models.holdout import HeldOut, error_ratios, hold_out, uses_singletons, value_covariance
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
+from fedworth.completion.models.similarity import compared_by
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import GameOfColumns, ModelGame
 from fedworth.ledger.ledger import Round
@@ -149,6 +150,34 @@ class ModelCompletion:
             "everyone_heard": bool(self.models.participants[:, self.heard].all(axis=1).any()),
             "compared_by": self.models.similarity.compared_by,
         }
+
+
+class NothingAbsent:
+    """The completion of a federation in which everyone took part in every round: no model has to be predicted."""
+
+    caveats: tuple[Caveat, ...] = ()
+
+    def __init__(self, federation: RecordedFederation) -> None:
+        self._federation, self.clients, self.heard = federation, federation.clients, federation.heard
+        self.n_rounds = federation.n_rounds
+
+    def game(self, round_index: int) -> GameOfColumns:
+        """The game of a round's participants."""
+        return self._federation.game(round_index)
+
+    def covariance(self) -> Floats:
+        """(n_heard, n_heard): zero."""
+        return np.zeros((len(self.heard), len(self.heard)))
+
+    def error_ratios(self, parts: Floats) -> Floats:
+        """(n_parts,): zero."""
+        return np.zeros(parts.shape[1])
+
+    def summary(self) -> dict[str, Any]:
+        """How the completion was made, as JSON."""
+        none = {"n_held_out": 0, "n_evaluations": 0}
+        n_answers, by = int(self._federation.participants.sum()), compared_by(self._federation.oracle.task)
+        return {"kind": "models", "n_answers": n_answers, **none, "everyone_heard": True, "compared_by": by}
 
 
 class PredictedGame(ModelGame):
