@@ -132,7 +132,7 @@ class LoopOracle:
         """The outputs of each mixture on its own samples, given by their numbers.
 
         Models are mixed in their own precision into one buffer: with 11 million parameters in float32 this takes a
-        twentieth of the time of float64, and the memory of one model.
+        sixth of the time of float64, and the memory of one model.
         """
         round_ = fitted(round_, self.task)
         models = {**round_.client_models, **round_.apart_models}
@@ -477,7 +477,7 @@ Mixer = Callable[[Model, dict[int, Model], NDArray[np.float64], float], Model]
 
 
 def mixer_of(global_model: Model) -> Mixer:
-    """Sums in float64, which takes twenty times as long; large models are summed in their own precision."""
+    """Sums in float64, which takes six times as long; large models are summed in their own precision."""
     is_large = sum(tensor.numel() for tensor in global_model.values()) > PIECE
     return mixer_into(global_model) if is_large else mix
 
