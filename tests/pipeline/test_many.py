@@ -101,3 +101,12 @@ def test_a_round_that_nobody_answered_adds_nothing(ledger, tmp_path):
     assert found.by_round is not None
     assert (found.by_round[2] == 0).all()
     assert (found.by_round[0] != 0).all()
+
+
+def test_an_everyday_report_on_more_clients_than_can_be_listed(tmp_path):
+    """Of 24 clients not even the coalitions can be listed, whatever is timed or forecast."""
+    settings = replace(MANY, n_clients=24, n_participants=22, train_limit=240, with_truth=False)
+    ledger = fedworth.simulate(settings, tmp_path / "ledger")
+    report = fedworth.report_on(ledger, fedworth.task_of(ledger))
+    assert np.isfinite(report.chosen.values).all()
+    assert "fedsv" in {valuation.method for valuation in report.valuations}
