@@ -137,3 +137,24 @@ def test_a_folder_without_a_federation_is_refused_and_left_as_it_is(tmp_path, mo
     assert main(["init", framework]) == 2
     assert "start it in the folder of" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_test_set_of_dictionaries_keeps_all_its_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("texts.py").write_text(
+        "import torch\n"
+        "class Classifier(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.head = torch.nn.Linear(4, 3)\n"
+        "    def forward(self, input_ids, attention_mask):\n"
+        "        return self.head(input_ids * attention_mask)\n"
+        "def load_test_set():\n"
+        "    words, mask, labels = torch.rand(6, 4), torch.ones(6, 4), torch.arange(6) % 3\n"
+        "    return [{'input_ids': words, 'attention_mask': mask, 'labels': labels}]\n"
+    )
+    assert main(["init", "loop"]) == 0
+    task = fedworth.load_task("mytask.py:task")
+    assert list(task.inputs) == ["input_ids", "attention_mask"]
+    assert task.labels.tolist() == [0, 1, 2, 0, 1, 2]

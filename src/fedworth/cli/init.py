@@ -30,25 +30,21 @@ TEXT = '''"""What the members' models are judged by: your model, and a test set 
 Written by `fedworth init {framework}`; it is yours to change. Nothing here reaches the members.
 """
 
-import torch
-
 from fedworth import Task
 {imports}
 
-def tensors(batches):
-    """All inputs and all labels of a loader whose batches are pairs, or dictionaries with the inputs first."""
-    pairs = [tuple(batch.values()) if isinstance(batch, dict) else tuple(batch) for batch in batches]
-    return torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
-
-
 def task() -> Task:
-    """Cross-entropy on logits; for another loss give its name, Task(…, loss="squared-error"), or your own function."""
+    """Cross-entropy on logits; for another loss add its name, loss="squared-error", or your own function.
+
+    A batch of the test set is (inputs, labels), or a dictionary with the labels in it. If you have two tensors instead
+    of batches, return Task(model, inputs, labels).
+    """
 {test_set}
 {model}
-    return Task(model, inputs, labels)
+    return Task.from_loader(model, batches)
 '''
 MODEL_OPEN = '    raise NotImplementedError("{file}: name your model here: model = MyNet()")'
-TEST_SET_OPEN = '    raise NotImplementedError("{file}: load your test set here: inputs, labels = …, two tensors")'
+TEST_SET_OPEN = '    raise NotImplementedError("{file}: load your test set here: batches = …")'
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ class Init:
 def _text(framework: str, model: tuple[str, str] | None, test_set: tuple[str, str] | None) -> str:
     places = dict.fromkeys(place for place in (model, test_set) if place is not None)
     imports = "".join(f"from {module} import {name}\n" for module, name in places)
-    loaded = TEST_SET_OPEN if test_set is None else f"    inputs, labels = tensors({test_set[1]}())"
+    loaded = TEST_SET_OPEN if test_set is None else f"    batches = {test_set[1]}()"
     made = MODEL_OPEN if model is None else f"    model = {model[1]}()"
     return TEXT.format(
         file=TASK,

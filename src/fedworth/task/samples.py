@@ -62,7 +62,8 @@ def outputs_of(module: nn.Module, model: Model, inputs: Inputs) -> torch.Tensor:
 def gathered(batches: Iterable[object]) -> tuple[Inputs, torch.Tensor]:
     """The inputs and labels of all batches of a loader.
 
-    A batch is (inputs, labels), (first, second, …, labels), or a dictionary with the labels in it.
+    A batch is (inputs, labels), (first, second, …, labels), or a dictionary with the labels in it. The only input in a
+    dictionary is given to the module without its name, which the module need not know.
     """
     parts = [_split(batch) for batch in batches]
     if not parts:
@@ -79,7 +80,8 @@ def _split(batch: object) -> tuple[Inputs, torch.Tensor]:
     if isinstance(batch, Mapping):
         name = next((name for name in LABELS if name in batch), None)
         if name is not None:
-            return {str(key): tensor for key, tensor in batch.items() if key != name}, batch[name]
+            named = {str(key): tensor for key, tensor in batch.items() if key != name}
+            return (next(iter(named.values())) if len(named) == 1 else named), batch[name]
     elif isinstance(batch, list | tuple) and len(batch) > 1:
         *inputs, labels = batch
         first = inputs[0]
