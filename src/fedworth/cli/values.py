@@ -30,7 +30,7 @@ COMPARE_LEGEND = (
 )
 CLEAR = "\x1b[2J\x1b[H"
 ABOUT_FACTORS = ("factors", "auto_rank", "unseen")
-OF_VALUES = ("strict", "as_one", "by", "group_shares")
+OF_VALUES = ("strict", "as_one", "given", "by", "group_shares")
 MEASURED = {"hidden": (*ABOUT_FACTORS, *OF_VALUES)}
 COMPLETED = {"hidden": OF_VALUES}
 BY_MODELS = {"hidden": (*ABOUT_FACTORS, *OF_VALUES, "permutations")}
@@ -94,6 +94,7 @@ def _refuse_for_utilities(of: Path, task: TaskOptions, settings: ValuationSettin
         unseen=settings.unseen,
         strict=settings.strict,
         as_one=settings.as_one,
+        given=settings.given,
         seed=settings.seed,
     )
     if (task, settings, work) != (TaskOptions(), plain, WorkSettings()):

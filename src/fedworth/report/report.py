@@ -108,6 +108,11 @@ class Report:
         return self.valuation(HEADLINE) or self.valuations[0]
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """The clients that are there in any case, if values are what the others add for them."""
+        return () if self.provenance is None else tuple(self.provenance.settings.get("given", ()))
+
+    @property
     def all_findings(self) -> tuple[Finding, ...]:
         """The findings in the answers and in the chosen values."""
         return (*self.findings, *(value_findings(self.chosen) if self.valuations else ()))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedworth.arrays import stream
+from fedworth.arrays import Indices, stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
@@ -25,6 +25,7 @@ from fedworth.games.effort import USUAL_PASSES, Effort
 from fedworth.games.ensemble import has_outputs
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, MatrixGame
+from fedworth.games.given import given_of
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.observe import n_planned, planned_permutations, utility_matrix
 from fedworth.games.shapley import MOST_ENUMERATED
@@ -48,12 +49,15 @@ Refusals = tuple[tuple[str, str], ...]
 """(method, why it gave no values)."""
 
 
-def as_one_notes(settings: ValuationSettings) -> tuple[str, ...]:
-    """A note for each group of clients that is valued as one."""
-    return tuple(
+def game_notes(settings: ValuationSettings) -> tuple[str, ...]:
+    """That another game is shared out than the clients' own: some are valued as one, or are there in any case."""
+    notes = [
         f"clients {text} are valued as one, as asked; those of them that a round values have equal parts of its value"
         for text in settings.as_one
-    )
+    ]
+    if settings.given:
+        notes.append(f"a value is what the client adds for {', '.join(settings.given)}, there in any case (--given)")
+    return tuple(notes)
 
 
 class Federation:
@@ -106,10 +110,11 @@ class Federation:
         is_clipped = self.settings.clip is not None
         store = LedgerStore(ledger, server, weighting, session, is_clipped) if work.cache else None
         self.as_one = groups_of(self.settings.as_one, ledger.clients)
+        self.given = _given(self.settings, ledger)
         cells = None if isinstance(self.test_set, Undivided) else self.test_set
         notes = ledger.warnings() + server.notes + noise_notes(ledger, oracle, weighting)
         notes += (CLIPPED,) if is_clipped else ()
-        notes += as_one_notes(self.settings) + _weighted(cells)
+        notes += game_notes(self.settings) + _weighted(cells)
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
         self.clients, self.left_out = ledger.clients, ledger.left_out
         self.participants = self.recorded.participants  # (n_rounds, n_clients): who took part
@@ -199,6 +204,16 @@ def _refuse_groups(settings: ValuationSettings, is_undivided: bool, what: str) -
         raise UsageError(f"groups of test samples: not known of {what}; leave out by and group_shares")
 
 
+def _given(settings: ValuationSettings, ledger: Ledger) -> Indices:
+    """The clients that are there in any case; one that is left out or valued as one with others cannot be."""
+    given = given_of(settings.given, ledger.clients)
+    together = {name for text in settings.as_one for name in text.split(",")}
+    for name in settings.given:
+        if name in ledger.left_out or name in together:
+            raise UsageError(f"--given {name}: is also left out, or valued as one with others; choose one of the two")
+    return given
+
+
 def _weighted(cells: Cells | None) -> tuple[str, ...]:
     """That values are for another population than the test set, if they are."""
     if cells is None or cells.population is None:
@@ -267,7 +282,8 @@ class BroughtUtilities:
         self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self.effort = Effort(settings.budget)
         self.seed, self.strict = settings.seed, settings.strict
-        self.as_one, self.notes = groups_of(settings.as_one, matrix.clients), as_one_notes(settings)
+        self.as_one, self.given = groups_of(settings.as_one, matrix.clients), given_of(settings.given, matrix.clients)
+        self.notes = game_notes(settings)
 
     def game(self, round_index: int) -> Game:
         """The game among a round's participants, as far as its utilities were brought."""

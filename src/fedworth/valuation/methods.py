@@ -29,6 +29,7 @@ from fedworth.games.as_one import Groups, averaged, sharing_as_one
 from fedworth.games.effort import Effort
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, GameOfColumns, Measured, Shares, SharingRule, SummedGame, everyone_of
+from fedworth.games.given import given_game
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc, to_large
 from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, shapley, shapley_values
@@ -48,7 +49,9 @@ MOST_TOLD = 5
 MR_DECAY = 0.9
 """What a round counts in MR, relative to the one before (λ of Song et al., 2019)."""
 
-UNKNOWN_ESTIMATES = "how far off the estimates are is not known: a completion knows the errors of Shapley values only"
+UNKNOWN_ESTIMATES = (
+    "how far off the estimates are is not known: a completion knows the errors of Shapley values among all clients only"
+)
 UNKNOWN_SAMPLING = "how much the drawn coalitions change the values is not known"
 NO_PARTS = "the method gives no values by block of test samples"
 ALL_ALIKE = "every block of test samples gives the same values"
@@ -74,6 +77,7 @@ class GameSource(Protocol):
     seed: int
     strict: bool  # whether a client that no round has heard is an error
     as_one: Groups  # clients that are valued as one
+    given: Indices  # clients that are there in any case; the others are valued by what they add for them
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -245,6 +249,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     """The valuation without its uncertainty, and the errors of its values."""
     n_rounds, n_clients = source.participants.shape
     heard, cell_weights = heard_clients(source), cell_weights_of(source)
+    valued = np.setdiff1d(heard, source.given)
     if cell_weights is not None and rule in NONLINEAR:
         raise ValuationError(NO_WEIGHTS)
     by_round = np.zeros((n_rounds, n_clients))
@@ -259,9 +264,9 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     # other measures are not measured by group, so they cannot be reweighted
     is_plain = marginals is not None and cell_weights is None
     also = also_of(source.recorded.oracle) if is_plain and source.recorded is not None else ()
-    by_measure = {name: np.where(np.isin(np.arange(n_clients), heard), 0.0, np.nan) for name in also}
+    by_measure = {name: np.where(np.isin(np.arange(n_clients), valued), 0.0, np.nan) for name in also}
     for t in games.rounds:
-        game = games.game(t)
+        game = given_game(games.game(t), source.given)
         if len(game.clients) == 0:
             continue
         shares, weight = share(game, stream(source.seed, "coalitions", t)), games.decay**t
@@ -286,7 +291,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     notes.update(dict.fromkeys(run.notes()))
     if games.sampling is not None:
         sampling[np.ix_(heard, heard)] = games.sampling
-    silent = np.setdiff1d(np.arange(n_clients), heard)
+    silent = np.setdiff1d(np.arange(n_clients), valued)
     values = by_round.sum(axis=0)
     values[silent] = np.nan
     by_round[:, silent] = np.nan
@@ -300,7 +305,9 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         if covariance is not None and not covariance.any():
             completion = None  # nothing had to be estimated
         else:
-            if covariance is not None and source.as_one:
+            if len(source.given):
+                covariance = None  # a completion knows the errors of values in the game of all clients
+            elif covariance is not None and source.as_one:
                 covariance = averaged(covariance, heard, source.as_one)
             ratios, whole = _error_ratios(source, completion)
             of_estimates = None if covariance is None else spread(whole**2 * covariance, heard, n_clients)
@@ -367,7 +374,7 @@ def _with_uncertainty(
         found = _of_test_set(cells, made)
         of_test_set, unknown = (None, [found]) if isinstance(found, str) else (found, [])
     made = replace(made, groups=_groups(cells, made, errors, with_test_set=of_test_set is not None))
-    missing = [UNKNOWN_ESTIMATES] if errors.estimates is None and not caveats else []
+    missing = [UNKNOWN_ESTIMATES] if errors.estimates is None and (len(source.given) or not caveats) else []
     missing += [UNKNOWN_SAMPLING] if np.isnan(np.diag(errors.sampling)[~np.isnan(made.values)]).any() else []
     if errors.estimates is None or missing or (unknown and not np.nansum(errors.estimates + errors.sampling)):
         said = (UNKNOWN.format(reason=reason) for reason in (*missing, *unknown))
@@ -418,8 +425,9 @@ def comfedsv(source: GameSource) -> Valuation:
     permutations = completion.permutations
     rule: SharingRule = shapley
     games = _completed(source, completion)
-    if permutations is not None and source.as_one:
-        raise ValuationError(f"--as-one needs all coalitions of clients, at most {MOST_ENUMERATED}; use another method")
+    if permutations is not None and (source.as_one or len(source.given)):
+        option = "--as-one" if source.as_one else "--given"
+        raise ValuationError(f"{option} needs all coalitions of clients, at most {MOST_ENUMERATED}; use another method")
     if permutations is not None:
         rule = lambda game, _rng: permutation_shapley(game, permutations)  # noqa: E731
         whole = SummedGame([games.game(t) for t in games.rounds])  # all rounds have the same permutations
@@ -481,6 +489,8 @@ def _measured(measure: Callable[[RecordedFederation], Floats]) -> Callable[[Game
     def value(source: GameSource) -> Valuation:
         if cell_weights_of(source) is not None:
             raise ValuationError(NO_WEIGHTS)
+        if len(source.given):
+            raise ValuationError("it shares out no game, so it cannot tell what clients add for others (--given)")
         found = np.where(source.participants.any(axis=0), measure(_recorded(source)), np.nan)
         return Valuation(method="", clients=source.clients, values=found, notes=(NO_GAME,))
 

@@ -49,6 +49,8 @@ class ValuationSettings:
         without: Value the federation as if this client had never answered.
         as_one: Value these clients, with commas between their names, as one client that shares its value equally among
             them: for a client under several names.
+        given: Value what the others add for this client, which is there in any case: for a member that asks what its
+            partners are worth to it. It has no value itself.
         seed: Random seed.
 
     Example:
@@ -72,6 +74,7 @@ class ValuationSettings:
     clip: Clip | None = None
     without: tuple[str, ...] = ()
     as_one: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -229,7 +229,7 @@ def cards_of(report: Report, settings: PageSettings) -> list[Card]:
     if once and HEARD_ONCE in _participation_checks(report) and n_rounds > 1:
         seen = HEARD_ONCE.sentence.format(n_heard=1, n_rounds=n_rounds)
         cards.append(_made(once, HEARD_ONCE, seen, seen, settings))
-    if never := tuple(line.client for line in report.chosen if line.value is None):
+    if never := tuple(line.client for line in report.chosen if line.value is None and line.client not in report.given):
         cards.append(_made(never, NEVER_HEARD, NEVER_HEARD.sentence, NEVER_HEARD.sentence, settings))
     return sorted(cards, key=lambda card: not card.is_urgent)
 

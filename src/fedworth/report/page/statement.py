@@ -61,6 +61,7 @@ class Statement:
     models: tuple[Receipt, ...] | None = None  # None if the statement was made without the ledger
     unused: tuple[tuple[int, str], ...] = ()  # rounds in which a model of the client was not averaged, and why
     last_round: int = -1  # the federation's own number of the last round that was valued
+    given: tuple[str, ...] = ()  # clients for whom the value is what this one adds
 
 
 def statement_of(report: Report, client: str, ledger: Ledger | None = None) -> Statement:
@@ -79,6 +80,7 @@ def statement_of(report: Report, client: str, ledger: Ledger | None = None) -> S
         known.task,
         None if known.other_heads else known.head or None,
         known.n_rounds or None,
+        given=report.given,
     )
     return facts if ledger is None else with_models(facts, ledger)
 

@@ -257,10 +257,15 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     if valuation.uncertainty is None:
         off = "how far off they may be is not known"
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
+    for_given = ""
+    if report.given:
+        given = " and ".join(report.given)
+        for_given = f", for {given}, there in any case"
+        total = f"All values together are what the other {{nouns}} added for {given}." if total else ""
     return Wording(
-        value=f"A value says how much a {settings.noun} {change} {where}{scope}. "
+        value=f"A value says how much a {settings.noun} {change} {where}{scope}{for_given}. "
         f"Above zero it helps; below zero, the other {settings.plural} are on average better off without it.",
-        own_value=f"The value says how much your data {change.removesuffix('s')} {where}{own_scope}. "
+        own_value=f"The value says how much your data {change.removesuffix('s')} {where}{own_scope}{for_given}. "
         "Above zero they help; below zero, the others are on average better off without them.",
         measure=measure_text(known),
         example=f"{name} is 0.50 {higher} with this {settings.noun} than without it",

@@ -1,0 +1,66 @@
+"""Clients that are there in any case: what the others add for them.
+
+    U(S | G) = U(S ∪ G) − U(G)        S among the others, G the given clients
+
+A bank that trains with partners asks what the partners add to what it has anyway. By the plain Shapley value, a partner
+with the bank's own data shares with the bank; given the bank, it adds nothing.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedworth.arrays import Floats, Indices, Memberships
+from fedworth.errors import UsageError, unknown_name
+from fedworth.games.game import Game, GameOfColumns
+
+
+def given_of(names: Sequence[str], clients: tuple[str, ...]) -> Indices:
+    """The indices of the given clients; unknown ones are an error, and so is a federation of nobody else."""
+    for name in names:
+        if name not in clients:
+            raise unknown_name("client", name, clients)
+    found = np.array(sorted({clients.index(name) for name in names}), dtype=np.int64)
+    if len(found) and len(found) == len(clients):
+        raise UsageError(f"--given {' --given '.join(names)}: all clients, so nobody is left to be valued")
+    return found
+
+
+class GivenGame:
+    """The game among the other clients, in which the given ones are members of every coalition."""
+
+    def __init__(self, game: Game, given: Indices) -> None:
+        self.game, self.n_blocks, self._is_given = game, game.n_blocks, np.isin(game.clients, given)
+        self.clients = game.clients[~self._is_given]
+        self.is_looked_up = bool(getattr(game, "is_looked_up", False))
+
+    def utilities(self, coalitions: Memberships) -> Floats:
+        found = self.game.utilities(self._with_given(coalitions))
+        return np.asarray(found[1:] - found[0])
+
+    def _with_given(self, coalitions: Memberships) -> Memberships:
+        """(1 + n_coalitions, n of the inner game): the given clients alone, then with each coalition."""
+        rows = np.zeros((1 + len(coalitions), len(self._is_given)), dtype=bool)
+        rows[:, self._is_given] = True
+        rows[1:, ~self._is_given] = coalitions
+        return rows
+
+
+class GivenGameOfColumns(GivenGame):
+    """The same of a game that is measured by several measures at once."""
+
+    def __init__(self, game: GameOfColumns, given: Indices) -> None:
+        super().__init__(game, given)
+        self._columns = game.columns
+
+    def columns(self, coalitions: Memberships) -> Floats:
+        """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
+        found = self._columns(self._with_given(coalitions))
+        return np.asarray(found[1:] - found[0])
+
+
+def given_game(game: Game, given: Indices) -> Game:
+    """What the others of a game add for the given clients; the game itself if none of them plays in it."""
+    if not np.isin(game.clients, given).any():
+        return game
+    return GivenGameOfColumns(game, given) if isinstance(game, GameOfColumns) else GivenGame(game, given)
