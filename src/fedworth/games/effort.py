@@ -15,6 +15,7 @@ few passes. A round also stops when it is that precise by itself: it cannot make
 import logging
 import math
 import time
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -77,8 +78,9 @@ class Effort:
 
     budget: Budget = field(default_factory=Budget)
     progress: Progress = silent
-    sampled: bool | None = None  # whether games of 5 to 12 clients are sampled; the first such game decides
-    was_sampled: bool = False  # whether one was
+    sampled: bool | None = None  # whether passes are saved; decided by whoever asks first, see `is_long`
+    global_losses: dict[int, float] = field(default_factory=dict)  # by number of the round, as far as they are known
+    _is_forecast: bool = False
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
     _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
 
@@ -87,11 +89,18 @@ class Effort:
         n = len(game.clients)
         if n > (MOST_LOOKED_UP if getattr(game, "is_looked_up", False) else MOST_ENUMERATED):
             return True
-        if n < FEWEST_SAMPLED or not isinstance(game, ModelGame) or not has_outputs(game) or self.budget.precision == 0:
+        return n >= FEWEST_SAMPLED and self.is_long(game, (2**n - 1) * n_games)
+
+    def is_long(self, game: Game, n_evaluations: int) -> bool:
+        """Whether so many evaluations are more than the budget, or a minute, allows, so that passes are saved.
+
+        This is decided once for a federation, whatever is known already: the same report has the same values.
+        """
+        if not isinstance(game, ModelGame) or not has_outputs(game) or self.budget.precision == 0:
             return False
-        if self.sampled is None:  # decided once, whatever is known already: the same report has the same values
-            n_all, most = (2**n - 1) * n_games, self.budget.evaluations
-            self.sampled = (most is not None and n_all > most) or not self.is_cheap(game, n_all)
+        if self.sampled is None:
+            most = self.budget.evaluations
+            self.sampled = (most is not None and n_evaluations > most) or not self.is_cheap(game, n_evaluations)
         return self.sampled
 
     def is_cheap(self, game: ModelGame, n_evaluations: int) -> bool:
@@ -134,6 +143,39 @@ class Effort:
             next(found)
             self._seconds_of_pass[key] = (time.process_time() - started) * n_samples / len(some)
         return self._seconds_of_pass[key]
+
+    def forecast(self, game: ModelGame, n_clients: int, n_games: int, more: Mapping[str, int] | None = None) -> None:
+        """Say, once and before it starts, what games of so many clients take, and what would shorten it.
+
+        Args:
+            game: One of the games, or of the same oracle.
+            n_clients: Clients of each game.
+            n_games: How many games there are.
+            more: How many evaluations something else takes, by what it is for.
+        """
+        if self._is_forecast:
+            return
+        self._is_forecast = True
+        one, n_all, n_more = self.seconds_of_pass(game), n_games * (2**n_clients - 1), sum((more or {}).values())
+        every = n_all * self.seconds_of(game) if n_clients <= MOST_ENUMERATED else math.inf
+        if n_clients < FEWEST_SAMPLED or self.budget.precision == 0:
+            said, expected = f"measuring all coalitions of {n_clients} clients: {n_all:,}", every + n_more * one
+        else:
+            n_passes = (n_clients + 2 + USUAL_PASSES) * n_games
+            all_of_them = f"all {n_all:,} coalitions would take about {spoken(every)}"
+            why = all_of_them if every < math.inf else "too many coalitions to measure all"
+            said = f"sampling coalitions of {n_clients} clients, since one evaluation takes {spoken(one)} and {why}: "
+            said, expected = f"{said}about {n_passes:,}", (n_passes + n_more) * one
+        others = "".join(f", {n:,} {what}" for what, n in (more or {}).items() if n)
+        model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
+        memory = spoken_bytes((n_clients + 2) * model)
+        log.info(f"{said} evaluations in {n_games} rounds{others}, {spoken(expected)}, {memory} of memory for models")
+        if expected > LONG_SECONDS and self.budget.seconds is None and self.budget.evaluations is None:
+            log.info(
+                "this is long: --test-samples 1000 measures on fewer samples (a quarter of them doubles intervals), "
+                "--precision 1 allows a sampling error as large as the test set's, --seconds stops in time, and "
+                "--engine ray or --device use more processors"
+            )
 
     def start(self, n_games: int, n_clients: int) -> "Run":
         """The rule that shares out so many games, one after the other, and adds up their errors."""
@@ -194,13 +236,21 @@ class Run:
         worst = int(np.argmin(lone))
         if lone[worst] > -1:  # then no loss is worth a look
             return
-        with threads_of(game.oracle):
-            before = -float(quality(task, (task.criterion("loss"),), fitted(game.round_, task).global_model).sum())
+        number, known = game.round_.entry.number, self.effort.global_losses
+        if number not in known:
+            with threads_of(game.oracle):
+                model = fitted(game.round_, task).global_model
+                known[number] = -float(quality(task, (task.criterion("loss"),), model).sum())
+        before = known[number]
         if before > 0 and before - lone[worst] > UNUSABLE * before:
             client = game.client_names[game.clients[worst]] if game.client_names else str(game.clients[worst])
-            self.unusable.setdefault(client, (before - float(lone[worst]), before, game.round_.entry.number))
+            self.unusable.setdefault(client, (before - float(lone[worst]), before, number))
 
     def _all(self, game: Game) -> Shares:
+        if self.n_done == 0 and isinstance(game, ModelGame) and has_outputs(game):
+            n = len(game.clients)
+            is_cheap = self.effort.is_cheap(game, (2**n - 1) * self.n_games)
+            self.effort.forecast(game, n, self.n_games) if not is_cheap else None
         return exact_shares(game, shapley_values)
 
     def _some(self, game: ModelGame, rng: np.random.Generator) -> Shares:
@@ -210,7 +260,6 @@ class Run:
                 self._sample(game, rng)
             except DependentSamplesError:
                 return self._all(game) if n <= MOST_ENUMERATED else sampled_shapley(game, rng)
-        self.effort.was_sampled |= n <= MOST_ENUMERATED
         shares = game.sampled[-1].shapley
         if self.by_batch is None:
             self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
@@ -223,8 +272,7 @@ class Run:
 
     def _sample(self, game: ModelGame, rng: np.random.Generator) -> None:
         """Sample a game that no other method has sampled yet."""
-        if not self.n_passes:
-            self._forecast(game)
+        self.effort.forecast(game, len(game.clients), self.n_games)
 
         def is_enough(found: Estimate) -> bool:
             self._tell(len(game.clients) + 2 + found.n_passes)
@@ -279,37 +327,6 @@ class Run:
         done = sum(self.n_passes) + n_here
         each = max(done / (len(self.n_passes) + 1), n_here)
         self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
-
-    def _forecast(self, game: ModelGame) -> None:
-        """Say before it starts what sampling takes, and what would shorten it."""
-        n, budget = len(game.clients), self.effort.budget
-        seconds = self.effort.seconds_of_pass(game)
-        n_passes = (n + 2 + USUAL_PASSES) * self.n_games
-        model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
-        expected = n_passes * seconds
-        every = "too many coalitions to measure all"
-        if n <= MOST_ENUMERATED:
-            n_all = self.n_games * (2**n - 1)
-            every = f"all {n_all:,} coalitions would take about {spoken(n_all * self.effort.seconds_of(game))}"
-        log.info(
-            "sampling coalitions of %d clients, since one evaluation takes %s and %s: about %s evaluations in %d "
-            "rounds, %s, %s of memory for models",
-            *(
-                n,
-                spoken(seconds),
-                every,
-                f"{n_passes:,}",
-                self.n_games,
-                spoken(expected),
-                spoken_bytes((n + 2) * model),
-            ),
-        )
-        if expected > LONG_SECONDS and budget.seconds is None and budget.evaluations is None:
-            log.info(
-                "this is long: --test-samples 1000 measures on fewer samples (a quarter of them doubles intervals), "
-                "--precision 1 allows a sampling error as large as the test set's, --seconds stops in time, and "
-                "--engine ray or --device use more processors"
-            )
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the values must know."""

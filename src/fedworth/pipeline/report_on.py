@@ -117,7 +117,7 @@ def report_on(
             settings=asdict(settings),
             n_missing_rounds=_n_missing(of),
             n_rejected_answers=sum(len(entry.quarantined) for entry in of.entries),
-            sampled=federation.effort.was_sampled,
+            sampled=bool(federation.effort.sampled),
             slow=tuple(slow),
             judged_by=criterion.name,
             n_test_samples=None if isinstance(task.module, UtilityModule) else len(recorded.oracle.task.labels),

@@ -17,6 +17,7 @@ from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
 from fedworth.completion.models import NothingAbsent, complete_by_models
+from fedworth.completion.models.holdout import n_checks
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
 from fedworth.games.as_one import groups_of
 from fedworth.games.budget import Budget
@@ -24,7 +25,7 @@ from fedworth.games.client_noise import noise_notes
 from fedworth.games.effort import USUAL_PASSES, Effort
 from fedworth.games.ensemble import has_outputs
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Game, MatrixGame
+from fedworth.games.game import Game, MatrixGame, ModelGame
 from fedworth.games.given import given_of
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.observe import n_planned, planned_permutations, utility_matrix
@@ -122,6 +123,7 @@ class Federation:
         self.seed, self.strict = self.settings.seed, self.settings.strict
         self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self._values: dict[str, Valuation] = {}
+        self._asked: tuple[str, ...] = ()  # methods of a report, for a forecast
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -160,11 +162,13 @@ class Federation:
 
     def slow_methods(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of the methods that would take more than a minute, since they measure many coalitions."""
-        t = next((t for t in range(self.recorded.n_rounds) if self.participants[t].any()), None)
-        if t is None or self.settings.budget.precision == 0 or not has_outputs(self.recorded.game(t)):
+        game = self._first_game
+        if game is None or self.settings.budget.precision == 0 or not has_outputs(game):
             return ()
-        counts = {name: self._n_measured(name) for name in names}
-        return tuple(name for name, n in counts.items() if n and not self.effort.is_cheap(self.recorded.game(t), n))
+        asked = list(names)
+        slow = [name for name in asked if name != "fedsv" and not self.effort.is_cheap(game, self._n_measured(name))]
+        self._asked = tuple(name for name in asked if name not in slow)
+        return tuple(slow)
 
     def slow_reason(self, name: str) -> str:
         """Why a method was left out that would take long."""
@@ -173,14 +177,23 @@ class Federation:
 
     def _n_measured(self, name: str) -> int:
         """How many coalitions a method measures whatever precision is asked for."""
+        sizes = self.participants.sum(axis=1)
+        passes = np.minimum(sizes + 2 + USUAL_PASSES, 2.0 ** np.minimum(sizes, 30) - 1)  # of every round
         if name == "leave-one-out":
-            return int((self.participants.sum(axis=1) + 1).sum())
-        if name == "fedsv-equal":  # samples every round once more, on other models
-            return int((self.participants.sum(axis=1) + 2 + USUAL_PASSES).sum())
+            return int((sizes + 1).sum())
+        if name == "fedsv-equal":  # on other models
+            return int(passes.sum())
+        if name == "fedsv" and not self.participants[:, self.recorded.heard].all():
+            return int((passes - sizes).sum())  # single clients are known
         if name == "comfedsv":
             permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
             return n_planned(self.participants, permutations)
         return 0
+
+    @property
+    def _first_game(self) -> ModelGame | None:
+        """The first round's game that has clients."""
+        return next((self.recorded.game(t) for t in range(len(self.participants)) if self.participants[t].any()), None)
 
     @cached_property
     def _matrix(self) -> UtilityMatrix:
@@ -195,7 +208,20 @@ class Federation:
         recorded = self.recorded
         if len(recorded.heard) and recorded.participants[:, recorded.heard].all():
             return NothingAbsent(recorded)
-        return complete_by_models(recorded, progress=self.progress)
+        game, n, n_rounds = self._first_game, len(recorded.heard), recorded.n_rounds
+        checks = {few: n_checks(self.participants, few=few) for few in (False, True)}
+        n_all = (2**n - 1) * n_rounds if n <= MOST_ENUMERATED else checks[False]
+        is_long = game is not None and self.effort.is_long(game, n_all)
+        if game is not None and is_long:
+            n_alone = 2 * int(self.participants.sum())  # their utilities, and outputs that show who is alike
+            others = {name: self._n_measured(name) for name in self._asked}
+            on_other_models = others.pop("fedsv-equal", 0)  # the others ask for the same coalitions
+            more = {
+                "to predict models of absent clients and check them": n_alone + checks[True],
+                "for other methods": on_other_models + max(others.values(), default=0),
+            }
+            self.effort.forecast(game, n, n_rounds, more)
+        return complete_by_models(recorded, few_checks=is_long, progress=self.progress)
 
 
 def _refuse_groups(settings: ValuationSettings, is_undivided: bool, what: str) -> None:

@@ -36,11 +36,14 @@ MOST_REMEMBERED = 1 << 26
 would take gigabytes, and few methods ask for a round twice."""
 
 
-def complete_by_models(federation: RecordedFederation, *, progress: Progress = silent) -> "ModelCompletion":
+def complete_by_models(
+    federation: RecordedFederation, *, few_checks: bool = False, progress: Progress = silent
+) -> "ModelCompletion":
     """Predict what absent clients would have answered, and how wrong the predictions are.
 
     Args:
         federation: The recorded rounds, and the oracle that measures them.
+        few_checks: Whether predictions are checked on few coalitions, since evaluations are slow.
         progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
@@ -59,7 +62,7 @@ def complete_by_models(federation: RecordedFederation, *, progress: Progress = s
             progress("measuring single clients", t + 1, federation.n_rounds)
         n_blocks = federation.oracle.n_blocks
         singletons = singleton_gp(models.similarity, federation.participants, np.concatenate(alone), n_blocks)
-        return ModelCompletion(models, singletons, hold_out(models, singletons))
+        return ModelCompletion(models, singletons, hold_out(models, singletons, few=few_checks))
 
 
 class ModelCompletion:

@@ -54,7 +54,11 @@ FEWEST_SAMPLED = 6
 """With fewer other participants all coalitions are tested; otherwise a few coalitions of a few sizes."""
 
 N_SIZES, N_OF_A_SIZE = 6, 3
-MOST_POINTS = 600
+FEW_SIZES, FEW_OF_A_SIZE = 4, 1
+"""Where evaluations are slow."""
+
+MOST_POINTS, FEW_POINTS = 600, 100
+"""Answers that are left out at most, and where evaluations are slow."""
 
 LEAST_VARIANCE = 0.1
 """Errors are divided by √ρ, with ρ at least this: a nearly certain prediction says little about the others."""
@@ -98,13 +102,13 @@ class HeldOut:
         return shares
 
 
-def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
-    """Predict what was heard, and compare."""
+def hold_out(models: PredictedModels, singletons: Singletons, *, few: bool = False) -> HeldOut:
+    """Predict what was heard, and compare; `few`: fewer answers, on fewer coalitions."""
     federation, process = models.federation, models.process
     has_singletons = uses_singletons(federation.weighting)
     missed_rounds = np.asarray(~models.known[:, federation.heard].all(axis=1))
     points = np.flatnonzero(missed_rounds[process.rounds])
-    points = points[thinned(len(points), MOST_POINTS)] if len(points) else points
+    points = points[thinned(len(points), FEW_POINTS if few else MOST_POINTS)] if len(points) else points
     errors, n_evaluations = np.zeros((len(points), len(federation.heard))), 0
     block_errors = np.zeros((len(points), federation.oracle.n_blocks))
     if len(points) == 0:
@@ -114,7 +118,7 @@ def hold_out(models: PredictedModels, singletons: Singletons) -> HeldOut:
     for t in np.unique(process.rounds[points]).tolist():
         rows = np.flatnonzero(process.rounds[points] == t)
         clients = process.clients[points[rows]]
-        tested = [_coalitions(models, t, client) for client in clients.tolist()]
+        tested = [_coalitions(models, t, client, few) for client in clients.tolist()]
         coalitions = np.concatenate(tested)  # (n, n_clients)
         replaced = np.repeat(np.arange(len(rows)), [len(some) for some in tested])  # (n,): whose model is predicted
         sizes, recorded = coalitions.sum(axis=1), federation.game(t)
@@ -135,16 +139,28 @@ def uses_singletons(weighting: Weighting) -> bool:
     return weighting != "fixed"
 
 
-def _coalitions(models: PredictedModels, round_index: int, client: int) -> Memberships:
+def n_checks(participants: NDArray[np.bool_], *, few: bool) -> int:
+    """About how many evaluations hold-outs take in rounds with these participants, (n_rounds, n_clients)."""
+    sizes = participants.sum(axis=1)
+    sizes = sizes[sizes < participants.any(axis=0).sum()]
+    all_of_them = 2.0 ** np.minimum(sizes - 1, 30)
+    tested = np.minimum(sizes, FEW_SIZES * FEW_OF_A_SIZE) if few else np.minimum(all_of_them, N_SIZES * N_OF_A_SIZE)
+    tested = 1.5 * (tested - 1)  # with the predicted model, and half as many recorded coalitions that are not known yet
+    thin = min(1.0, (FEW_POINTS if few else MOST_POINTS) / max(int(sizes.sum()), 1))
+    return round(float((sizes * tested).sum()) * thin)
+
+
+def _coalitions(models: PredictedModels, round_index: int, client: int, few: bool) -> Memberships:
     """(n, n_clients): coalitions of a round's participants with this client, and without its duplicates."""
     present = models.participants[round_index]
     others = np.flatnonzero(present & ~models.similarity.duplicates[client])
-    if len(others) < FEWEST_SAMPLED:
+    if not few and len(others) < FEWEST_SAMPLED:
         rows = coalitions_of(others, len(present))
     else:  # none of the others, all of them, and a few coalitions of sizes between, which are denser where small
         rng = stream(0, "hold-outs", round_index, client)
-        sizes = np.unique(np.geomspace(1, len(others) + 1, N_SIZES).round().astype(np.int64)) - 1
-        drawn = np.zeros((len(sizes), N_OF_A_SIZE, len(present)), dtype=bool)
+        n_sizes, n_each = (FEW_SIZES, FEW_OF_A_SIZE) if few else (N_SIZES, N_OF_A_SIZE)
+        sizes = np.unique(np.geomspace(1, len(others) + 1, n_sizes).round().astype(np.int64)) - 1
+        drawn = np.zeros((len(sizes), n_each, len(present)), dtype=bool)
         for row, size in zip(drawn, sizes.tolist(), strict=True):
             for draw in row:
                 draw[rng.choice(others, size, replace=False)] = True

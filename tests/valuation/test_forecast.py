@@ -1,0 +1,72 @@
+"""What a report with absent clients says that it will take, and what it takes."""
+
+import logging
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from fedworth.games.effort import Effort
+from fedworth.ledger.ledger import open_ledger
+from fedworth.pipeline.report_on import report_on
+from fedworth.recording.recorder import record_into
+from fedworth.task.task import Task
+from fedworth.valuation.settings import WorkSettings
+
+N_SAMPLES, N_CLIENTS = 100, 6
+
+
+class Counted(nn.Module):
+    """Two layers that count the samples that they see."""
+
+    n_seen = 0
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, x):
+        Counted.n_seen += len(x)
+        return self.layers(x)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """Three or four of six clients answer in each of five rounds."""
+    torch.manual_seed(0)
+    module, names = Counted().eval(), [f"c{k}" for k in range(N_CLIENTS)]
+    recorder = record_into(tmp_path / "ledger", names, aggregation="uniform")
+    model = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    for t in range(5):
+        recorder.start_round(model, asked=names)
+        answers = [{name: x + 0.3 * torch.randn_like(x) for name, x in model.items()} for _ in range(3 + t % 2)]
+        for k, answer in enumerate(answers):
+            recorder.client_model(names[(2 * t + k) % N_CLIENTS], answer, 1)
+        recorder.end_round()
+        model = {name: torch.stack([answer[name] for answer in answers]).mean(0) for name in model}
+    recorder.close(model)
+    return open_ledger(tmp_path / "ledger"), Task(module, torch.randn(N_SAMPLES, 6), torch.randint(0, 3, (N_SAMPLES,)))
+
+
+def test_a_forecast_counts_predictions_their_checks_and_other_methods(federation, monkeypatch, caplog):
+    monkeypatch.setattr(Effort, "seconds_of", lambda *_: 1.0)
+    monkeypatch.setattr(Effort, "seconds_of_pass", lambda *_: 1.0)
+    Counted.n_seen = 0
+    with caplog.at_level(logging.INFO, "fedworth.effort"):
+        report = report_on(*federation, work=WorkSettings(cache=False))
+    (line,) = [record.getMessage() for record in caplog.records if "evaluations" in record.getMessage()]
+    assert "to predict models of absent clients and check them" in line
+    assert "for other methods" in line
+    assert report.provenance is not None
+    assert report.provenance.sampled
+    said = sum(int(number) for number in re.findall(r"(?:about |, )(\d+) (?:evaluations|to predict|for other)", line))
+    assert 0.7 < Counted.n_seen / N_SAMPLES / said < 1.4
+
+
+def test_fast_evaluations_need_no_forecast(federation, caplog):
+    with caplog.at_level(logging.INFO, "fedworth.effort"):
+        report = report_on(*federation, work=WorkSettings(cache=False))
+    assert not caplog.records
+    assert report.provenance is not None
+    assert not report.provenance.sampled
