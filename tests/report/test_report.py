@@ -167,13 +167,13 @@ def test_a_report_shows_itself_in_a_notebook_and_as_a_data_frame():
 
 
 def test_the_words_of_headings_are_explained_below_their_table():
-    values, agreed = (table for table in tables(report()) if table.words)
-    assert [text.split(":")[0] for text in values.words.split("; ")] == ["value", "measured in", "share", "rank"]
-    assert [text.split(":")[0] for text in agreed.words.split("; ")] == ["rank correlation", "error / spread", "d"]
+    values, agreed = (table for table in tables(report()) if table.legend)
+    assert [text.split(":")[0] for text in values.legend.split("; ")] == ["value", "measured in", "share", "rank"]
+    assert [text.split(":")[0] for text in agreed.legend.split("; ")] == ["rank correlation", "error / spread", "d"]
     for table in (values, agreed):
-        assert table.words in markdown(report())
+        assert table.legend in markdown(report())
     (without_copies,) = (t for t in tables(report(copies=())) if t.title == agreed.title)
-    assert "; d:" not in without_copies.words
+    assert "; d:" not in without_copies.legend
 
 
 def test_a_truth_that_is_drawn_is_said_to_be_beside_what_is_held_against_it():

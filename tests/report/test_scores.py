@@ -56,7 +56,7 @@ def test_page_statement_and_tables_name_measure_unit_and_size_of_the_test_set(le
     for said in (page, statement):
         assert "the model’s loss (cross-entropy, in nats per test sample) on the coordinator’s 60 test samples" in said
         assert "added up over all 3 rounds" in said
-    words = tables(report)[0].words
+    words = tables(report)[0].legend
     assert "lowers the loss on the coordinator’s 60 test samples" in words
     assert "loss (cross-entropy), in nats per test sample" in words
     assert report.scores is not None
@@ -80,7 +80,7 @@ def test_with_everyone_in_every_round_no_text_speaks_of_estimates(tmp_path):
     whole = fedworth.simulate(settings, tmp_path / "ledger")
     report = fedworth.report_on(whole, fedworth.task_of(whole))
     said = [text_of(report.page_html()), text_of(report.statement_html("1"))]
-    said += [f"{table.note} {table.words}" for table in tables(report)[:4]]
+    said += [f"{table.note} {table.legend}" for table in tables(report)[:4]]
     for text in said:
         assert "estimate" not in text.replace("All values are measured; none is estimated", "")
         assert not re.search(r"\bcertain\b", text.replace("certain (byte-identical models)", ""))

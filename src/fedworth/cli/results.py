@@ -96,6 +96,6 @@ class RewardsCommand:
         paths = [str(path) for path in made.write(self.out or self.folder)]
         rows = tuple((client, made.amount(client)) for client in made.clients)
         words = f"reward: {made.settings.sentence} (rule {made.settings.rule})"
-        table = Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, words=words)
+        table = Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, legend=words)
         document, written = {**made.document(), "files": paths}, f"written: {', '.join(paths)}"
         show(document, table, written, warnings=made.notes, as_json=as_json)

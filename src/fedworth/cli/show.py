@@ -47,7 +47,7 @@ def show_table(table: "Table") -> None:
             padding = [" " * (widths[column] - cell_len(row[column])) for column in columns]
             rest = (pad + row[column] for pad, column in zip(padding[1:], columns[1:], strict=True))
             print("  ".join([row[0] + padding[0], *rest]).rstrip())
-    show_lines(on_one_line(text) for text in (table.note, table.words) if text)
+    show_lines(on_one_line(text) for text in (table.note, table.legend) if text)
     print()
 
 

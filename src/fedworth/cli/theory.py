@@ -222,5 +222,5 @@ def _show(statement: str, given: dict[str, Any], rows: list[dict[str, Any]], *, 
     said = ", ".join(f"{key.replace('_', ' ')} {item:g}" for key, item in given.items())
     cells = tuple(tuple(f"{item:.6g}" for item in row.values()) for row in rows)
     headings = tuple(key.replace("_", " ") for key in rows[0])
-    table = Table(f"{statement}: {said}", headings, cells, words=LEGENDS[statement])
+    table = Table(f"{statement}: {said}", headings, cells, legend=LEGENDS[statement])
     show({"statement": statement, **given, "rows": rows}, table, as_json=as_json)

@@ -542,7 +542,7 @@ def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
         )
         for row in rows
     )
-    return Table("Methods side by side", headings, lines, words=COMPARE_LEGEND)
+    return Table("Methods side by side", headings, lines, legend=COMPARE_LEGEND)
 
 
 @dataclass(frozen=True)

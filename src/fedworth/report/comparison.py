@@ -23,7 +23,7 @@ from fedworth.valuation.valuation import ClientValue
 if TYPE_CHECKING:
     from fedworth.report.settings import PageSettings
 
-WORDS = "(1), (2), …: value in each report; ±: half of the difference's 90 % interval; clear: larger than that"
+LEGEND = "(1), (2), …: value in each report; ±: half of the difference's 90 % interval; clear: larger than that"
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Comparison:
         rows = tuple(
             (row.client, *(signed(line.value, self.digits) for line in row.values), row.sentence) for row in self.rows
         )
-        return Table("What each client is worth in each report", headings, rows, words=WORDS)
+        return Table("What each client is worth in each report", headings, rows, legend=LEGEND)
 
     def csv_text(self) -> str:
         """A line for each client and report in full precision."""

@@ -1,6 +1,6 @@
-"""report.xlsx: the report for those who go on in a spreadsheet; needs XlsxWriter, `pip install 'fedworth[excel]'`.
+"""report.xlsx: the report as a workbook; needs XlsxWriter, `pip install 'fedworth[excel]'`.
 
-Names are written as text, so that one that looks like a formula is none. The same report gives the same bytes.
+Names are written as text, never as formulas. The same report gives the same bytes.
 """
 
 import io
@@ -53,20 +53,20 @@ def _finding_row(found: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _basis(report: Report) -> Iterator[tuple[str, Any]]:
-    """What a reader must know of the values, a line each."""
+    """What a reader must know about the values, a line each."""
     yield "report", report.title
     yield "sha256 of report.json", report.fingerprint
-    for made in report.valuations:
-        yield f"method {made.method}", f"{made.label}: {made.description}"
+    for valuation in report.valuations:
+        yield f"method {valuation.method}", f"{valuation.label}: {valuation.description}"
     if report.valuations and report.chosen.uncertainty is not None:
         yield f"how sure, by {report.chosen.method}", report.chosen.uncertainty.sentence
-    basis = report.provenance
-    if basis is not None:
-        yield "measured by", f"{basis.judged_by}, in {basis.unit}"
-        yield "test samples", basis.n_test_samples
-        yield "rounds", basis.n_rounds
-        yield "ledger's head", basis.head
-        yield "task", basis.task
+    provenance = report.provenance
+    if provenance is not None:
+        yield "measured by", f"{provenance.judged_by}, in {provenance.unit}"
+        yield "test samples", provenance.n_test_samples
+        yield "rounds", provenance.n_rounds
+        yield "ledger's head", provenance.head
+        yield "task", provenance.task
     for note in report.all_notes:
         yield "note", note
 

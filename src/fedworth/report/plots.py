@@ -69,14 +69,14 @@ def course(report: "Report", ax: Any = None) -> Any:
 def heat_map(report: "Report", ax: Any = None) -> Any:
     """Who added what in which round, the most valuable on top: blue helped, orange harmed."""
     matplotlib = _matplotlib()
-    rounds, found = _rounds(report), _by_round(report)
+    rounds, by_round = _rounds(report), _by_round(report)
     order = [report.clients.index(line.client) for line in sorted(report, reverse=True)]
     axes = _axes(ax, len(order))
-    top = float(np.nanquantile(np.abs(found), 0.995)) or 1.0
+    top = float(np.nanquantile(np.abs(by_round), 0.995)) or 1.0
     colours = matplotlib.colors.LinearSegmentedColormap.from_list("value", [LIGHT["minus"], "#ffffff", LIGHT["plus"]])
     extent = (rounds.numbers[0] - 0.5, rounds.numbers[0] + len(rounds.numbers) - 0.5, len(order) - 0.5, -0.5)
     look = {"cmap": colours, "vmin": -top, "vmax": top, "aspect": "auto", "interpolation": "nearest"}
-    axes.imshow(found.T[order], extent=extent, **look)
+    axes.imshow(by_round.T[order], extent=extent, **look)
     axes.set_yticks(range(len(order)), [report.clients[k] for k in order])
     axes.set_xlabel("round")
     return axes

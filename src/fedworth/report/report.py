@@ -1,6 +1,6 @@
 """The report: all valuations of one federation, what they rest on, and how far to trust them.
 
-`Report.write(folder)` leaves `report.csv` for spreadsheets, `report.json` for programs (`Report.read`), `report.md` and
+`Report.write(folder)` writes `report.csv` for spreadsheets, `report.json` for programs (`Report.read`), `report.md` and
 `report.html` for people. A report without values says why there are none.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedworth.report.settings import PageSettings
 
 HEADLINE = "comfedsv-models"
-"""The method that a report is about, if it has values by it; else its first."""
+"""The method that a report shows first, if it has values by it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +54,11 @@ class Rounds:
 class Report:
     """Valuations of one federation, methods that were refused, findings, rounds and provenance.
 
-    Indexing by a client, iterating and sorting are those of the `chosen` valuation. Reports with equal documents are
-    equal.
+    Indexing by client, iterating and sorting use the `chosen` valuation. Reports with equal documents are equal.
 
     Example:
         best = max(report)
-        print(best.client, best.value, report["north"].rank, [made.method for made in report.valuations])
+        print(best.client, best.value, report["north"].rank, [valuation.method for valuation in report.valuations])
     """
 
     title: str
@@ -94,7 +93,7 @@ class Report:
         """The valuation by this method, or an error that names those of the report."""
         found = self.valuation(method)
         if found is None:
-            known = ", ".join(made.method for made in self.valuations)
+            known = ", ".join(valuation.method for valuation in self.valuations)
             raise UsageError(f"{self.title}: has no values by {method}; it has {known}")
         return found
 
@@ -119,10 +118,10 @@ class Report:
 
     @property
     def not_looked_for(self) -> tuple[Kind, ...]:
-        """The kinds of findings that were not looked for: each kind says what it needs, and it was not there."""
+        """The kinds of findings that were not looked for, because what they need was missing."""
         of_values = looked_for_in_values(self.chosen) if self.valuations else ()
-        made = {kind.name for kind in (*self.looked_for, *of_values)}
-        return tuple(kind for kind in KINDS.values() if kind.name not in made)
+        looked_for = {kind.name for kind in (*self.looked_for, *of_values)}
+        return tuple(kind for kind in KINDS.values() if kind.name not in looked_for)
 
     @property
     def all_notes(self) -> list[str]:
@@ -197,7 +196,7 @@ class Report:
         Example:
             fedworth.Report.read("runs/demo").to_dataframe().pivot(index="client", columns="method")
         """
-        frames = [made.to_dataframe() for made in self.valuations]
+        frames = [valuation.to_dataframe() for valuation in self.valuations]
         import pandas
 
         return pandas.concat(frames, ignore_index=True)
@@ -211,7 +210,7 @@ class Report:
         return self.chosen.by_group()
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON in full precision, with what follows from it."""
+        """The report as JSON in full precision, with derived entries."""
         return {
             **document_of(replace(self, valuations=(), findings=(), looked_for=())),
             "valuations": [valuation.document() for valuation in self.valuations],
@@ -223,13 +222,13 @@ class Report:
 
     @staticmethod
     def from_document(document: Any) -> "Report":
-        """The report that `document()` gave.
+        """The inverse of `document()`.
 
         Example:
             assert fedworth.Report.from_document(report.document()) == report
         """
         kinds = {name: document_of(kind) for name, kind in KINDS.items()}
-        try:  # kinds of findings stand there by their names
+        try:  # a document has the names of the kinds
             found = [{**found, "kind": kinds[found["kind"]]} for found in document["findings"]]
             known = {**document, "findings": found, "looked_for": [kinds[name] for name in document["looked_for"]]}
         except (KeyError, TypeError) as error:
@@ -239,7 +238,7 @@ class Report:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the report's JSON, which is that of the file `report.json`."""
+        """The sha256 of `report.json`."""
         return hashlib.sha256(json_bytes(self.document())).hexdigest()
 
     @staticmethod
@@ -321,7 +320,7 @@ class Report:
     ) -> str:
         """One client's statement, as one HTML file that needs nothing else; arguments as in `write_statement`.
 
-        It has no name, value or extreme of another client.
+        It shows no name, value or extreme of another client.
 
         Example:
             Path("north.html").write_text(report.statement_html("north"))
@@ -346,7 +345,7 @@ class Report:
             folder: Where to write it.
             page: Title, nouns and date.
             rewards: Show the client's own reward too.
-            ledger: The ledger that the report is of, for the hashes of the client's models that were valued.
+            ledger: The report's ledger, for the hashes of the client's models that were valued.
 
         Returns:
             The file, named by the client's index and the ASCII letters and digits of its name.

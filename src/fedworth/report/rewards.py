@@ -88,7 +88,7 @@ class Rewards:
 
     @staticmethod
     def from_document(document: Any) -> "Rewards":
-        """The rewards that `document()` gave."""
+        """The inverse of `document()`."""
         return read_as(Rewards, document, "rewards")
 
     @staticmethod
@@ -155,7 +155,7 @@ def split_again(paid: Rewards, report: "Report") -> Rewards:
     again = rewards(report.valued_by(paid.method), pool, paid.settings, unit=paid.unit)
     if (again.clients, again.cents) != (paid.clients, paid.cents):
         raise ArtefactError(
-            "rewards: these cents are not what the report's values give; write the report without rewards, and split "
+            "rewards: the amounts do not follow from the report's values; write the report without rewards, and split "
             "the pool again (fedworth rewards)"
         )
     return again
@@ -200,7 +200,7 @@ def _weights(lines: list[ClientValue], settings: RewardSettings) -> list[Fractio
 
 
 def _notes(valuation: Valuation, settings: RewardSettings, cents: int) -> list[str]:
-    """What the payer must know first."""
+    """What to know before paying."""
     notes = []
     if (missing := sum(settings.declared.values()) - cents) > 0:
         notes.append(f"the pool is {missing / CENTS:,.2f} smaller than the declared costs: nothing is paid by value")

@@ -7,13 +7,13 @@ how far they move, so no interval of one run includes it. With R runs,
     covariance  S / R · (t / z)²  +  test set          S: covariance of the values over the runs
 
 where t and z are the 95 % quantiles of Student's t with R − 1 degrees of freedom and of the normal distribution, so
-that 90 % intervals, and whatever else asks for 95 % on one side, are Student's. S contains the errors of the
-completion and of sampled coalitions, which differ from run to run. The test set is the same in all runs, so its part
-is the mean of theirs, and more runs do not make it smaller. Reports do not keep how its errors in two clients' values
-go together, so pairs are told apart as if they were opposite, which is the worst case.
+that 90 % intervals are Student's. S contains the errors of the completion and of sampled coalitions, which differ from
+run to run. The test set is the same in all runs, so its part is the mean of theirs, and more runs do not make it
+smaller. Reports do not store the covariance of its errors between clients; comparisons of two clients assume the worst
+case, opposite errors.
 
-Values by group are means too. Reports do not keep which part of their errors is the test set's, so the mean of the
-runs' whole errors stands for it: errors of the completion count twice, and intervals by group are rather too wide.
+Values by group are means too. Reports do not store which part of their errors is the test set's, so the mean of the
+runs' whole errors replaces it: errors of the completion count twice, and intervals by group are rather too wide.
 """
 
 import json
@@ -54,7 +54,9 @@ def mean_of_runs(reports: Sequence[Report], names: Sequence[str] = (), *, title:
     _refuse_others(reports, names)
     first, n_runs = reports[0], len(reports)
     methods = [
-        made.method for made in first.valuations if all(report.valuation(made.method) is not None for report in reports)
+        valuation.method
+        for valuation in first.valuations
+        if all(report.valuation(valuation.method) is not None for report in reports)
     ]
     if not methods:
         raise UsageError(f"{', '.join(names)}: no method has values in all of them; value them by the same methods")
@@ -70,16 +72,16 @@ def mean_of_runs(reports: Sequence[Report], names: Sequence[str] = (), *, title:
     )
 
 
-def _mean(made: Sequence[Valuation]) -> Valuation:
+def _mean(valuations: Sequence[Valuation]) -> Valuation:
     """The mean of valuations of the same clients by one method."""
-    clients, n_runs = made[0].clients, len(made)
-    orders = [[one.clients.index(client) for client in clients] for one in made]
-    values = np.stack([one.values[order] for one, order in zip(made, orders, strict=True)])  # (n_runs, n_clients)
+    clients, n_runs = valuations[0].clients, len(valuations)
+    orders = [[run.clients.index(client) for client in clients] for run in valuations]
+    values = np.stack([run.values[order] for run, order in zip(valuations, orders, strict=True)])  # (n_runs, n_clients)
     mean, factor = values.mean(axis=0), float(stdtrit(n_runs - 1, TAIL)) / HALF_WIDTH
-    known = [one.uncertainty for one in made if one.uncertainty is not None]
+    uncertainties = [run.uncertainty for run in valuations if run.uncertainty is not None]
     of_test_set = None
-    if len(known) == n_runs and all(Source.TEST_SET in one.parts for one in known):
-        parts = [one.parts[Source.TEST_SET][order] for one, order in zip(known, orders, strict=True)]
+    if len(uncertainties) == n_runs and all(Source.TEST_SET in run.parts for run in uncertainties):
+        parts = [run.parts[Source.TEST_SET][order] for run, order in zip(uncertainties, orders, strict=True)]
         deviations = np.mean(parts, axis=0)  # (n_clients,)
         of_test_set = -np.outer(deviations, deviations)
         np.fill_diagonal(of_test_set, deviations**2)
@@ -89,25 +91,25 @@ def _mean(made: Sequence[Valuation]) -> Valuation:
         test_set=of_test_set,
         runs=np.atleast_2d(np.cov(values, rowvar=False)) / n_runs * factor**2,
         degrees=N_BLOCKS - 1,
-        n_test_samples=known[0].n_test_samples if known else None,
-        caveats=in_every_run([one.caveats for one in known]),
+        n_test_samples=uncertainties[0].n_test_samples if uncertainties else None,
+        caveats=in_every_run([run.caveats for run in uncertainties]),
     )
     rests_on = [
-        one.marginals.large[order] for one, order in zip(made, orders, strict=True) if one.marginals is not None
+        run.marginals.large[order] for run, order in zip(valuations, orders, strict=True) if run.marginals is not None
     ]
     marginals = Marginals(np.mean(rests_on, axis=0), ((),) * len(clients)) if len(rests_on) == n_runs else None
-    groups = _mean_by_group([one.groups for one in made], orders)
-    return Valuation(made[0].method, clients, mean, uncertainty=found, marginals=marginals, groups=groups)
+    groups = _mean_by_group([run.groups for run in valuations], orders)
+    return Valuation(valuations[0].method, clients, mean, uncertainty=found, marginals=marginals, groups=groups)
 
 
-def _mean_by_group(made: Sequence[GroupValues | None], orders: Sequence[Sequence[int]]) -> GroupValues | None:
+def _mean_by_group(runs: Sequence[GroupValues | None], orders: Sequence[Sequence[int]]) -> GroupValues | None:
     """The mean values by group, if all runs have them; the rows of each run are taken in its order."""
-    known = [one for one in made if one is not None]
-    if len(known) < len(made) or any(one.names != known[0].names for one in known):
+    known = [run for run in runs if run is not None]
+    if len(known) < len(runs) or any(run.names != known[0].names for run in known):
         return None
 
     def stacked(name: str) -> Floats:
-        return np.stack([getattr(one, name)[order] for one, order in zip(known, orders, strict=True)])
+        return np.stack([getattr(run, name)[order] for run, order in zip(known, orders, strict=True)])
 
     values = stacked("values")  # (n_runs, n_clients, n_groups)
     of_runs = values.std(axis=0, ddof=1) / np.sqrt(len(known))
@@ -121,27 +123,31 @@ def _mean_by_group(made: Sequence[GroupValues | None], orders: Sequence[Sequence
 
 
 def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:
-    """Refuse what are not different runs of one federation, valued alike."""
+    """Refuse reports that are not of different runs of one federation, with the same settings."""
     if len(reports) < 2:
         raise UsageError(f"{len(reports)} run: expected two or more recorded runs of one federation")
     first, before = reports[0], list[tuple[str, Report]]()
     for report, name in zip(reports, names, strict=True):
         if apart := {*report.clients} ^ {*first.clients}:
-            odd = ", ".join(repr(client) for client in sorted(apart)[:3])
-            raise UsageError(f"{name}: other clients than {names[0]} ({odd}); expected runs of one federation")
-        known, expected = report.provenance, first.provenance
-        if known is None or expected is None:
+            differing = ", ".join(repr(client) for client in sorted(apart)[:3])
+            raise UsageError(
+                f"{name}: has other clients than {names[0]} ({differing}); expected runs of one federation"
+            )
+        provenance, expected = report.provenance, first.provenance
+        if provenance is None or expected is None:
             raise UsageError(f"{name}: does not name its ledger and task, as a report on a ledger does; report on one")
-        if known.task != expected.task:
-            raise UsageError(f"{name}: of another task than {names[0]}; expected the same test set, loss and rule")
-        if known.other_heads:
+        if provenance.task != expected.task:
+            raise UsageError(f"{name}: has another task than {names[0]}; expected the same test set, loss and rule")
+        if provenance.other_heads:
             raise UsageError(f"{name}: already the mean of several runs; name each run once")
-        mine, others = (json.loads(json_bytes(one.settings)) for one in (known, expected))
-        if mine != others:
-            odd = ", ".join(sorted(key for key in {**mine, **others} if mine.get(key) != others.get(key)))
-            raise UsageError(f"{name}: valued by other settings than {names[0]} ({odd}); value both alike")
+        settings, first_settings = (json.loads(json_bytes(one.settings)) for one in (provenance, expected))
+        if settings != first_settings:
+            differing = ", ".join(
+                sorted(key for key in {**settings, **first_settings} if settings.get(key) != first_settings.get(key))
+            )
+            raise UsageError(f"{name}: valued by other settings than {names[0]} ({differing}); value both alike")
         for other, run in before:
-            if run.provenance is not None and known.head == run.provenance.head:
+            if run.provenance is not None and provenance.head == run.provenance.head:
                 raise UsageError(f"{name}: the same recorded run as {other}; expected different runs")
             if _begin_alike(report.rounds, run.rounds):
                 raise UsageError(

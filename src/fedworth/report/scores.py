@@ -16,7 +16,7 @@ from fedworth.oracle.server import RuleOracle
 from fedworth.provenance import Provenance
 from fedworth.valuation.federation import Federation
 
-UNKNOWN_UNIT = "in the unit of the utilities that were brought"
+UNKNOWN_UNIT = "in the unit of the given utilities"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +69,10 @@ def scores_of(federation: Federation) -> Scores | None:
         measured.append(RecordedFederation(recorded.ledger, oracle, recorded.weighting, is_clipped=recorded.is_clipped))
     last = np.where(participants.any(axis=0), len(participants) - 1 - np.argmax(participants[::-1], axis=0), -1)
     with threads_of(recorded.oracle):
-        found = [_with_and_without(one, last) for one in measured]
+        found = [_with_and_without(recording, last) for recording in measured]
     with_client, without, ends = (np.stack(parts, axis=-1) for parts in zip(*found, strict=True))
     numbers = tuple(recorded.numbers[t] if t >= 0 else None for t in last.tolist())
-    names = tuple(one.oracle.task.criterion(one.oracle.measure).name for one in measured)
+    names = tuple(recording.oracle.task.criterion(recording.oracle.measure).name for recording in measured)
     return Scores(names, ends[0], ends[1], numbers, with_client, without)
 
 
@@ -110,38 +110,40 @@ def levels_text(scores: Scores | None) -> str:
     )
 
 
-def measure_text(known: Provenance | None) -> str:
+def measure_text(provenance: Provenance | None) -> str:
     """What values are measured in: "loss (cross-entropy), in nats per test sample"."""
-    if known is None or known.judged_by is None:
+    if provenance is None or provenance.judged_by is None:
         return f"utility, {UNKNOWN_UNIT}"
     return ", ".join(
-        text for text in (f"loss ({known.judged_by})" if is_loss(known) else known.judged_by, known.unit) if text
+        text
+        for text in (f"loss ({provenance.judged_by})" if is_loss(provenance) else provenance.judged_by, provenance.unit)
+        if text
     )
 
 
-def detail_text(known: Provenance | None) -> str:
+def detail_text(provenance: Provenance | None) -> str:
     """The same without the word loss, to stand beside it: "cross-entropy, in nats per test sample"."""
-    if known is None or known.judged_by is None:
+    if provenance is None or provenance.judged_by is None:
         return UNKNOWN_UNIT
-    return ", ".join(text for text in (known.judged_by if is_loss(known) else "", known.unit) if text)
+    return ", ".join(text for text in (provenance.judged_by if is_loss(provenance) else "", provenance.unit) if text)
 
 
-def change_text(known: Provenance | None) -> str:
+def change_text(provenance: Provenance | None) -> str:
     """What a value above zero says of the model: "lowers the loss"."""
-    if known is None or known.judged_by is None:
+    if provenance is None or provenance.judged_by is None:
         return "raises the utility"
-    return "lowers the loss" if is_loss(known) else f"raises the {known.judged_by}"
+    return "lowers the loss" if is_loss(provenance) else f"raises the {provenance.judged_by}"
 
 
-def is_loss(known: Provenance | None) -> bool:
+def is_loss(provenance: Provenance | None) -> bool:
     """Whether values are measured in a loss, which is low if the model is good."""
-    return known is not None and known.settings.get("measure", "loss") == "loss"
+    return provenance is not None and provenance.settings.get("measure", "loss") == "loss"
 
 
-def test_set_text(known: Provenance | None) -> str:
+def test_set_text(provenance: Provenance | None) -> str:
     """The test set with its size: "the coordinator’s 400 test samples"."""
-    n = None if known is None else known.n_test_samples
-    if known is None or n is None:
+    n = None if provenance is None else provenance.n_test_samples
+    if provenance is None or n is None:
         return "the coordinator’s test data"
-    weighted = ", weighted to known shares of their groups" if known.settings.get("group_shares") else ""
+    weighted = ", weighted to known shares of their groups" if provenance.settings.get("group_shares") else ""
     return f"the coordinator’s {n:,} test samples{weighted}" if n > 1 else "the coordinator’s one test sample"

@@ -11,7 +11,7 @@ from fedworth.names import RewardRule, checked_name
 
 @dataclass(frozen=True)
 class PageSettings:
-    """The words of a page; nothing here changes a number.
+    """Title and wording of a page; no setting changes a number.
 
     Args:
         title: Title of the page (default: the report's).
@@ -49,10 +49,10 @@ MOST_CENTS = 10**17
 _AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
 
 SENTENCES: dict[RewardRule, str] = {
-    "positive": "in proportion to the value where it is above zero; the others get nothing",
+    "positive": "in proportion to values above zero; the others get nothing",
     "floor": "{floor} of the pool in equal parts for taking part, the rest in proportion to values above zero",
     "lower": "in proportion to the lower end of the likely range where it is above zero; the others get nothing",
-    "cost": "declared costs first, the rest in proportion to the value where it is above zero",
+    "cost": "declared costs first, the rest in proportion to values above zero",
     "softmax": "in proportion to exp(value / ({temperature:g} × their standard deviation)); everyone gets something",
 }
 

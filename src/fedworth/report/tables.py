@@ -1,7 +1,6 @@
 """A report as tables of text: for a terminal and Markdown, and as CSV for spreadsheets.
 
-A column of the table of values is a row of `VALUE_COLUMNS`; a column of the table of agreement is a row of
-`AGREEMENT_COLUMNS`.
+To add a column to the table of values or of agreement, add a row to `VALUE_COLUMNS` or `AGREEMENT_COLUMNS`.
 """
 
 import csv
@@ -24,22 +23,22 @@ if TYPE_CHECKING:
     from fedworth.report.report import Report
 
 BESIDE = ("fedsv", "truth")
-"""Methods that stand beside the chosen one in the first table."""
+"""Methods shown beside the chosen one in the first table."""
 ABSENT = "–"
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""Text that starts so would be run as a formula by a spreadsheet."""
+"""A spreadsheet runs text that starts with one of these as a formula."""
 MOST_GROUPS = 12
-"""Tables of text show values by group up to so many groups; report-by-group.csv has all."""
+"""With more groups, values by group are in report-by-group.csv only."""
 NARROW = 0.01
 """Intervals with a smaller standard deviation are shown with four decimals."""
 
 SOURCE_WORDS = {
-    Source.ESTIMATES: "what no round has shown and had to be estimated",
-    Source.SAMPLING: "coalitions were drawn, not all measured",
+    Source.ESTIMATES: "coalitions that no round has shown were estimated",
+    Source.SAMPLING: "coalitions were sampled, not all measured",
     Source.TEST_SET: "other test samples of the same kind would give other values",
     Source.RUNS: "training again, with other batches and other participants, gives other values",
 }
-AS_IT_IS = " Scores are on the test set as it is, without the shares of the population."
+AS_IT_IS = " Scores are on the test set as it is, not weighted to the population."
 SAMPLED_TRUTH = "The truth was itself sampled, so distances from it are partly its own error"
 FINDINGS = "Findings: reasons to ask, not verdicts"
 
@@ -54,7 +53,7 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""  # what to know before reading it
-    words: str = ""  # what the headings mean
+    legend: str = ""  # what the headings mean
     blocks: tuple[int, ...] = ()  # how many of the columns after the first belong together
 
 
@@ -64,7 +63,7 @@ class ValueColumn:
 
     heading: str  # {label} is the method's
     cell: Callable[[Valuation, int], str]
-    words: str = ""
+    legend: str = ""
 
 
 def _value(valuation: Valuation, client: int) -> str:
@@ -119,7 +118,7 @@ AGREEMENT_COLUMNS = {
         "d: difference of two clients with the same data, over the larger of their values",
     ),
 }
-"""Keys of `Report.agreement`, each with a heading ({pairs} are the clients with the same data) and words about it."""
+"""Keys of `Report.agreement`, each with its heading ({pairs} are the clients with the same data) and legend."""
 
 
 def values_table(report: "Report") -> Table:
@@ -133,11 +132,11 @@ def values_table(report: "Report") -> Table:
         (name, *(column.cell(v, k) for v, block in zip(shown, blocks, strict=True) for column in block))
         for k, name in enumerate(report.clients)
     )
-    known = report.provenance
-    said = f"how much a client {change_text(known)} on {test_set_text(known)}, added up over the rounds"
-    words = [f"value: {said}; measured in: {measure_text(known)}"]
-    words += [column.words for column in VALUE_COLUMNS if column.words]
-    words += ["±: standard error of the sampling, which an interval includes"] * any(
+    basis = report.provenance
+    value = f"how much a client {change_text(basis)} on {test_set_text(basis)}, added up over the rounds"
+    legend = [f"value: {value}; measured in: {measure_text(basis)}"]
+    legend += [column.legend for column in VALUE_COLUMNS if column.legend]
+    legend += ["±: standard error of the sampling, which an interval includes"] * any(
         v.sampling_errors is not None for v in shown
     )
     return Table(
@@ -145,46 +144,47 @@ def values_table(report: "Report") -> Table:
         ("client", *headings),
         rows,
         trust_text(shown),
-        "; ".join(words),
+        "; ".join(legend),
         tuple(map(len, blocks)),
     )
 
 
 def groups_table(report: "Report") -> Table | None:
     """Every client's value on each group of test samples; None without groups, or if there are too many to read."""
-    found = report.chosen.groups if report.valuations else None
-    if found is None or len(found.names) > MOST_GROUPS:
+    groups = report.chosen.groups if report.valuations else None
+    if groups is None or len(groups.names) > MOST_GROUPS:
         return None
     cells = [
         [f"{x:+.2f}" if sign else f"({x:+.2f})" for x, sign in zip(*row, strict=True)]
-        for row in zip(found.values.tolist(), found.signs.tolist(), strict=True)
+        for row in zip(groups.values.tolist(), groups.signs.tolist(), strict=True)
     ]
     rows = [
         (name, *row, _number(float(value), "+.2f"))
         for name, row, value in zip(report.clients, cells, report.chosen.values, strict=True)
     ]
-    shares = {"share of the test set": found.shares, "share of the population": found.population}
+    shares = {"share of the test set": groups.shares, "share of the population": groups.population}
     rows += [(what, *(f"{share:.0%}" for share in of), "") for what, of in shares.items() if of is not None]
-    words = "a row adds up to the value; in brackets: the 90 % interval includes 0, so the sign is not clear"
-    return Table(f"Who helps whom: values by {found.by}", ("client", *found.names, "value"), tuple(rows), words=words)
+    legend = "a row adds up to the value; in brackets: the 90 % interval includes 0, so the sign is not clear"
+    title = f"Who helps whom: values by {groups.by}"
+    return Table(title, ("client", *groups.names, "value"), tuple(rows), legend=legend)
 
 
 def uncertainty_table(report: "Report") -> Table | None:
     """Where the uncertainty of the chosen values comes from: standard deviations by source."""
-    known = report.chosen.uncertainty if report.valuations else None
-    if known is None or not known.shares:
+    uncertainty = report.chosen.uncertainty if report.valuations else None
+    if uncertainty is None or not uncertainty.shares:
         return None
-    columns = [known.standard_deviations, *(known.parts[source] for source in known.shares)]
+    columns = [uncertainty.standard_deviations, *(uncertainty.parts[source] for source in uncertainty.shares)]
     rows = tuple(
         (name, *(_number(float(column[k]), ".4f") for column in columns)) for k, name in enumerate(report.clients)
     )
     return Table(
         f"How sure {report.chosen.label} is, and why",
-        ("client", "standard error", *known.shares),
+        ("client", "standard error", *uncertainty.shares),
         rows,
-        known.advice,
+        uncertainty.advice,
         "the squares of the parts add up to the square of the standard error; "
-        + "; ".join(f"{source}: {SOURCE_WORDS[source]}" for source in known.shares),
+        + "; ".join(f"{source}: {SOURCE_WORDS[source]}" for source in uncertainty.shares),
     )
 
 
@@ -195,8 +195,8 @@ def baselines_table(report: "Report") -> Table | None:
     if not rest:
         return None
     rows = tuple((name, *(_value(v, k) for v in rest)) for k, name in enumerate(report.clients))
-    words = "; ".join(f"{v.label}: {v.description}" for v in rest)
-    return Table("Other methods", ("client", *(v.label for v in rest)), rows, trust_text(rest), words)
+    legend = "; ".join(f"{v.label}: {v.description}" for v in rest)
+    return Table("Other methods", ("client", *(v.label for v in rest)), rows, trust_text(rest), legend)
 
 
 def agreement_table(report: "Report") -> Table | None:
@@ -250,8 +250,8 @@ def coverage_table(report: "Report") -> Table | None:
         return None
     sizes = zip(report.coverage["n_columns_by_size"], report.coverage["share_seen_by_size"], strict=True)
     rows = tuple((str(k), f"{n:,}", f"{share:.1%}") for k, (n, share) in enumerate(sizes, start=1) if n)
-    words = "cells seen: measured part of the coalitions of this size, in all rounds"
-    return Table("Seen cells by coalition size", ("clients", "coalitions", "cells seen"), rows, words=words)
+    legend = "cells seen: measured part of the coalitions of this size, in all rounds"
+    return Table("Seen cells by coalition size", ("clients", "coalitions", "cells seen"), rows, legend=legend)
 
 
 def tables(report: "Report") -> list[Table]:
@@ -274,7 +274,7 @@ def trust_text(valuations: Iterable[Valuation]) -> str:
 
 
 def headlines(report: "Report") -> list[str]:
-    """What the main methods give to clients with the same data, in a sentence for each pair."""
+    """A sentence for each pair of clients with the same data: their values by the main methods."""
     lines = []
     for copy, original in report.copies:
         pair = [report.clients.index(name) for name in (original, copy)]
@@ -294,8 +294,8 @@ def not_looked_for_lines(kinds: Sequence[Kind]) -> list[str]:
     by_need: dict[str, list[str]] = {}
     for kind in kinds:
         by_need.setdefault(kind.needs_text, []).append(kind.name)
-    said = "; ".join(f"{', '.join(names)} (needs {need})" for need, names in by_need.items())
-    return [f"Not looked for: {said}.", ""] if said else []
+    text = "; ".join(f"{', '.join(names)} (needs {need})" for need, names in by_need.items())
+    return [f"Not looked for: {text}.", ""] if text else []
 
 
 def completion_table(summary: dict[str, Any]) -> Table:
@@ -307,7 +307,7 @@ def completion_table(summary: dict[str, Any]) -> Table:
 def provenance_text(provenance: "Provenance | None") -> str:
     """Where the numbers come from, in a sentence."""
     if provenance is None:
-        return "The utilities were brought without a ledger, so there is no record to check."
+        return "The utilities came without a ledger, so there is no record to check."
     task = "an unknown task" if provenance.task is None else f"task {provenance.task}"
     if provenance.other_heads:
         heads = ", ".join((provenance.head, *provenance.other_heads))
@@ -322,7 +322,7 @@ def markdown(report: "Report") -> str:
     parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
         parts += [f"## {table.title}", _markdown_table(table)]
-        parts += [_plain(text) for text in (table.note, table.words) if text]
+        parts += [_plain(text) for text in (table.note, table.legend) if text]
     if report.all_findings:
         parts += [f"## {FINDINGS}", "\n".join(f"- {_plain(finding.sentence)}" for finding in report.all_findings)]
     if report.looked_for:
@@ -377,5 +377,5 @@ def _markdown_table(table: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is: names come from clients and may contain anything."""
+    """Text escaped for Markdown: names come from clients and may contain anything."""
     return " ".join(text.split()).translate(_ESCAPES)

@@ -1,4 +1,4 @@
-"""Values in the tracker that a federation is watched in anyway: MLflow, TensorBoard, Weights & Biases, Prometheus.
+"""Values in experiment trackers: MLflow, TensorBoard, Weights & Biases, Prometheus.
 
     fedworth/value/CLIENT, fedworth/low/CLIENT, fedworth/high/CLIENT     the value and its 90 % interval
     fedworth/finding/KIND/CLIENT                                         the confidence of a finding about the client
@@ -164,7 +164,7 @@ class TensorboardTracker:
 
 
 class PrometheusTracker:
-    """A text file for node_exporter's textfile collector, or whatever reads that format; it has the last round only."""
+    """A text file for node_exporter's textfile collector; it has the last round only."""
 
     def __init__(self, to: str) -> None:
         self.path = Path(to)

@@ -125,7 +125,7 @@ def test_bare_numbers_are_called_by_the_noun():
 
 def test_a_client_never_heard_has_no_value_and_no_zero():
     text = text_of(plain("fedsv", [1.0, np.nan, 2.0]).page_html())
-    assert "b – – – – – Never heard" in text
+    assert "b – – – – – Never took part" in text
     assert "b never took part" in text
 
 

@@ -1,9 +1,9 @@
 """The clients on the page: the table of values, whose columns are rows of `COLUMNS`; who helps whom; and findings.
 
 In the table of clients and groups of test samples, colour repeats the numbers. A cell whose range includes zero has no
-colour: nobody can say whether the client helps that group.
+colour, because its sign is not clear.
 
-What a client itself is told about a finding names nobody else, because a statement goes to one data owner.
+Texts for a client (`client_…`) name no other client, because a statement goes to one data owner.
 """
 
 import math
@@ -31,24 +31,24 @@ MOST_CELLS = 2_000
 N_TONES = 4
 """Steps of colour for each sign."""
 
-HEARD_ONCE = Kind(
-    "heard once",
+TOOK_PART_ONCE = Kind(
+    "took part once",
     Level.NOTE,
     sentence="Took part in {n_heard} of {n_rounds} rounds.",
     basis="",
-    tag="Heard once",
+    tag="Took part once",
     title="answered in one round only",
     why="Almost all of its value is estimated, and its range is likely too narrow. This is no judgement of its data.",
-    action="Ask it in more rounds before deciding on it.",
+    action="Ask it in more rounds before you decide about it.",
     client_title="You took part in one round only",
     client_action="Nothing is wrong with your data. Take part more often, and more of your value will be measured.",
     passed="Every {noun} with a value took part more than once.",
 )
-NEVER_HEARD = replace(
-    HEARD_ONCE,
-    name="never heard",
-    sentence="No round has an answer.",
-    tag="Never heard",
+NEVER_TOOK_PART = replace(
+    TOOK_PART_ONCE,
+    name="never took part",
+    sentence="It answered in no round.",
+    tag="Never took part",
     title="never took part",
     why="Nothing is known about its data, so no value can be given. The others are valued without it.",
     action="Ask it in the next rounds.",
@@ -79,7 +79,7 @@ class Card:
 class Row:
     """One client as the table shows it."""
 
-    place: int  # among the report's clients
+    place: int  # index in the report's clients
     line: ClientValue
     digits: int
     n_heard: int | None
@@ -209,28 +209,28 @@ def axis_of(report: Report) -> Axis:
 
 def summary_of(report: Report) -> tuple[str, ClientValue | None]:
     """How many clients helped, and the most valuable one."""
-    valued = [line for line in report.chosen if line.value is not None]
-    best = max(valued, default=None)
+    lines = [line for line in report.chosen if line.value is not None]
+    best = max(lines, default=None)
     if report.chosen.uncertainty is None:
-        above, below = (sum(sign * (line.value or 0) > 0 for line in valued) for sign in (1, -1))
+        above, below = (sum(sign * (line.value or 0) > 0 for line in lines) for sign in (1, -1))
         return f"{above} above zero, {below} below", best
-    helped, unclear, harmed = (sum(line.helps is helps for line in valued) for helps in (True, None, False))
+    helped, unclear, harmed = (sum(line.helps is helps for line in lines) for helps in (True, None, False))
     return f"{helped} clearly helped, {unclear} unclear, {harmed} harmed", best
 
 
 def cards_of(report: Report, settings: PageSettings) -> list[Card]:
     """All findings of a report, the urgent ones first."""
     cards = [
-        _made(found.clients, found.kind, found.sentence, _for_client(found, report), settings)
-        for found in report.all_findings
+        _card(finding.clients, finding.kind, finding.sentence, _for_client(finding, report), settings)
+        for finding in report.all_findings
     ]
     heard, n_rounds = report.n_rounds_heard, n_rounds_of(report) or 0
     once = tuple(line.client for line in report.chosen if line.value is not None and heard.get(line.client) == 1)
-    if once and HEARD_ONCE in _participation_checks(report) and n_rounds > 1:
-        seen = HEARD_ONCE.sentence.format(n_heard=1, n_rounds=n_rounds)
-        cards.append(_made(once, HEARD_ONCE, seen, seen, settings))
+    if once and TOOK_PART_ONCE in _participation_checks(report) and n_rounds > 1:
+        seen = TOOK_PART_ONCE.sentence.format(n_heard=1, n_rounds=n_rounds)
+        cards.append(_card(once, TOOK_PART_ONCE, seen, seen, settings))
     if never := tuple(line.client for line in report.chosen if line.value is None and line.client not in report.given):
-        cards.append(_made(never, NEVER_HEARD, NEVER_HEARD.sentence, NEVER_HEARD.sentence, settings))
+        cards.append(_card(never, NEVER_TOOK_PART, NEVER_TOOK_PART.sentence, NEVER_TOOK_PART.sentence, settings))
     return sorted(cards, key=lambda card: not card.is_urgent)
 
 
@@ -242,20 +242,20 @@ def passed_of(report: Report, cards: list[Card], settings: PageSettings) -> list
 
 
 def not_looked_for(report: Report, settings: PageSettings) -> list[str]:
-    """What was not looked for, and what it would need; nothing without a ledger, which the page says itself."""
+    """What was not looked for, and what it would need; nothing without a ledger, which the page reports elsewhere."""
     kinds = report.not_looked_for if report.looked_for else ()
     return [f"{kind.name[0].upper()}{kind.name[1:]}: this needs {settings.fill(kind.needs)}." for kind in kinds]
 
 
 def _participation_checks(report: Report) -> Iterator[Kind]:
     if report.rounds is not None:
-        yield NEVER_HEARD
+        yield NEVER_TOOK_PART
         if report.chosen.completion is not None:
-            yield HEARD_ONCE
+            yield TOOK_PART_ONCE
 
 
 def _for_client(finding: Finding, report: Report) -> str:
-    """What the client itself is told was seen, without anybody else's name or number."""
+    """What the client is told that was seen, without names or numbers of others."""
     if finding.kind.name == MANY_GROUPS.name:
         return f"{finding.evidence['own']:.0f} % of your effects on groups of test samples are positive."
     if finding.kind.is_of_values and len(finding.clients) > 1:
@@ -269,7 +269,7 @@ def _for_client(finding: Finding, report: Report) -> str:
     return f"Seen in {len(finding.rounds)} of {finding.n_rounds} rounds."
 
 
-def _made(clients: tuple[str, ...], kind: Kind, seen: str, client_seen: str, settings: PageSettings) -> Card:
+def _card(clients: tuple[str, ...], kind: Kind, seen: str, client_seen: str, settings: PageSettings) -> Card:
     title = Markup("{} {}").format(_named(clients, settings), kind.title)
     return Card(clients, kind, title, seen, settings.fill(kind.client_title), client_seen)
 
@@ -286,10 +286,10 @@ def _named(clients: tuple[str, ...], settings: PageSettings) -> Markup:
 
 def group_table(report: Report, rows: list[Row], settings: PageSettings) -> dict[str, Any] | None:
     """The table of a report whose values are known by group, as the template shows it."""
-    found = report.chosen.groups
-    if found is None:
+    groups = report.chosen.groups
+    if groups is None:
         return None
-    values, half = found.values, found.half_widths
+    values, half = groups.values, groups.half_widths
     top = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     digits = max(2, 1 - math.floor(math.log10(top)))
     shown = rows if values.size <= MOST_CELLS else [row for row in rows if not row.is_folded]
@@ -305,27 +305,27 @@ def group_table(report: Report, rows: list[Row], settings: PageSettings) -> dict
         css = f"{'p' if value > 0 else 'm'}{tone}" if is_clear else "unclear"
         return {"text": signed(value, digits), "interval": interval, "css": css}
 
-    known = {"share of the test data": found.shares, "share of the population": found.population}
+    known = {"share of the test data": groups.shares, "share of the population": groups.population}
     whole = np.column_stack([values, report.chosen.values]).tolist()
     return {
-        "by": found.by,
-        "names": found.names,
+        "by": groups.by,
+        "names": groups.names,
         "shares": [(of, [*map(share_text, shares.tolist())]) for of, shares in known.items() if shares is not None],
-        "rows": [(row, [cell(row.place, group) for group in range(len(found.names))]) for row in shown],
+        "rows": [(row, [cell(row.place, group) for group in range(len(groups.names))]) for row in shown],
         "n_hidden": len(rows) - len(shown),  # clients that are left out, because there are too many
-        "lines": list(_lines(report, found, settings.noun)),
+        "lines": list(_lines(report, groups, settings.noun)),
         "sort": [[None if math.isnan(x) else x for x in row] for row in whole],
     }
 
 
-def _lines(report: Report, found: GroupValues, noun: str) -> Iterator[str]:
-    """Which groups one client alone clearly helps, and which nobody does."""
-    helps = found.signs > 0  # (n_clients, n_groups)
+def _lines(report: Report, groups: GroupValues, noun: str) -> Iterator[str]:
+    """Which groups exactly one client clearly helps, and which nobody does."""
+    helps = groups.signs > 0  # (n_clients, n_groups)
     n_helping = helps.sum(axis=0)
-    if alone := [k for k in range(len(found.names)) if n_helping[k] == 1]:
+    if alone := [k for k in range(len(groups.names)) if n_helping[k] == 1]:
         by = [report.clients[int(np.argmax(helps[:, k]))] for k in alone]
         by = [f"{noun} {name}" if name.isdigit() else name for name in by]
-        told = ", ".join(f"{found.by} {found.names[k]} (by {name})" for k, name in zip(alone, by, strict=True))
-        yield f"Clearly helped by one {noun} alone: {told}."
-    if nobody := [found.names[k] for k in range(len(found.names)) if n_helping[k] == 0]:
-        yield f"Clearly helped by nobody: {found.by} {', '.join(nobody)}."
+        text = ", ".join(f"{groups.by} {groups.names[k]} (by {name})" for k, name in zip(alone, by, strict=True))
+        yield f"Clearly helped by one {noun} alone: {text}."
+    if nobody := [groups.names[k] for k in range(len(groups.names)) if n_helping[k] == 0]:
+        yield f"Clearly helped by nobody: {groups.by} {', '.join(nobody)}."

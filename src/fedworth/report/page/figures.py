@@ -1,4 +1,4 @@
-"""Numbers to SVG and PNG: what a browser shows without a script.
+"""The page's figures as SVG and PNG, which a browser shows without a script.
 
 Figures stretch with the page: positions are percentages, so text and strokes keep their size. A heat map is an indexed
 PNG with one pixel for each cell, and transparency is the scale: zero shows the background, so one image fits light and

@@ -81,12 +81,12 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
     flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
     story = story_of(report, [row.place for row in rows], flagged)
     groups = group_table(report, rows, settings)
-    said = {**asdict(wording), "noun": settings.noun, "nouns": settings.plural}
+    words = {**asdict(wording), "noun": settings.noun, "nouns": settings.plural}
     view = frame | {
         "w": wording,
         "level": LEVEL_TEXT,
         "columns": COLUMNS,
-        "help": [(column.heading, column.help.format(**said)) for column in COLUMNS],
+        "help": [(column.heading, column.help.format(**words)) for column in COLUMNS],
         "rows": rows,
         "axis": axis_of(report),
         "summary": summary_of(report),
@@ -100,7 +100,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "not_looked_for": not_looked_for(report, settings),
         "looked": bool(report.looked_for),
         "story": story,
-        "methods": [made.label for made in report.valuations],
+        "methods": [valuation.label for valuation in report.valuations],
         "others": _others(report),
         "scores": scores_table(report),
         "sources": uncertainty_table(report),
@@ -142,8 +142,8 @@ def comparison_html(comparison: "Comparison", settings: PageSettings | None = No
 def frame_of(settings: PageSettings, title: str) -> dict[str, Any]:
     """What every template needs."""
     nouns = {"noun": settings.noun, "nouns": settings.plural}
-    said = json.dumps(asdict(settings))  # so that `fedworth verify` can write the page again
-    return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed, "settings": said}
+    text = json.dumps(asdict(settings))  # so that `fedworth verify` can write the page again
+    return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed, "settings": text}
 
 
 def settings_of(text: str) -> PageSettings | None:
@@ -156,7 +156,7 @@ def settings_of(text: str) -> PageSettings | None:
 
 
 def check_rewards(rewards: "Rewards | None", report: Report) -> None:
-    """Refuse rewards that the report's values do not give, as after a report was made again."""
+    """Refuse rewards that do not follow from the report's values, such as those of an earlier report."""
     from fedworth.report.rewards import split_again
 
     if rewards is not None:
@@ -185,36 +185,36 @@ def _others(report: Report) -> list[tuple[str, ...]]:
     """Every client's value by every method, if there are several."""
     if len(report.valuations) < 2:
         return []
-    listed = [list(made) for made in report.valuations]
+    listed = [list(valuation) for valuation in report.valuations]
     columns = [[signed(line.value, digits_of(lines)) for line in lines] for lines in listed]
     return list(zip(*columns, strict=True))
 
 
 def _facts(report: Report, settings: PageSettings, wording: Wording) -> list[tuple[str, str, bool]]:
     """How the report was made: (what, text, whether the text is to be copied)."""
-    known = report.provenance
+    provenance = report.provenance
     facts = [("Method", wording.method, False), ("Measured in", wording.measure, False)]
-    if known is not None and known.n_test_samples is not None:
-        facts.append(("Test data", f"{known.n_test_samples:,} samples", False))
+    if provenance is not None and provenance.n_test_samples is not None:
+        facts.append(("Test data", f"{provenance.n_test_samples:,} samples", False))
     if report.chosen.completion is not None:
         facts.append(("What was not seen", _completion(report.chosen.completion), False))
     facts += [("Command", settings.command, True)] if settings.command else []
     facts.append(("Fingerprint", f"sha256 {report.fingerprint} of report.json", True))
-    if known is None:
+    if provenance is None:
         return [*facts, ("Provenance", provenance_text(None), False), ("Software", SOFTWARE, False)]
-    facts.append(("Ledger", f"{known.head} ({known.n_rounds} rounds)", True))
-    facts += [("Ledger of another run", head, True) for head in known.other_heads]
-    facts += [("Task", known.task, True)] if known.task is not None else []
-    facts += [] if known.other_heads else [("Check it", "fedworth verify report.json --ledger LEDGER", True)]
-    return [*facts, ("Software", known.software, False)]
+    facts.append(("Ledger", f"{provenance.head} ({provenance.n_rounds} rounds)", True))
+    facts += [("Ledger of another run", head, True) for head in provenance.other_heads]
+    facts += [("Task", provenance.task, True)] if provenance.task is not None else []
+    facts += [] if provenance.other_heads else [("Check it", "fedworth verify report.json --ledger LEDGER", True)]
+    return [*facts, ("Software", provenance.software, False)]
 
 
 def _completion(summary: dict[str, Any]) -> str:
     """How results that were not measured were estimated; the details are in report.json."""
     if summary.get("kind") != "models":
-        return f"was estimated by {summary.get('kind', 'factors')}, as the method says."
+        return f"was estimated by {summary.get('kind', 'factors')}."
     n_held = summary.get("n_held_out", 0)
-    checked = f"; {n_held:,} known answers were hidden and predicted, to see how far off that is" if n_held else ""
+    checked = f"; {n_held:,} known answers were hidden and predicted, to measure the error" if n_held else ""
     return f"was measured on models that were predicted from {summary['n_answers']:,} recorded answers{checked}."
 
 
@@ -246,5 +246,5 @@ def _style() -> str:
 
 
 def _source(text: str) -> str:
-    """The name of a text in the policy."""
+    """The hash of a text, as the policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

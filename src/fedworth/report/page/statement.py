@@ -66,34 +66,34 @@ class Statement:
 
 def statement_of(report: Report, client: str, ledger: Ledger | None = None) -> Statement:
     """One client's statement; the hashes of its models are computed from the ledger that the report is of."""
-    line, known = report[client], report.provenance or Provenance("", 0, None)  # refuses an unknown client
+    line, provenance = report[client], report.provenance or Provenance("", 0, None)  # refuses an unknown client
     facts = Statement(
         client,
         line.value,
         line.low,
         line.high,
         report.chosen.method,
-        known.settings.get("measure"),
-        known.judged_by,
-        known.n_test_samples,
+        provenance.settings.get("measure"),
+        provenance.judged_by,
+        provenance.n_test_samples,
         report.fingerprint,
-        known.task,
-        None if known.other_heads else known.head or None,
-        known.n_rounds or None,
+        provenance.task,
+        None if provenance.other_heads else provenance.head or None,
+        provenance.n_rounds or None,
         given=report.given,
     )
     return facts if ledger is None else with_models(facts, ledger)
 
 
 def with_models(facts: Statement, ledger: Ledger) -> Statement:
-    """The statement with the hashes of the client's models in a ledger, as far as its report valued it."""
+    """The statement with the hashes of the client's models in a ledger, up to the last round that was valued."""
     try:
         head = find_head(ledger.folder, str(facts.ledger_head))
     except LedgerError as error:
         raise ArtefactError(f"statement: not of this ledger ({error})") from None
-    some = slice(head.n_rounds)
-    models, unused = receipts_of(ledger, facts.client, some), unused_rounds(ledger, facts.client, some)
-    last = max((entry.number for entry in ledger.entries[some]), default=-1)
+    valued = slice(head.n_rounds)
+    models, unused = receipts_of(ledger, facts.client, valued), unused_rounds(ledger, facts.client, valued)
+    last = max((entry.number for entry in ledger.entries[valued]), default=-1)
     return replace(facts, models=models, unused=unused, last_round=last)
 
 
@@ -170,12 +170,12 @@ def _scores(report: Report, client: str) -> str:
 
 def _groups(report: Report, client: str) -> str:
     """Which groups of test samples the client clearly helps and harms, in a sentence."""
-    made, k = report.chosen.groups, report.clients.index(client)
-    if made is None or np.isnan(made.half_widths[k]).any():
+    groups, k = report.chosen.groups, report.clients.index(client)
+    if groups is None or np.isnan(groups.half_widths[k]).any():
         return ""
-    signs = made.signs[k]
-    helped, harmed = (", ".join(made.names[k] for k in np.flatnonzero(signs == sign)) for sign in (1, -1))
-    return f"By {made.by}, your data clearly help: {helped or 'none'}; and clearly harm: {harmed or 'none'}."
+    signs = groups.signs[k]
+    helped, harmed = (", ".join(groups.names[k] for k in np.flatnonzero(signs == sign)) for sign in (1, -1))
+    return f"By {groups.by}, your data clearly help: {helped or 'none'}; and clearly harm: {harmed or 'none'}."
 
 
 def _band(report: Report, client: str) -> tuple[float, float] | None:

@@ -14,7 +14,7 @@ MOST_CELLS = 150_000
 """With more cells, several rounds share a column of the heat map."""
 MOST_LINES = 120
 MOST_DOTTED = (80, 30)
-"""The heat map shows who took part up to so many rounds and clients."""
+"""With more rounds or clients, the heat map does not show who took part."""
 MOST_NAMED = 40
 LEVEL_PART, EARLY = 0.8, 0.5
 COLOURS, HARMING = (0, 1, 3, 2), 2
@@ -142,11 +142,11 @@ def ticks_of(
     first = 0 if is_from_start else 1
     steps = [int(step) for step in nice_ticks(0, n, 4)[1:] if step == int(step)] if n > 1 else []
     far = [step for step in steps if step - first > CLOSE * n]
-    made = []
+    labels = []
     for place in (first, *far):
         share = place / n if is_from_start else (place - 0.5) / n if is_cells else (place - 1) / max(n - 1, 1)
         anchor = "end" if share > 1 - EDGE else "start" if share < EDGE and not is_cells else "middle"
         text = "start" if place == 0 else str(numbers[place - 1])
         is_long = place == (far[0] if is_from_start and far else 1) and not is_cells
-        made.append((f"{100 * share:.2f}%", anchor, f"round {text}" if is_long else text))
-    return tuple(made)
+        labels.append((f"{100 * share:.2f}%", anchor, f"round {text}" if is_long else text))
+    return tuple(labels)

@@ -80,8 +80,8 @@ def verdict_of(report: Report, settings: PageSettings) -> Verdict:
 
 def questions_of(report: Report, settings: PageSettings) -> list[Question]:
     """The questions behind the verdict, for which something is known."""
-    made = (_seen, _estimates, _apart, _equal, _truth, _finished, _complete)
-    return [question for ask in made for question in ask(report, settings)]
+    checks = (_seen, _estimates, _apart, _equal, _truth, _finished, _complete)
+    return [question for check in checks for question in check(report, settings)]
 
 
 def _seen(report: Report, settings: PageSettings) -> Iterator[Question]:
@@ -122,14 +122,14 @@ def _estimates(report: Report, settings: PageSettings) -> Iterator[Question]:  #
 
 
 def _apart(report: Report, settings: PageSettings) -> Iterator[Question]:
-    known = report.chosen.uncertainty
-    if known is None:
+    uncertainty = report.chosen.uncertainty
+    if uncertainty is None:
         return
     answers = {Trust.DISTINGUISHABLE: Answer.YES, Trust.ROUGH_ORDER: Answer.PARTLY, Trust.INDISTINGUISHABLE: Answer.NO}
     found = "Their values are equal."
-    if known.ratio is not None:
-        found = f"The errors are {known.ratio:.2f} of the differences (below 0.3 is good, above 1 is useless)."
-    yield Question(f"Can the {settings.plural} be told apart?", answers[known.trust], found)
+    if uncertainty.ratio is not None:
+        found = f"The errors are {uncertainty.ratio:.2f} of the differences (below 0.3 is good, above 1 is useless)."
+    yield Question(f"Can the {settings.plural} be told apart?", answers[uncertainty.trust], found)
 
 
 def _equal(report: Report, settings: PageSettings) -> Iterator[Question]:
@@ -167,19 +167,21 @@ def _finished(report: Report, settings: PageSettings) -> Iterator[Question]:  # 
 
 
 def _complete(report: Report, settings: PageSettings) -> Iterator[Question]:
-    question, known = "Are the records complete?", report.provenance
-    if known is None:
-        found = "The numbers were brought without a ledger, so there is no record to check."
+    question, provenance = "Are the records complete?", report.provenance
+    if provenance is None:
+        found = "The utilities came without a ledger, so there is no record to check."
         yield Question(question, Answer.OPEN, found)
         return
     n_silent = sum(n == 0 for n in report.n_rounds_heard.values())
     missing = [
-        f"{known.n_missing_rounds} rounds are missing." if known.n_missing_rounds else "",
-        f"{known.n_rejected_answers} answers were rejected." if known.n_rejected_answers else "",
+        f"{provenance.n_missing_rounds} rounds are missing." if provenance.n_missing_rounds else "",
+        f"{provenance.n_rejected_answers} answers were rejected." if provenance.n_rejected_answers else "",
         f"{n_silent} {settings.noun if n_silent == 1 else settings.plural} never answered." if n_silent else "",
     ]
     rounds = (
-        f"rounds of {1 + len(known.other_heads)} runs" if known.other_heads else f"{known.n_rounds} recorded rounds"
+        f"rounds of {1 + len(provenance.other_heads)} runs"
+        if provenance.other_heads
+        else f"{provenance.n_rounds} recorded rounds"
     )
     found = f"The {rounds} matched their checksums when they were read."
     answer = Answer.PARTLY if any(missing) else Answer.YES
@@ -200,7 +202,7 @@ class Wording:
     own_value: str  # the same, to the client itself
     measure: str  # what values are measured in
     example: str  # what a value of +0.50 says
-    is_estimated: bool  # whether something was estimated that no round has shown
+    is_estimated: bool  # whether anything was estimated
     estimate: str  # how sure it is
     range: str  # what the likely range covers
     total: str  # what all values add up to
@@ -241,21 +243,21 @@ COVERED = {
 
 def wording_of(report: Report, settings: PageSettings) -> Wording:
     """The sentences that are true of the chosen valuation."""
-    valuation, known = report.chosen, report.provenance
+    valuation, provenance = report.chosen, report.provenance
     text = method_text(valuation.method)
     n_rounds = n_rounds_of(report)
     rounds = f"all {n_rounds} rounds" if n_rounds and n_rounds > 1 else "all rounds"
     scope, own_scope = (scope.format(rounds=rounds) for scope in SCOPES[text.basis])
-    change, _, name = change_text(known).replace("the ", "the model’s ").partition(" ")
-    where = f"{name} ({detail_text(known)}) on {test_set_text(known)}"
+    change, _, name = change_text(provenance).replace("the ", "the model’s ").partition(" ")
+    where = f"{name} ({detail_text(provenance)}) on {test_set_text(provenance)}"
     higher = "lower" if change == "lowers" else "higher"
     is_estimated = valuation.completion is not None
-    made = "All values are estimates" if is_estimated else "All values are measured; none is estimated"
+    basis = "All values are estimates" if is_estimated else "All values are measured; none is estimated"
     if valuation.is_mean_of_runs:
-        made = "All values are means of several recorded runs"
-    off = "the line through each bar shows how far off they may be"
+        basis = "All values are means of several recorded runs"
+    error = "the line through each bar shows how far off they may be"
     if valuation.uncertainty is None:
-        off = "how far off they may be is not known"
+        error = "how far off they may be is not known"
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
     for_given = ""
     if report.given:
@@ -267,10 +269,10 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
         f"Above zero it helps; below zero, the other {settings.plural} are on average better off without it.",
         own_value=f"The value says how much your data {change.removesuffix('s')} {where}{own_scope}{for_given}. "
         "Above zero they help; below zero, the others are on average better off without them.",
-        measure=measure_text(known),
+        measure=measure_text(provenance),
         example=f"{name} is 0.50 {higher} with this {settings.noun} than without it",
         is_estimated=is_estimated,
-        estimate=f"{made}; {off}.",
+        estimate=f"{basis}; {error}.",
         range=_range(valuation, settings.plural),
         total=settings.fill(total or "The values need not add up to what the training gained."),
         rounds=settings.fill(ROUNDS[text.basis][0]),
@@ -280,10 +282,10 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
 
 
 def _range(valuation: Valuation, nouns: str) -> str:
-    known = valuation.uncertainty
-    if known is None:
+    uncertainty = valuation.uncertainty
+    if uncertainty is None:
         return "There is none: how far off the values may be is not known."
-    on_new_data = known.interval == "new-data"
+    on_new_data = uncertainty.interval == "new-data"
     data = "data like the test data" if on_new_data else "exactly these test data"
     left_out = ["other test data"] * (not on_new_data) + ["another training"] * (not valuation.is_mean_of_runs)
     beyond = f"It says nothing about {', or '.join(left_out)}." if left_out else ""
@@ -291,7 +293,7 @@ def _range(valuation: Valuation, nouns: str) -> str:
         return f"There is none: every group of {nouns} that the values rest on was measured. {beyond}"
     parts = [COVERED[source] for source in valuation.covered]
     covers = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    missing = "".join(f" Note: {caveat.reason}." for caveat in known.caveats if caveat.is_of_all)
+    missing = "".join(f" Note: {caveat.reason}." for caveat in uncertainty.caveats if caveat.is_of_all)
     return (
         f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group of {nouns} in every round would "
         f"give on {data}. The range covers {covers}.{missing} {beyond}".rstrip()
