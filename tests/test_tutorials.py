@@ -15,7 +15,7 @@ from fedworth.cli.main import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 RUN = [*sorted((DOCS / "tutorials").glob("*.md")), *(DOCS / "howto" / f"{n}.md" for n in ("own-loop", "import"))]
-RUN += [DOCS / "howto" / "own-utilities.md", DOCS / "howto" / "own-method.md"]
+RUN += [DOCS / "howto" / "own-utilities.md", DOCS / "howto" / "own-method.md", DOCS / "howto" / "adapters-with-peft.md"]
 ELSEWHERE = [DOCS / "howto" / f"{name}.md" for name in ("flower", "nvflare", "trackers")]
 """Pages whose Python needs a framework that is not installed beside the tests."""
 
@@ -49,6 +49,7 @@ def evaluate(example):
         assert str(example.parsed) == example.namespace["_printed"]
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")  # PEFT asks transformers for it
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_every_block_of_a_page_runs(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from fedworth.simulation.simulate import simulate as simulate
     from fedworth.simulation.simulate import task_of as task_of
     from fedworth.task.groups import group_ledger as group_ledger
+    from fedworth.task.rules import ProductMean as ProductMean
     from fedworth.task.task import Task as Task
     from fedworth.task.task import load_task as load_task
     from fedworth.valuation.federation import Federation as Federation
@@ -104,6 +105,7 @@ _NAMES = {
     "simulation.settings": ("SimulationSettings",),
     "simulation.simulate": ("retrained_models", "simulate", "task_of"),
     "task.groups": ("group_ledger",),
+    "task.rules": ("ProductMean",),
     "task.task": ("Task", "load_task"),
     "valuation.federation": ("Federation", "value"),
     "valuation.methods": ("Method", "share_out"),

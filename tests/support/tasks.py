@@ -61,7 +61,7 @@ def task_with(loss: Any, seed: int = 0, **more: Any) -> Task:
                 labels = torch.randint(0, 3, (N, 4, 4))
                 labels[:, 0, 0] = -100
                 return Task(pixels(3), torch.randn(N, 2, 4, 4), labels, loss=loss, **more)
-            case "tokens" | "next-token":
+            case "tokens" | "next-token" | "texts":
                 words = torch.randint(0, 7, (N, 5))
                 return Task(Words(), words, torch.where(words == 3, -100, words), loss=loss, **more)
             case "squared-error":

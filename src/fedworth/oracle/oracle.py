@@ -195,16 +195,26 @@ def fitted(round_: Round, task: Task) -> Round:
     # unequal is refused, but the server's average may already contain it.
     last = {name: names[-1] for names in tied_names(task.module) for name in names}
     start = {name: start.get(last.get(name, name), tensor) for name, tensor in start.items()}
+    refuse_other_tensors(start, task, like)
+    return Round(round_.entry, start, all_of(round_.client_models), all_of(round_.apart_models))
+
+
+def refuse_other_tensors(model: Model, task: Task, like: Model) -> None:
+    """Refuse a global model, under the module's names, that has other tensors than the task expects."""
     try:
-        check_alike(start, with_tied(like, task), "global model, against the task's module")
+        check_alike(model, with_tied(like, task), "global model, against the task's module")
     except ModelError as error:
-        if set(start) < set(like) and task.exchanged is None:
+        if task.exchanged is None and set(model) < set(like):
             raise ModelError(
                 f"{error}; if the federation exchanges only part of the module, such as adapters, name it: "
                 "Task(…, exchanged='lora_'), and the other tensors are the module's own"
             ) from error
+        if task.exchanged is not None and set(like) < set(model):
+            raise ModelError(
+                f"{error}; the ledger has tensors that the task does not name: name them in exchanged, too, such as a "
+                "head beside adapters: Task(…, exchanged=('lora_', 'classifier'))"
+            ) from error
         raise
-    return Round(round_.entry, start, all_of(round_.client_models), all_of(round_.apart_models))
 
 
 def fitted_model(model: Model, task: Task, like: Model | None = None) -> Model:

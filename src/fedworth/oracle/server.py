@@ -23,7 +23,7 @@ import torch
 
 from fedworth.arrays import Indices, Utilities
 from fedworth.errors import ModelError, UsageError
-from fedworth.ledger.ledger import Ledger, Model, Round, check_alike
+from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.ledger.manifest import ClosedLine, RoundEntry
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import (
@@ -34,7 +34,7 @@ from fedworth.oracle.oracle import (
     fitted_model,
     n_columns_of,
     outputs_on,
-    with_tied,
+    refuse_other_tensors,
 )
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.adapters import N_TRIED, refuse_unused
@@ -101,7 +101,7 @@ def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
         return ()
     recorded, like = ledger.open_round(0).global_model, task.state
     model = fitted_model(recorded, task, like)
-    check_alike(model, with_tied(like, task), "global model, against the task's module")
+    refuse_other_tensors(model, task, like)
     step = max(1, len(task.labels) // N_TRIED)
 
     def outputs(model: Model) -> torch.Tensor:

@@ -12,12 +12,13 @@ So a name that the module does not know stands for the module's only name that i
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 import torch
+from torch import nn
 
 from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.model import Model
 
 Exchanged = str | Collection[str] | None
-"""A part of names, names, or the names in the ledger with the module's names for them; None: all tensors."""
+"""A part of names, names or parts, or the names in the ledger with the module's names for them; None: all tensors."""
 
 SAVED, REPLACED = "modules_to_save", "original_module"  # PEFT's names for the trained copy of a head, and for the head
 NOISE = (1.0, 0.1)  # in parts of a tensor's size; the second draw is for modules that the first one saturates
@@ -25,20 +26,48 @@ N_TRIED = 4  # test samples
 
 
 def exchanged_names(exchanged: str | Collection[str], own: Mapping[str, object]) -> list[str]:
-    """The module's names of the exchanged tensors: those that contain a string, or those listed, in their order."""
-    if isinstance(exchanged, str):
-        found = [name for name in own if exchanged in name]
-        if not found:
-            raise UsageError(f"exchanged={exchanged!r}: no tensor of the module has that in its name")
-        return found
-    names = own_names(exchanged, own, exchanged)
-    unknown = sorted(names.get(name, name) for name in exchanged if names.get(name) not in own)
-    if unknown or not exchanged:
-        shown = ", ".join(repr(name) for name in unknown[:5]) or "nothing"
-        raise UsageError(f"exchanged: {shown} is no tensor of the module; name some that are")
-    found = list(dict.fromkeys(names.values()))
+    """The module's names of the exchanged tensors, in the order of `exchanged`, whose items are names or parts of them.
+
+    A part stands for all names that contain it, but not for the head that PEFT has replaced.
+    """
+    listed = (exchanged,) if isinstance(exchanged, str) else tuple(exchanged)
+    names = {} if isinstance(exchanged, str) else own_names(listed, own, exchanged)
+    found: dict[str, None] = {}
+    for item in listed:
+        is_part = item not in names and not isinstance(exchanged, Mapping)
+        held = [name for name in own if item in name and REPLACED not in name.split(".")] if is_part else [names[item]]
+        unknown = [name for name in held if name not in own]
+        if not held or unknown:
+            raise UsageError(
+                f"exchanged: {(unknown or [item])[0]!r} is no tensor of the module, nor part of the name of one"
+            )
+        found.update(dict.fromkeys(held))
+    if not found:
+        raise UsageError("exchanged: names no tensor of the module; name some")
     # Arrays without names are those of the list, in its order; a set has none, so it takes the module's.
-    return [name for name in own if name in found] if isinstance(exchanged, Set) else found
+    return [name for name in own if name in found] if isinstance(exchanged, Set) else list(found)
+
+
+def peft_names(module: nn.Module) -> dict[str, str] | None:
+    """What PEFT's state dict calls the tensors that it exchanges, with the module's names; None without adapters.
+
+    The module's name is that of the tensor with the same memory, so nothing is guessed.
+    """
+    adapters = getattr(module, "peft_config", None)
+    if not adapters:
+        return None
+    from peft import get_peft_model_state_dict  # only who has adapters has PEFT
+
+    active = next(iter(adapters)) if len(adapters) == 1 else module.active_adapter
+    own = {tensor.data_ptr(): name for name, tensor in module.state_dict().items() if REPLACED not in name.split(".")}
+    sent = get_peft_model_state_dict(module, adapter_name=active)
+    unknown = [name for name, tensor in sent.items() if tensor.data_ptr() not in own]
+    if unknown:
+        raise UsageError(
+            f"exchanged: PEFT's {unknown[0]!r} is no tensor of the module; give the names that the federation "
+            "exchanges, or a dictionary from the ledger's names to the module's: exchanged=…"
+        )
+    return {name: own[tensor.data_ptr()] for name, tensor in sent.items()}
 
 
 def renamed(model: Model, own: Mapping[str, object], exchanged: Exchanged) -> Model:

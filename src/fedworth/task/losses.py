@@ -12,6 +12,7 @@
     dice             1 − 2 Σ p g / (Σ p + Σ g), averaged over samples and over the classes in a sample's mask
     tokens           cross-entropy, averaged over all tokens that count; a label is the token at its position
     next-token       the same where labels are the texts themselves: each position predicts the next token
+    texts            as next-token, but averaged over the tokens of each text first: all texts count alike
     squared-error    (output − label)², averaged over all labels
     binary           log loss of one logit a sample
     hinge-binary     max(0, 1 − y·output), y = ±1
@@ -110,6 +111,13 @@ def _class_map(labels: torch.Tensor) -> str:
         return f"all labels are {IGNORED}, which does not count"
     least = int(counted.min())
     return f"found label {least}, expected 0 or more, or {IGNORED} for what does not count" if least < 0 else ""
+
+
+def _texts(labels: torch.Tensor) -> str:
+    problem = _class_map(labels)
+    if problem or bool((labels[:, 1:] != IGNORED).any(dim=1).all()):
+        return problem
+    return f"a text has no label that counts after its first token, expected one at least that is not {IGNORED}"
 
 
 def _zero_or_one(labels: torch.Tensor) -> str:
@@ -226,6 +234,11 @@ def _of_tokens(of: Function) -> Function:
 def _of_next(of: Function) -> Function:
     """A function of tokens as one of texts, in which each position predicts the next token."""
     return lambda outputs, labels: of(outputs[:, :-1], labels[:, 1:])
+
+
+def _mean_over_text(of: Function) -> Function:
+    """The mean over the tokens of each text of a function that sums over them."""
+    return lambda outputs, labels: of(outputs, labels) / (labels[:, 1:] != IGNORED).sum(dim=1)
 
 
 def _n_labels(labels: torch.Tensor) -> float:
@@ -356,6 +369,8 @@ _CONCORDANCE = _measure("concordance", _concordance, "as a share of the pairs of
 _SEGMENTATION = Criterion("segmentation", _pixels, counted=_n_labels, unit="in nats per pixel")
 _TOKENS = Criterion("tokens", _of_tokens(_pixels), counted=_n_labels, unit="in nats per token")
 _NEXT_TOKEN = Criterion("next-token", _of_next(_TOKENS.of), counted=_n_next_labels, unit="in nats per token")
+_TEXTS = Criterion("texts", _mean_over_text(_NEXT_TOKEN.of), unit="in nats per token, all texts counting alike")
+_TEXT_ACCURACY = _measure("accuracy", _mean_over_text(_NEXT_ACCURACY.of), "as a share of a text's tokens")
 _SQUARED_ERROR = Criterion("squared-error", _squared_error, unit="in squared units of the labels")
 _HINGE_BINARY = Criterion("hinge-binary", _binary_hinge, is_smooth=False, unit=PER_SAMPLE)
 _MULTI_LABEL = Criterion("multi-label", _flags, unit="in nats per label")
@@ -382,6 +397,7 @@ LOSSES: dict[str, Loss] = {
         Loss(Criterion("dice", _soft_dice, unit=PER_SAMPLE), _class_map, _masks, (_DICE,), 1, **_LOGITS),
         Loss(_TOKENS, _class_map, _logits(2), (_TOKEN_ACCURACY,), 2, **_LOGITS),
         Loss(_NEXT_TOKEN, _class_map, _logits(2), (_NEXT_ACCURACY,), 2, **_LOGITS),
+        Loss(_TEXTS, _texts, _logits(2), (_TEXT_ACCURACY,), 2, **_LOGITS),
         Loss(_SQUARED_ERROR, _numbers, _as_labels, (_R2, _ABSOLUTE_ERROR)),
         Loss(Criterion("binary", _flags, unit=NATS), **_FLAGS, **_LOGITS),
         Loss(_HINGE_BINARY, **_FLAGS),

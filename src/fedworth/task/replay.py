@@ -4,7 +4,8 @@ For every round the rule's model of the participants, A, is compared with w^{t+1
 the ledger's final model. The gap is ‖A − w^{t+1}‖ / ‖w^{t+1} − w^t‖ over all floating point tensors. Integer tensors
 are left out: they are counters, which servers round, cast or reset. A gap within FLOAT_STEPS units in the last place of
 w^{t+1}, plus a ten-thousandth of the update, is float error. Where a private server adds noise, the difference must be
-as large as the noise is said to be. If w^{t+1} is not recorded, the round cannot be checked, and a note says why.
+as large as the noise is said to be. Adapters that a server finds by an SVD are compared by their products. If w^{t+1}
+is not recorded, the round cannot be checked, and a note says why.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedworth.errors import RuleError
 from fedworth.ledger.ledger import Ledger, Model, Round
-from fedworth.task.rules import NOISE, Arrays, Rule, State, arrays_of, noise_of, rule_name
+from fedworth.task.rules import NOISE, Arrays, ProductMean, Rule, State, arrays_of, model_of, noise_of, rule_name
 
 FLOAT_STEPS = 16
 OF_UPDATE = 1e-4
@@ -168,7 +169,7 @@ def _replay_round(
     if following is None:
         check = RoundCheck(round_.entry.number, None, True, reason)
     else:
-        check = _compare(round_, predicted, following, noise_of(rule) if members else 0.0)
+        check = _compare(*_comparable(rule, round_, predicted, following), noise_of(rule) if members else 0.0)
         if noise_of(rule):
             noise = {name: _float64(following[name]) - a for name, a in predicted.items() if name in following}
             state = replace(state, memory={**state.memory, NOISE: noise})
@@ -187,6 +188,20 @@ def _next_model(ledger: Ledger, round_: Round, upcoming: Round | None) -> tuple[
     if not ledger.is_closed:
         return None, "the ledger is not closed, so the model after its last round is not known"
     return ledger.final_model(), ""
+
+
+def _comparable(rule: Rule, round_: Round, predicted: Arrays, following: Model) -> tuple[Round, Arrays, Model]:
+    """The round, the rule's model and the recorded one in numbers that can be compared: products for factors."""
+    models = [following, round_.global_model, *round_.client_models.values()]
+    has_shapes = all(
+        {n: t.shape for n, t in m.items()} == {n: np.shape(a) for n, a in predicted.items()} for m in models
+    )
+    if not (isinstance(rule, ProductMean) and has_shapes):
+        return round_, predicted, following
+    made, *found = rule.products([predicted, *map(arrays_of, models)])
+    tensors = [model_of(arrays, {n: model[n] for n in arrays}) for arrays, model in zip(found, models, strict=True)]
+    clients = dict(zip(round_.client_models, tensors[2:], strict=True))
+    return Round(round_.entry, tensors[1], clients, {}), made, tensors[0]
 
 
 def _compare(round_: Round, predicted: Arrays, following: Model, noise: float) -> RoundCheck:

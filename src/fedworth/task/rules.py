@@ -15,11 +15,13 @@ instead of the participants.
     krum           the model with the least squared distance to its n − f − 2 nearest (Blanchard et al. 2017), or the
                    weighted mean of the `n_selected` best (multi-Krum)
     sum            FedXgbBagging: w^t + Σ (w_k − w^t), whatever the weights; of margins of trees
+    lora-products  the mean of the products B A of adapters, cut to their rank r by its SVD; means of other tensors
     private        clipping and noise around a linear rule (McMahan et al. 2018)
 
 A linear rule's w_S is the weighted mean of one array per member (`contribution`), so the fast oracle can mix them.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -37,6 +39,8 @@ Arrays = Mapping[str, NDArray[Any]]
 """A model as numpy arrays by name."""
 
 AdaptiveKind = Literal["adam", "yogi", "adagrad"]
+
+LORA_A = re.compile(r"(lora_(?:embedding_)?)A(?=\.|$)")  # PEFT's names of the factors are lora_A and lora_B
 
 NOISE = "noise"  # the key under which a state keeps the noise that the server drew in a round, where it is known
 
@@ -248,6 +252,67 @@ class Sum(Rule):
 
 
 @dataclass(frozen=True)
+class ProductMean(Rule):
+    """Servers that average LoRA's products, as FlexLoRA does: Σ n_k B_k A_k / Σ n_k, cut to rank r by its SVD.
+
+    Other tensors are averaged. Factors are not unique, so a recorded model is compared by its products.
+
+    Args:
+        names: The tensors' names in their order, if the ledger has arrays without names.
+
+    Example:
+        ledger = fedworth.record_into("new.ledger", rule=fedworth.ProductMean())
+    """
+
+    name: ClassVar[str] = "lora-products"
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))  # a list in a ledger's header
+
+    def aggregate(
+        self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
+    ) -> tuple[Arrays, State]:
+        """Average the products without writing them out: the SVD is that of a small matrix between two bases."""
+        made = dict(weighted_mean(models, weights))
+        shares = np.array(weights) / sum(weights)
+        for a, b in self._pairs(global_model):
+            rank = len(global_model[a])
+            scaled = [_columns(model[b]) * share for model, share in zip(models, shares, strict=True)]
+            outer, left = np.linalg.qr(np.hstack(scaled))  # (n_out, k), (k, n_models · rank)
+            inner, right = np.linalg.qr(np.hstack([_columns(model[a]).T for model in models]))
+            u, sizes, v = np.linalg.svd(left @ right.T, full_matrices=False)
+            roots = np.sqrt(sizes[:rank])
+            more = ((0, 0), (0, rank - len(roots)))  # columns of 0, where a layer is smaller than the rank
+            after_b, after_a = np.pad(outer @ u[:, :rank] * roots, more), np.pad(inner @ v[:rank].T * roots, more).T
+            for name, factor in ((a, after_a), (b, after_b)):
+                made[name] = factor.reshape(global_model[name].shape).astype(global_model[name].dtype)
+        return made, state
+
+    def products(self, models: Sequence[Arrays]) -> Sequence[Arrays]:
+        """The models with B A in place of A and B, in bases that all of them share: distances stay what they are."""
+        found = [dict(model) for model in models]
+        for a, b in self._pairs(models[0]):
+            outer = np.linalg.qr(np.hstack([_columns(model[b]) for model in models]))[0]
+            inner = np.linalg.qr(np.hstack([_columns(model[a]).T for model in models]))[0]
+            for model in found:
+                model[a] = (outer.T @ _columns(model.pop(b))) @ (_columns(model[a]) @ inner)
+        return found
+
+    def _pairs(self, model: Arrays) -> list[tuple[str, str]]:
+        """The names of A and B of every adapter."""
+        said = {str(place): name for place, name in enumerate(self.names)}
+        own = {said.get(name, name): name for name in model}
+        found = [(own[n], own[other]) for n in own for other in (LORA_A.sub(r"\1B", n),) if other != n and other in own]
+        if not found:
+            raise UsageError(
+                f"lora-products: no tensors called lora_A and lora_B among {', '.join(list(own)[:3])}, …; for arrays "
+                "without names say fedworth.ProductMean(names=tuple(get_peft_model_state_dict(model)))"
+            )
+        return found
+
+
+@dataclass(frozen=True)
 class Private(LinearRule):
     """Differential privacy on the server: every update is clipped to a norm, and noise is added to the result.
 
@@ -294,7 +359,8 @@ class Private(LinearRule):
 
 
 RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (WeightedMean, ServerMomentum, Adaptive, Median, TrimmedMean, Krum, Sum, Private)
+    rule.name: rule
+    for rule in (WeightedMean, ServerMomentum, Adaptive, Median, TrimmedMean, Krum, Sum, ProductMean, Private)
 }
 
 
@@ -362,6 +428,11 @@ def model_of(arrays: Arrays, like: Model) -> Model:
 
 def _stacked(models: Sequence[Arrays], name: str) -> NDArray[Any]:
     return np.stack([model[name] for model in models])  # (n_models, …)
+
+
+def _columns(factor: NDArray[Any]) -> NDArray[Any]:
+    """A factor of an adapter as a matrix; that of a convolution has the places of its kernel among the columns."""
+    return np.asarray(factor, np.float64).reshape(len(factor), -1)
 
 
 def _with_noise(model: Arrays, state: State) -> Arrays:

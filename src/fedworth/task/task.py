@@ -21,7 +21,8 @@ from torch import nn
 from fedworth.arrays import Indices
 from fedworth.errors import DataError, FedworthError, ModelError, UsageError, unknown_name
 from fedworth.ledger.model import Model, tensor_bytes
-from fedworth.task.adapters import exchanged_names
+from fedworth.task.adapters import exchanged_names, peft_names
+from fedworth.task.huggingface import loss_like_models, padded, samples_of
 from fedworth.task.losses import DEFAULT_LOSS, Criterion, Loss, UserFunction, identity_of, loss_of, user_criterion
 from fedworth.task.modules import (
     Like,
@@ -119,6 +120,31 @@ class Task:
         """
         inputs, labels = gathered(batches)
         return cls(module, inputs, labels, **more)
+
+    @classmethod
+    def from_transformers(cls, model: nn.Module, dataset: Iterable[Mapping[str, Any]], **more: Any) -> "Task":
+        """Make the task of a Hugging Face model, with the model's own loss and what PEFT exchanges of it.
+
+        Args:
+            model: A model of transformers, or of PEFT: then the federation exchanges what `get_peft_model_state_dict`
+                gives, under these names or as arrays in this order.
+            dataset: Tokenized samples, or batches of a loader that does not shuffle: dictionaries with `input_ids` and
+                labels. Each item is one sample, which may be of any length; without labels it is its own.
+            **more: The other arguments of `Task`. `loss` is found, unless it is given.
+
+        Returns:
+            The task.
+
+        Example:
+            task = fedworth.Task.from_transformers(model, tokenized_test_set)
+        """
+        samples = samples_of(model, dataset)
+        together = padded(samples, getattr(model.config, "pad_token_id", None))
+        if "loss" not in more:
+            more["loss"] = loss_like_models(model, samples, together)
+        if "exchanged" not in more:
+            more["exchanged"] = peft_names(model)
+        return cls(model, together, together.pop("labels"), **more)
 
     @classmethod
     def from_estimator(
