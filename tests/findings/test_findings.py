@@ -22,7 +22,6 @@ from fedworth.findings import (
     SHARED_NODE,
     STALE_MODEL,
     Finding,
-    findings,
     look,
 )  # fmt: skip
 from fedworth.ledger.ledger import open_ledger
@@ -64,7 +63,7 @@ class Planted:
             writer.record_round(start, answers)
         writer.close(drawn(9999))
         files = sorted(folder.rglob("*"))
-        found = findings(open_ledger(folder))
+        found = look(open_ledger(folder))[0]
         assert sorted(folder.rglob("*")) == files  # nothing is kept beside the ledger, where anybody could edit it
         return found
 
@@ -212,7 +211,7 @@ def test_models_of_few_numbers_are_parallel_by_chance_and_nothing_is_said(tmp_pa
     for t in range(3):
         answers = {name: Answer({"w": torch.tensor([1.0 + t + k])}, 1) for k, name in enumerate(CLIENTS)}
         writer.record_round({"w": torch.tensor([0.5 + t])}, answers)
-    kinds = {finding.kind for finding in findings(open_ledger(tmp_path / "l"))}
+    kinds = {finding.kind for finding in look(open_ledger(tmp_path / "l"))[0]}
     assert SCALED_COPY not in kinds
 
 
@@ -223,7 +222,7 @@ def test_a_contested_name_and_a_shared_node_are_found(planted, tmp_path):
         for name in ("a", "b" if t % 2 else "c"):
             writer.client_model(name, answers[name].model, 5)
         writer.end_round(nodes={"a": "key-1", "b": "key-2", "c": "key-2"}, contested=["d"] if t == 3 else [])
-    found = {finding.kind: finding for finding in findings(open_ledger(tmp_path / "l"))}
+    found = {finding.kind: finding for finding in look(open_ledger(tmp_path / "l"))[0]}
     assert found[CONTESTED_NAME].sentence == (
         "Client 'd' had its name claimed by another node, in 1 of its 4 rounds (3); certain (messages of the nodes)."
     )
@@ -265,12 +264,12 @@ def test_every_kind_has_a_sentence_with_its_confidence_and_basis():
 @pytest.mark.parametrize("partition", ["iid", "two-class"])
 def test_a_clean_simulated_federation_has_no_findings(tmp_path, partition):
     settings = SimulationSettings(n_clients=10, n_rounds=6, partition=partition, copies=(), with_truth=False)
-    assert findings(simulate(settings, tmp_path / "l")) == ()
+    assert look(simulate(settings, tmp_path / "l"))[0] == ()
 
 
 def test_a_copied_client_of_a_simulated_federation_is_found(tmp_path):
     settings = SimulationSettings(n_clients=6, n_rounds=4, copies=((5, 0),), with_truth=False)
-    finding = only(findings(simulate(settings, tmp_path / "l")))
+    finding = only(look(simulate(settings, tmp_path / "l"))[0])
     assert (finding.kind, finding.clients) == (SAME_MODEL, ("0", "5"))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedworth.findings import SIMILAR, findings, look
+from fedworth.findings import SIMILAR, look
 from fedworth.findings.similarity import MOST_CONFIDENCE, alike, detect, directions_of
 from fedworth.findings.traces import WIDTH, RoundTrace
 from fedworth.simulation.settings import SimulationSettings
@@ -19,7 +19,7 @@ def traces(own, rng, noise=1.0):
         drawn = rng.normal(size=(len(own), WIDTH)) / np.sqrt(WIDTH)
         sketches = np.concatenate([np.zeros((1, WIDTH)), 3 * np.eye(WIDTH)[0] + own + noise * drawn])
         zeros = np.zeros(len(sketches))
-        found.append(RoundTrace(tuple(range(len(own))), ("",) * len(sketches), zeros, zeros, sketches, 1e-7, WIDTH))
+        found.append(RoundTrace(tuple(range(len(own))), ("",) * len(sketches), zeros, zeros, sketches, 1e-7))
     return found
 
 
@@ -70,7 +70,7 @@ def test_copies_with_other_batches_in_a_simulated_federation(tmp_path):
         with_truth=False,
         seed=3,
     )
-    (found,) = findings(simulate(settings, tmp_path / "l"))
+    (found,) = look(simulate(settings, tmp_path / "l"))[0]
     assert (found.kind, found.clients) == (SIMILAR, ("0", "9"))
 
 

@@ -2,7 +2,7 @@
 
 A new kind of finding is a module with its `Kind`, a `detect` function and a `looked_for` function, which says whether
 the ledger has what the kind needs, and a row in `DETECTORS`. Detectors run in this order, and each gets the evidence of
-those before it; findings are reported in the order of their kinds.
+those before it.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,13 +45,13 @@ KINDS = {kind.name: kind for kind in (*OF_ANSWERS, LONG, *OF_VALUES)}
 __all__ = [
     "CONTESTED_NAME", "DETECTORS", "ECHO", "FOLLOWER", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LONG",
     "LOW_VALUE", "MANY_GROUPS", "MANY_SAMPLES", "NEGATIVE", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY",
-    "SAME_MODEL", "SCALED_COPY", "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "findings",
-    "look", "look_at_lengths", "looked_for_in_values", "value_findings",
+    "SAME_MODEL", "SCALED_COPY", "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "look",
+    "look_at_lengths", "looked_for_in_values", "value_findings",
 ]  # fmt: skip
 
 
 def look(ledger: Ledger) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
-    """What the answers in a ledger show, and the kinds that were looked for: others need what the ledger lacks."""
+    """The findings in a ledger's answers, and the kinds that its data allow to look for."""
     traces = [trace_of(ledger.open_round(round_index)) for round_index in range(ledger.n_rounds)]
     evidence: list[Evidence] = []
     for detect, _, _ in DETECTORS:
@@ -63,20 +63,17 @@ def look(ledger: Ledger) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
 def look_at_lengths(
     ledger: Ledger, valuations: Iterable[Valuation], lengths: Callable[[], Floats]
 ) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
-    """Who gains by length, and whether that was looked for; from values by both methods, and lengths over medians."""
-    made = {valuation.method: valuation for valuation in valuations}
-    if AS_SENT not in made or EQUAL not in made:
+    """Who gains by longer updates, and whether that was looked for; `lengths` are relative to the round's median."""
+    by_method = {valuation.method: valuation for valuation in valuations}
+    if AS_SENT not in by_method or EQUAL not in by_method:
         return (), ()
-    return tuple(gathered(ledger, (LONG,), [*length_evidence(made[AS_SENT], made[EQUAL], lengths())])), (LONG,)
-
-
-def findings(ledger: Ledger) -> tuple[Finding, ...]:
-    """What the answers in a ledger show."""
-    return look(ledger)[0]
+    return tuple(gathered(ledger, (LONG,), [*length_evidence(by_method[AS_SENT], by_method[EQUAL], lengths())])), (
+        LONG,
+    )
 
 
 def looked_for_in_values(valuation: Valuation) -> tuple[Kind, ...]:
-    """The kinds that values can show: those whose errors are known, and low ones only among enough clients."""
+    """The kinds that can be found in these values: none without known errors, low values only among enough clients."""
     if valuation.uncertainty is None:
         return ()
     low = (LOW_VALUE,) if np.isfinite(valuation.values).sum() >= FEWEST else ()

@@ -166,7 +166,7 @@ class _Direction:
         x, y, z = (abs(self.unit[:3]) / (4 * MOST_ROUNDING)).astype(int).tolist()
         return x, y, z
 
-    def is_along(self, other: "_Direction") -> bool:
+    def is_parallel_to(self, other: "_Direction") -> bool:
         """Whether the two are copies; the factor may be negative."""
         apart = min(np.linalg.norm(self.unit - other.unit), np.linalg.norm(self.unit + other.unit))
         return float(apart) <= 2 * (self.rounding + other.rounding)
@@ -176,15 +176,15 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
     """Equal models, then scaled updates that are not already reported as equal models."""
     equal = [piece for group in _same_bytes(traces) for piece in _of_group(group)]
     yield from equal
-    said = {
+    reported = {
         (AS_UPDATES.get(piece.kind.name, piece.kind.name), client, piece.round_index)
         for piece in equal
         for client in piece.clients
     }
     n_sent = sum(len(trace.sha256s) for trace in traces)
     n_compared = n_sent * (n_sent - 1) / 2
-    for piece in (found for group in _same_directions(traces) for found in _of_group(group, n_compared)):
-        if any((piece.kind.name, client, piece.round_index) not in said for client in piece.clients):
+    for piece in (piece for group in _same_directions(traces) for piece in _of_group(group, n_compared)):
+        if any((piece.kind.name, client, piece.round_index) not in reported for client in piece.clients):
             yield piece
 
 

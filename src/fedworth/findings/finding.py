@@ -48,10 +48,10 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Kind:
-    """What can be found, and everything that is said about it.
+    """What can be found, and all texts about it.
 
-    `{clients}` and the names of the evidence stand in `sentence`; the page replaces `{noun}` and `{nouns}`. The texts
-    for the client itself name no other client.
+    `sentence` has `{clients}` and the names of the evidence as placeholders; the page replaces `{noun}` and `{nouns}`.
+    The texts for the client itself name no other client.
     """
 
     name: str  # as in report.json
@@ -73,7 +73,7 @@ class Kind:
 
     @property
     def needs_text(self) -> str:
-        """What the kind needs, with the words of the command line."""
+        """What the kind needs, as the command line words it."""
         return self.needs.format(noun="client", nouns="clients")
 
 
@@ -92,15 +92,15 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding in words."""
-        kind, of_values = self.kind, self.kind.is_of_values
+        kind = self.kind
         forms = {name: "+.3g" if name in SIGNED else ",.0f" if x >= 100 else ".3g" for name, x in self.evidence.items()}
         numbers = {name: format(x, forms[name]) for name, x in self.evidence.items()}
         low, high = (self.evidence.get(name, 0.0) for name in ("low", "high"))
         numbers["interval"] = f" ({low:+.3g} to {high:+.3g})" if low < high else ""
         text = kind.several if kind.several and len(self.clients) > 1 else kind.sentence
-        said = text.format(clients=_listed(self.clients), **numbers)
-        made = f"{said}{'' if of_values else self._when()}; {_confidence(self.confidence)} ({kind.basis})."
-        return f"{made} {self.detail}".strip()
+        claim = text.format(clients=_listed(self.clients), **numbers)
+        when = "" if kind.is_of_values else self._when()
+        return f"{claim}{when}; {_confidence(self.confidence)} ({kind.basis}). {self.detail}".strip()
 
     def document(self) -> dict[str, Any]:
         """The finding as JSON."""
@@ -155,11 +155,11 @@ def confidence_of(chance: float) -> float:
 
 def joined(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Groups that share a client merged, in the order of the clients."""
-    joined: list[set[int]] = []
+    merged: list[set[int]] = []
     for group in map(set, groups):
-        apart = [other for other in joined if not other & group]
-        joined = [*apart, group.union(*(other for other in joined if other & group))]
-    return sorted(tuple(sorted(group)) for group in joined)
+        apart = [other for other in merged if not other & group]
+        merged = [*apart, group.union(*(other for other in merged if other & group))]
+    return sorted(tuple(sorted(group)) for group in merged)
 
 
 def _finding(ledger: "Ledger", kind: Kind, clients: tuple[int, ...], pieces: list[Evidence]) -> Finding:

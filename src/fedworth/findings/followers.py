@@ -22,7 +22,7 @@ with a degree of freedom for each pair of rounds beyond the first: what is left 
 to pair.
 
 Noise that a client keeps from round to round looks like data, and is not found. Neither is a follower among clients
-that have no part of their own, as with a few small batches of much data: there nothing is usual.
+that have no part of their own, as with a few small batches of much data.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ from fedworth.findings.traces import WIDTH, RoundTrace
 from fedworth.ledger.ledger import Ledger
 
 FEWEST_ANSWERS, FEWEST_ROUNDS, FEWEST_CLIENTS = 3, 3, 5
-"""Answers that a round needs, rounds that a client needs, and clients with so many rounds."""
+"""Least number of answers in a round, of rounds of a client, and of clients with that many rounds."""
 
 N_STEPS = 3
 """How many past rounds an update is compared with."""

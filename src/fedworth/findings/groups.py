@@ -1,13 +1,13 @@
 """What values by group of test samples show: clients that help unusually many groups, and whom a harmful client harms.
 
-Where every client knows few classes, its update helps these and harms the others. Wrong labels change that: they show
+Where every client has few classes, its update helps these and harms the others. Wrong labels change that: they show
 the model classes that the client does not have, so it harms fewer. With P and N the sums of a client's positive and
 negative values by group,
 
     z_i = log(P_i / N_i),    t = (z_i − m) / √(s² + sd_i²)
 
 m is the others' median, s their robust spread, and sd_i the standard error of z_i (`confidence_above`). It is looked
-for only where clients know few groups: half of the others clearly harm at least 60 % of the groups. A client that
+for only where clients have few groups: half of the others clearly harm at least 60 % of the groups. A client that
 really has more classes than the others looks the same, and the finding says so.
 """
 
@@ -46,7 +46,7 @@ MANY_GROUPS = Kind(
 
 
 def looked_for(valuation: Valuation) -> bool:
-    """Whether clients know few groups of test samples, and there are enough of them."""
+    """Whether there are enough clients, and most of them have data of few groups."""
     if valuation.groups is None or len(_known(valuation.groups)) < FEWEST:
         return False
     harmed = (valuation.groups.signs[_known(valuation.groups)] < 0).mean(axis=1)  # part of the groups, by client
@@ -57,8 +57,8 @@ def group_findings(valuation: Valuation) -> Iterator[Finding]:
     """Clients that help far more groups than the others."""
     if valuation.groups is None or not looked_for(valuation):
         return
-    found, known = valuation.groups, _known(valuation.groups)
-    shares, ratios, errors = _ratios(found)
+    groups, known = valuation.groups, _known(valuation.groups)
+    shares, ratios, errors = _ratios(groups)
     for client in known.tolist():
         others = known[known != client]
         confidence = confidence_above(float(ratios[client]), ratios[others], float(errors[client]))
@@ -69,33 +69,33 @@ def group_findings(valuation: Valuation) -> Iterator[Finding]:
 
 def whom_it_harms(valuation: Valuation, client: int) -> str:
     """Which groups a client clearly harms and helps, in a sentence; empty without groups."""
-    found = valuation.groups
-    if found is None or np.isnan(found.half_widths[client]).any():
+    groups = valuation.groups
+    if groups is None or np.isnan(groups.half_widths[client]).any():
         return ""
-    own, n_helping = found.signs[client], (found.signs > 0).sum(axis=0)
+    own, n_helping = groups.signs[client], (groups.signs > 0).sum(axis=0)
     n_harmed, n, helped = int((own < 0).sum()), len(own), np.flatnonzero(own > 0).tolist()
     if not helped:
-        harmed = f"every {found.by}" if n_harmed == n else f"{n_harmed} of {n} by {found.by}, and helps none"
+        harmed = f"every {groups.by}" if n_harmed == n else f"{n_harmed} of {n} by {groups.by}, and helps none"
         return f"It clearly harms {harmed}."
-    alone = [found.names[k] for k in helped if n_helping[k] == 1]
+    alone = [groups.names[k] for k in helped if n_helping[k] == 1]
     only = f" (it alone helps {', '.join(alone)})" if alone else ""
-    named = ", ".join(found.names[k] for k in helped)
+    named = ", ".join(groups.names[k] for k in helped)
     return (
-        f"It clearly helps {found.by} {named}{only} and harms {n_harmed} of {n}: its data are unlike the test data as "
+        f"It clearly helps {groups.by} {named}{only} and harms {n_harmed} of {n}: its data are unlike the test data as "
         "a whole, not bad for all of them."
     )
 
 
-def _known(found: GroupValues) -> Indices:
+def _known(groups: GroupValues) -> Indices:
     """The clients whose values by group have known errors."""
-    return np.flatnonzero(np.isfinite(found.standard_deviations).all(axis=1) & np.isfinite(found.values).all(axis=1))
+    return np.flatnonzero(np.isfinite(groups.standard_deviations).all(axis=1) & np.isfinite(groups.values).all(axis=1))
 
 
-def _ratios(found: GroupValues) -> tuple[Floats, Floats, Floats]:
+def _ratios(groups: GroupValues) -> tuple[Floats, Floats, Floats]:
     """P / (P + N), its log odds z, and the standard error of z, (n_clients,) each."""
-    sizes = np.maximum(np.abs(found.values).sum(axis=1), 1e-300)  # P + N
-    shares = np.maximum(found.values, 0).sum(axis=1) / sizes
-    slopes = ((found.values > 0) - np.sign(found.values) * shares[:, None]) / sizes[:, None]  # of the share, by group
-    errors = np.sqrt(((slopes * found.standard_deviations) ** 2).sum(axis=1))
+    sizes = np.maximum(np.abs(groups.values).sum(axis=1), 1e-300)  # P + N
+    shares = np.maximum(groups.values, 0).sum(axis=1) / sizes
+    slopes = ((groups.values > 0) - np.sign(groups.values) * shares[:, None]) / sizes[:, None]  # of the share, by group
+    errors = np.sqrt(((slopes * groups.standard_deviations) ** 2).sum(axis=1))
     bounded = np.clip(shares, LEAST_PART, 1 - LEAST_PART)
     return shares, np.log(bounded / (1 - bounded)), errors / (bounded * (1 - bounded))

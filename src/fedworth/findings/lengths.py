@@ -57,7 +57,7 @@ def length_evidence(sent: Valuation, equal: Valuation, lengths: Floats) -> Itera
             yield Evidence(LONG, (k,), t, numbers, confidence)
 
 
-def _error(made: Valuation) -> Floats:
+def _error(valuation: Valuation) -> Floats:
     """(n_clients,): standard errors of shares due to the sampling of coalitions."""
-    errors = np.zeros(len(made)) if made.sampling_errors is None else np.nan_to_num(made.sampling_errors)
-    return np.asarray(errors / float(np.nansum(np.maximum(made.values, 0))))
+    errors = np.zeros(len(valuation)) if valuation.sampling_errors is None else np.nan_to_num(valuation.sampling_errors)
+    return np.asarray(errors / float(np.nansum(np.maximum(valuation.values, 0))))

@@ -16,7 +16,7 @@ look-alikes if ρ ≥ .85 and this is far from what is usual, with m the median 
 
 Clients whose data are of the same kind, as with the same two classes, look alike as well, hence the .99. If several
 groups of clients look alike, clients come in kinds, and nothing is reported. Two halves of one client's data look alike
-only where its data differ from the others': where all clients' data are alike, so is everybody.
+only where its data differ from the others'.
 """
 
 import itertools
@@ -35,7 +35,7 @@ from fedworth.ledger.ledger import Ledger
 ALIKE = 0.85
 MOST_CONFIDENCE = 0.99
 FEWEST_ANSWERS, FEWEST_ROUNDS, FEWEST_CLIENTS = 3, 3, 5
-"""Answers that a round needs, rounds that a client needs, and clients with so many rounds."""
+"""Least number of answers in a round, of rounds of a client, and of clients with that many rounds."""
 
 LEAST_OWN = 0.25
 """A client is compared if it is like itself by at least this part of what is usual; below, all is noise."""
@@ -43,8 +43,8 @@ LEAST_OWN = 0.25
 SIMILAR = Kind(
     "look-alikes",
     Level.NOTE,
-    sentence="{clients} cannot be told apart by their updates (as similar as each is to itself in other rounds, by a "
-    "factor of {similarity})",
+    sentence="{clients} cannot be told apart by their updates (their similarity is {similarity} times that of each "
+    "with itself in other rounds)",
     basis="similarity of all other pairs; data of the same kind can look like a copy",
     tag="Look-alike",
     title="cannot be told apart by their updates",

@@ -5,9 +5,7 @@ a *sketch* of that update.
 
 The sketch is a linear map to 2,048 numbers, s_j = Σ_b ±_b u[2048 b + j], with fixed signs. A scaled copy of an update
 has a scaled copy of its sketch, and inner products are those of the updates up to about 1/√2048 of their lengths. So
-all rounds can be compared without two of them in memory.
-
-Traces are made from the models whenever findings are asked for; none is stored.
+all rounds can be compared without two of them in memory. No trace is stored.
 """
 
 import hashlib
@@ -35,7 +33,6 @@ class RoundTrace:
     update_norms: Floats  # (1 + n_answered,), 0 for the global model
     sketches: Floats  # (1 + n_answered, WIDTH): of the global model, then of the updates
     rounding: float  # the largest relative error of a number in the models' dtypes
-    n_numbers: int  # that a model has
 
 
 @one_torch_thread()
@@ -51,7 +48,6 @@ def trace_of(round_: Round) -> RoundTrace:
         np.array([norm for _, norm, _ in sums]),
         np.stack([sketch for _, _, sketch in sums]),
         max((torch.finfo(tensor.dtype).eps for tensor in floats), default=1.0),
-        sum(tensor.numel() for tensor in floats),
     )
 
 

@@ -29,7 +29,7 @@ MOST_SEPARATE = 8
 MOST_OTHERS = 4
 """Members of a coalition that are named."""
 
-FEW_GROUPS = "Each of the clients knows few groups of test samples here, so a low value says nothing about noise."
+FEW_GROUPS = "Each client has data of few groups of test samples here, so a low value says nothing about noise."
 """Said of a low value where labels are skewed."""
 
 LOW_VALUE = Kind(
@@ -95,12 +95,12 @@ NEGATIVE = Kind(
 
 def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     """What the values show; nothing if their errors are unknown."""
-    known, ends = valuation.uncertainty, valuation.intervals
-    if known is None or ends is None:
+    uncertainty, ends = valuation.uncertainty, valuation.intervals
+    if uncertainty is None or ends is None:
         return ()
-    named = {client for caveat in known.caveats for client in caveat.clients or valuation.clients}
+    named = {client for caveat in uncertainty.caveats for client in caveat.clients or valuation.clients}
     is_reliable = np.array([client not in named for client in valuation.clients], dtype=bool)
-    low = (found for k, found in _low(valuation, ends) if is_reliable[k])
+    low = (finding for k, finding in _low(valuation, ends) if is_reliable[k])
     harming: tuple[Finding, ...] = ()
     if valuation.marginals is not None:
         below, large = (ends[:, 1] < 0) & is_reliable, valuation.marginals.large
@@ -119,36 +119,38 @@ def _low(valuation: Valuation, intervals: Floats) -> Iterator[tuple[int, Finding
         confidence = confidence_above(-float(valuation.values[client]), -others, own)
         if confidence >= LEAST_CONFIDENCE:
             middle = float(np.median(others))
-            made = _finding(LOW_VALUE, valuation, client, intervals, confidence, middle=middle)
-            yield client, replace(made, detail=FEW_GROUPS if looked_for(valuation) else "")
+            finding = _finding(LOW_VALUE, valuation, client, intervals, confidence, middle=middle)
+            yield client, replace(finding, detail=FEW_GROUPS if looked_for(valuation) else "")
 
 
 def _negative(kind: Kind, valuation: Valuation, intervals: Floats, below: Indices) -> Iterator[Finding]:
     """One finding for each client, or one for all if there are many."""
-    known, marginals = valuation.uncertainty, valuation.marginals
-    if known is None or marginals is None or len(below) == 0:
+    uncertainty, marginals = valuation.uncertainty, valuation.marginals
+    if uncertainty is None or marginals is None or len(below) == 0:
         return
-    found = [confidence_of(1 - chance) for chance in known.chances_below_zero(valuation.values)[below].tolist()]
+    confidences = [
+        confidence_of(1 - chance) for chance in uncertainty.chances_below_zero(valuation.values)[below].tolist()
+    ]
     if len(below) <= MOST_SEPARATE:
-        for client, confidence in zip(below.tolist(), found, strict=True):
-            made = _finding(kind, valuation, client, intervals, confidence, large=float(marginals.large[client]))
-            said = (_decided(marginals.deciding[client]), whom_it_harms(valuation, client))
-            yield replace(made, detail=" ".join(filter(None, said)))
+        for client, confidence in zip(below.tolist(), confidences, strict=True):
+            finding = _finding(kind, valuation, client, intervals, confidence, large=float(marginals.large[client]))
+            details = (_decided(marginals.deciding[client]), whom_it_harms(valuation, client))
+            yield replace(finding, detail=" ".join(filter(None, details)))
         return
     ends = {"low": float(intervals[below, 0].min()), "high": float(intervals[below, 1].max())}
     means = {"value": float(valuation.values[below].mean()), "large": float(marginals.large[below].mean())}
-    yield Finding(kind, tuple(valuation.clients[k] for k in below), (), 0, {**means, **ends}, min(found))
+    yield Finding(kind, tuple(valuation.clients[k] for k in below), (), 0, {**means, **ends}, min(confidences))
 
 
 def _decided(cells: Sequence[Cell]) -> str:
     """Which few coalitions decide a value, in words; nothing if it takes many."""
     if not cells:
         return ""
-    told = [
+    texts = [
         f"{_beside(cell.others)} in round {cell.round_number} ({100 * cell.part:.0f} % of the value)" for cell in cells
     ]
     subject = "One coalition decides" if len(cells) == 1 else "A few coalitions decide"
-    return f"{subject} the value: {', '.join(told)}."
+    return f"{subject} the value: {', '.join(texts)}."
 
 
 def _beside(others: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from handwriting import client_app
 from handwriting.task import build
 
 import fedworth.flower
-from fedworth.findings import CONTESTED_NAME, SHARED_NODE, findings
+from fedworth.findings import CONTESTED_NAME, SHARED_NODE, look
 from fedworth.ledger.ledger import verify_ledger
 from tests.recording.flower.in_process import InProcessGrid
 
@@ -28,7 +28,7 @@ def train(recording, number, nodes=None):
 
 
 def kinds(ledger):
-    return {finding.kind: finding for finding in findings(ledger)}
+    return {finding.kind: finding for finding in look(ledger)[0]}
 
 
 def answered(ledger, round_index):

@@ -4,7 +4,7 @@ import pytest
 from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import ServerCommandKey
 
-from fedworth.findings import CONTESTED_NAME, findings
+from fedworth.findings import CONTESTED_NAME, look
 from fedworth.ledger.ledger import verify_ledger
 from fedworth.recording.nvflare import RoundRecorder
 from tests.recording.nvflare.test_recording import START, Job, result
@@ -28,7 +28,7 @@ def ask_all(job, number):
 
 
 def kinds(ledger):
-    return {finding.kind: finding for finding in findings(ledger)}
+    return {finding.kind: finding for finding in look(ledger)[0]}
 
 
 def test_a_site_that_answers_by_anothers_name_is_refused_and_the_others_answer_is_kept(job, tmp_path):
