@@ -255,7 +255,7 @@ def _same_directions(traces: list[RoundTrace]) -> list[list[_Sent]]:
         x, y, z = direction.cell
         around = itertools.product((x, x - 1, x + 1), (y, y - 1, y + 1), (z, z - 1, z + 1))
         near = (group for cell in around for group in cells.get(cell, ()))
-        own = next((group for group in near if group[0].is_along(direction)), None)
+        own = next((group for group in near if group[0].is_parallel_to(direction)), None)
         if own is None:
             own = []
             groups.append(own)
