@@ -59,3 +59,11 @@ def test_the_python_on_the_reports_page_runs(tmp_path, monkeypatch, capsys):
     exec(compile(block, "report.md", "exec"), {})  # the reader's own lines, as they stand
     assert "comfedsv" in capsys.readouterr().out
     assert (tmp_path / "values" / "report.html").is_file()
+
+
+def test_the_python_on_the_page_about_vertical_federations_runs(tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "vertical.md").read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "vertical.md", "exec"), {})
+    assert "bank" in capsys.readouterr().out
+    assert (tmp_path / "my.report" / "report.html").is_file()

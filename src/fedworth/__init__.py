@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from fedworth.task.rules import ProductMean as ProductMean
     from fedworth.task.task import Task as Task
     from fedworth.task.task import load_task as load_task
+    from fedworth.task.vertical import Vertical as Vertical
     from fedworth.valuation.federation import Federation as Federation
     from fedworth.valuation.federation import value as value
     from fedworth.valuation.methods import Method as Method
@@ -107,6 +108,7 @@ _NAMES = {
     "task.groups": ("group_ledger",),
     "task.rules": ("ProductMean",),
     "task.task": ("Task", "load_task"),
+    "task.vertical": ("Vertical",),
     "valuation.federation": ("Federation", "value"),
     "valuation.methods": ("Method", "share_out"),
     "valuation.settings": ("ValuationSettings", "WorkSettings"),

@@ -39,8 +39,11 @@ RewardRule = Literal["positive", "floor", "lower", "softmax", "cost"]
 """By what a pool of money is split."""
 
 DatasetName = Literal["synthetic", "synthetic-iid", "regression", "digits", "mnist", "fashion-mnist", "cifar10"]
-PartitionName = Literal["iid", "two-class", "natural", "dirichlet", "quantity", "feature"]
+PartitionName = Literal["iid", "two-class", "natural", "dirichlet", "quantity", "feature", "vertical"]
 ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn", "vgg16-gn"]
+Combine = Literal["concatenation", "sum"]
+"""How the server of a vertical federation makes one embedding of those that clients send of a sample."""
+
 Dtype = Literal["float32", "float64"]
 OptimizerName = Literal["sgd", "adam"]
 ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]

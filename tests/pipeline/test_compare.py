@@ -13,7 +13,7 @@ from fedworth.valuation.methods import METHODS, Method
 
 
 def test_every_method_on_one_ledger_with_its_cost_and_its_distance_from_the_truth(tiny_ledger, tiny_task):
-    names = [name for name in METHODS if name != "truth"]
+    names = [name for name in METHODS if name not in ("truth", "verfedsv")]
     rows = fedworth.compare(tiny_ledger, tiny_task, names=names, copies=(("4", "0"),))
     assert [row.method for row in rows] == names
     for row in rows:

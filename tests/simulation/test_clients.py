@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedworth.arrays import stream
 from fedworth.errors import DataError, UsageError
-from fedworth.names import PartitionName
 from fedworth.simulation.clients import (
+    PARTITIONS,
     divide,
     drifted,
     flipped_labels,
@@ -203,7 +202,7 @@ def test_drift_replaces_samples_by_those_of_the_next_client():
     assert np.array_equal(all_of_it[4].labels, parts[0].labels)
 
 
-@pytest.mark.parametrize("name", sorted({*get_args(PartitionName)} - {"feature"}))
+@pytest.mark.parametrize("name", sorted({*PARTITIONS} - {"feature"}))
 def test_a_copy_holds_its_originals_samples_and_the_others_share_the_rest(name):
     nine = tuple(np.array_split(np.arange(200), 9))
     clients = divide(dataset(parts=nine), name, 10, {9: 0}, rng=generator())

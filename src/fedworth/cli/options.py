@@ -50,6 +50,7 @@ NEVER_OPTIONS = {"command", "max_sweeps", "line"}
 SWITCHED_OFF = {
     "everyone_heard": "Do not ask all clients in the first round.",
     "with_truth": "Do not train the absent clients, so that the truth stays unknown.",
+    "with_validation": "Let clients of a vertical federation send embeddings of their training batch only.",
     "cache": "Neither use nor keep measured utilities in your cache folder ($FEDWORTH_CACHE).",
 }
 """Help of the switches that turn a field off; the field's own help says what it does when it is on."""

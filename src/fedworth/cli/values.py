@@ -454,9 +454,10 @@ class Compare:
         runs: Folders of runs or reports; with --methods, one ledger or run.
         method: Compare the values by this method (default: those that the pages show).
         methods: Value one ledger by several methods, and show what each costs and how far from the truth it is: names
-            with commas out of comfedsv-models, comfedsv, fedsv, fedsv-equal, fedsv-later, truth, all-clients-round,
-            leave-one-out, large-coalitions, banzhaf, beta-shapley, least-core, tmc, gtg, mr, or, influence, cosine and
-            retraining, or `all` (without truth, which they are compared with, and retraining, which is slow).
+            with commas out of comfedsv-models, comfedsv, fedsv, fedsv-equal, fedsv-later, truth,
+            all-clients-round, leave-one-out, large-coalitions, banzhaf, beta-shapley, least-core, tmc, gtg, mr, or,
+            influence, cosine and retraining, verfedsv of a vertical federation, or `all` (without truth, which they are
+            compared with, and retraining, which is slow).
         out: Folder to write compare.html, .json and .csv to.
 
     Example:

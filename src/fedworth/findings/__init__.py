@@ -52,6 +52,8 @@ __all__ = [
 
 def look(ledger: Ledger) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
     """The findings in a ledger's answers, and the kinds that its data allow to look for."""
+    if ledger.form is not None:  # embeddings of different features cannot be compared as models are
+        return (), ()
     traces = [trace_of(ledger.open_round(round_index)) for round_index in range(ledger.n_rounds)]
     evidence: list[Evidence] = []
     for detect, _, _ in DETECTORS:

@@ -57,7 +57,9 @@ class RecordedFederation:
 
     @property
     def has_truth(self) -> bool:
-        """Whether the ledger kept the models of all absent clients in every round."""
+        """Whether the ledger kept the models of all absent clients in every round; a vertical federation has none."""
+        if self.ledger.form is not None:
+            return False
         heard = set(self.heard.tolist())
         return all(heard <= {*entry.answered, *entry.apart} for entry in self.ledger.entries)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import LedgerError, unknown_name
+from fedworth.ledger.embeddings import EmbeddingForm, form_of
 from fedworth.ledger.manifest import (
     FINAL,
     HEADER,
@@ -107,6 +108,11 @@ class Ledger:
         # Ledgers of the first format have the simulation's settings at the top.
         return {key: value for key, value in self.settings.items() if key != "test_sha256"}
 
+    @cached_property
+    def form(self) -> EmbeddingForm | None:
+        """What clients of a vertical federation send; None if they send models."""
+        return form_of(self.settings)
+
     @property
     def files(self) -> set[str]:
         """Every model file that the manifest lists."""
@@ -164,7 +170,7 @@ class Ledger:
             if with_apart:
                 found = _with_apart(self.open_round(round_index), self.folder, self.clients)
             else:
-                found = read_round(self.folder, self.entries[round_index], self.clients)
+                found = read_round(self.folder, self.entries[round_index], self.clients, self.form)
             self._opened[key] = found
         return self._opened[key]
 
@@ -259,15 +265,16 @@ def verify_ledger(folder: Place) -> Ledger:
     return ledger
 
 
-def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str]) -> Round:
-    """The checked models of one round, without those kept apart."""
+def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str], form: EmbeddingForm | None = None) -> Round:
+    """The checked models of one round, without those kept apart; or embeddings of this form."""
     where = f"round {entry.round_index}, {folder / entry.file}"
     models = _read_file(folder, entry.file, entry.sha256, entry.round_index)
     global_model = models.pop(("global", -1), None)
     if global_model is None:
         raise LedgerError(f"{where}: has no global model")
     check_finite(global_model, f"{where}, global model")
-    return Round(entry, global_model, _checked(models, "client", entry.answered, global_model, where, clients), {})
+    answers = _checked(models, "client", entry.answered, global_model, where, clients, form)
+    return Round(entry, global_model, answers, {})
 
 
 def _with_apart(round_: Round, folder: Path, clients: Sequence[str]) -> Round:
@@ -282,13 +289,20 @@ def _with_apart(round_: Round, folder: Path, clients: Sequence[str]) -> Round:
 
 
 def _checked(
-    models: dict[Owner, Model], kind: str, expected: Iterable[int], like: Model, where: str, clients: Sequence[str]
+    models: dict[Owner, Model],
+    kind: str,
+    expected: Iterable[int],
+    like: Model,
+    where: str,
+    clients: Sequence[str],
+    form: EmbeddingForm | None = None,
 ) -> dict[int, Model]:
-    """Models by client, if they are of the clients that the manifest names and shaped like the global model."""
+    """Models by client, if they are of the clients that the manifest names, and like the global model or the form."""
     if set(models) != {(kind, k) for k in expected}:
         raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted((kind, k) for k in expected)}")
     for (_, index), model in sorted(models.items()):
-        check_alike(model, like, f"{where}, client {clients[index]!r}")
+        owner = f"{where}, client {clients[index]!r}"
+        check_alike(model, like, owner) if form is None else form.check(model, index, owner)
     return {index: model for (_, index), model in sorted(models.items())}
 
 
@@ -304,6 +318,7 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
     files = {name for name in _names_in(folder) if name.startswith(FINAL)}
     files |= {f"{place}/{name}" for place in ("rounds", "apart") for name in _names_in(folder / place)}
     header, chain = read_header(folder)
+    form = form_of(header["settings"])
     clients, known = list(header["clients"]), set(header["clients"])
     entries, missing, closing, next_number = list[RoundEntry](), list[MissingRound](), None, 0
     for line, following in read_lines(folder, chain):
@@ -318,7 +333,7 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
         _add_joined(line, clients, known, f"{folder / MANIFEST}, round {line.round_index}")
         entries.append(line)
         if with_files:
-            _with_apart(read_round(folder, line, clients), folder, clients)
+            _with_apart(read_round(folder, line, clients, form), folder, clients)
     ledger = Ledger(
         folder=folder,
         clients=tuple(clients),

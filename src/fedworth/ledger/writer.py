@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedworth.errors import FedworthError, LedgerError, ModelError
+from fedworth.ledger.embeddings import EmbeddingForm, form_of
 from fedworth.ledger.ledger import Ledger, open_ledger
 from fedworth.ledger.lock import LedgerLock, locked
 from fedworth.ledger.manifest import (
@@ -79,6 +80,7 @@ class OpenRound:
     announced: list[str]  # who may be asked
     file: ModelFileWriter
     largest_global: float  # absolute value in the global model
+    form: EmbeddingForm | None = None  # of the answers in a vertical federation
     asked: list[str] = field(init=False)  # everyone announced, unless `end_round` corrects it
     apart_file: ModelFileWriter | None = None
     answered: dict[str, float] = field(default_factory=dict)
@@ -94,20 +96,28 @@ class OpenRound:
 
     @classmethod
     def start(
-        cls, folder: Path, round_index: int, number: int, model: Model, clients: list[str], asked: Sequence[str]
+        cls,
+        folder: Path,
+        round_index: int,
+        number: int,
+        model: Model,
+        clients: list[str],
+        asked: Sequence[str],
+        form: EmbeddingForm | None = None,
     ) -> "OpenRound":
         """Begin a round and write its global model."""
         where = f"{folder}, round {round_index}"
         largest = check_finite(model, f"{where}, global model")
         names = list(dict.fromkeys(asked))
         check_names(names, where)
-        file = start_model_file(folder / f"rounds/{round_index:06d}.safetensors", model, 1 + len(names))
+        like = model if form is None else form.like(model)
+        file = start_model_file(folder / f"rounds/{round_index:06d}.safetensors", like, 1 + len(names))
         try:
             file.add("global", model)
         except BaseException:
             file.remove()
             raise
-        return cls(folder, round_index, number, model, clients, names, file, largest)
+        return cls(folder, round_index, number, model, clients, names, file, largest, form)
 
     @property
     def where(self) -> str:
@@ -198,7 +208,10 @@ class OpenRound:
         """Check and write a model; any error about its content is a ModelError, which costs only this client."""
         where = f"{self.where}, client {name!r}"
         try:
-            largest = check_alike(model, self.global_model, where)
+            if self.form is None:
+                largest = check_alike(model, self.global_model, where)
+            else:
+                largest = self.form.check(model, self._position(name), where)
             file.add(owner, model)
         except (FedworthError, OSError):
             raise
@@ -242,6 +255,7 @@ class LedgerWriter:
     is_closed: bool = False
     quarantine: bool = False
     real_weights: bool = False
+    form: EmbeddingForm | None = None  # of the answers in a vertical federation
     current: OpenRound | None = None
     unsettled: list[Path] = field(default_factory=list)  # committed files that still have their partial names
 
@@ -260,7 +274,9 @@ class LedgerWriter:
         self._settle([])
         own = self.next_number if number is None else number
         with self._device_errors("its models"):
-            self.current = OpenRound.start(self.folder, self.n_rounds, own, global_model, self.clients, asked)
+            self.current = OpenRound.start(
+                self.folder, self.n_rounds, own, self._model(global_model), self.clients, asked, self.form
+            )
 
     def client_model(self, name: str, model: Model, n_samples: float) -> None:
         """Write the answer of one client; with `quarantine`, an answer that cannot be averaged is quarantined."""
@@ -361,6 +377,7 @@ class LedgerWriter:
         """Commit the model after the last round; after that nothing can be recorded."""
         self.abort_round()
         self._check_writable()
+        final_model = self._model(final_model)
         check_finite(final_model, f"{self.folder}, final model")
         with self._device_errors("the final model"):
             file = start_model_file(self.folder / FINAL, final_model, 1)
@@ -384,6 +401,10 @@ class LedgerWriter:
         if self.lock.is_held:
             self._settle([])
         self.lock.release()
+
+    def _model(self, model: Model) -> Model:
+        """The server's model as it is recorded: the head of a vertical federation may have no parameters."""
+        return model if self.form is None else self.form.head(model)
 
     def _open_round(self) -> OpenRound:
         if self.current is None:
@@ -466,6 +487,11 @@ def create_ledger(
     checked_name("aggregation", Aggregation, aggregation)
     folder, kept = Path(folder), dict(settings or {})
     check_names(list(clients), str(folder))
+    form = form_of(kept)
+    if form is not None and len(form.widths) != len(clients):
+        raise LedgerError(
+            f"{folder}: {len(clients)} clients, but embeddings of {len(form.widths)}; expected one of each"
+        )
     refuse_existing(folder / HEADER, "a ledger")
     header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": kept}
     try:
@@ -479,7 +505,7 @@ def create_ledger(
             write_whole(folder / HEADER, json_bytes(header), is_locked=True)
             chain, is_real = file_sha256(folder / HEADER), bool(kept.get(REAL_WEIGHTS))
             return LedgerWriter(
-                folder, aggregation, list(clients), chain, lock, quarantine=quarantine, real_weights=is_real
+                folder, aggregation, list(clients), chain, lock, quarantine=quarantine, real_weights=is_real, form=form
             )
     except OSError as error:
         raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
@@ -518,6 +544,7 @@ def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
             is_closed=ledger.is_closed,
             quarantine=quarantine,
             real_weights=bool(ledger.settings.get(REAL_WEIGHTS)),
+            form=ledger.form,
         )
 
 

@@ -8,6 +8,7 @@ else is an error, unless the user asks for averages (`as_average`).
     linear rules     the oracle as it is, on the members' contributions instead of their models: momentum, clipping and
                      noise move every member in the same way, so the coalition's model is still a weighted mean
     sum              the oracle as it is, with coefficients of 1
+    embeddings       of a vertical federation: the members' new ones beside the others' old ones, by an own oracle
     all others       the rule makes each coalition's model, and the plain loop evaluates it
 """
 
@@ -26,6 +27,7 @@ from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.ledger.manifest import ClosedLine, RoundEntry
 from fedworth.names import Weighting
+from fedworth.oracle.embeddings import EmbeddingOracle
 from fedworth.oracle.oracle import (
     LoopOracle,
     Oracle,
@@ -52,6 +54,7 @@ from fedworth.task.rules import (
     rule_of,
 )
 from fedworth.task.task import Task
+from fedworth.task.vertical import refuse_other_form
 from fedworth.threads import fitting_threads
 
 TOGETHER = 8
@@ -68,6 +71,8 @@ class Server:
 
     def identity(self, ledger: Ledger, round_index: int) -> str | None:
         """A hash of the rule and of the lines that its state depends on; None for the weighted mean."""
+        if ledger.form is not None:
+            return _embedding_identity(ledger, round_index)
         if self.rule is None:
             return None
         lines: list[Any] = [*ledger.entries[: round_index + 1]]  # rules use round numbers and counts of samples
@@ -79,6 +84,11 @@ class Server:
 
 def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_average: bool = False) -> Server:
     """The oracle that aggregates coalitions as this ledger's server did; an error if its rule is not known."""
+    if ledger.form is not None:
+        if as_average:
+            raise UsageError(f"{ledger.folder}: a vertical federation has no models to average; leave out --as-average")
+        refuse_other_form(oracle.task, ledger.form, str(ledger.folder))
+        return Server(EmbeddingOracle(oracle.task, oracle.measure, also_of(oracle)))
     unused, task = _unused_notes(ledger, oracle.task), oracle.task
     rule = WeightedMean() if as_average else task.rule or rule_of(ledger)
     checked = _checked(ledger, rule)
@@ -93,6 +103,13 @@ def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_averag
             f"weighting 'fixed' is for servers that average, and this one's rule is {rule_name(rule)}; choose another"
         )
     return Server(RuleOracle(oracle, task, ledger, rule), checked.unchecked() + unused, rule)
+
+
+def _embedding_identity(ledger: Ledger, round_index: int) -> str:
+    """A hash of the lines that a round's embeddings depend on: those before it, and the first of every sample."""
+    n_lines = max(round_index + 1, int(getattr(ledger, "n_deciding", ledger.n_rounds)))
+    document = [ledger.form, ledger.left_out, ledger.entries[:n_lines]]
+    return hashlib.sha256(msgspec.json.encode(document)).hexdigest()
 
 
 def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.storage import Progress, silent
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation
-from fedworth.valuation.methods import by_models, method_named, methods
+from fedworth.valuation.methods import by_models, method_named, methods, unfit
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
@@ -87,7 +87,9 @@ def compare(
     Example:
         fedworth.compare(ledger, task, names=["comfedsv-models", "banzhaf"])
     """
-    names = everyday_methods() if names is None else names
+    is_vertical = ledger.form is not None
+    if names is None:
+        names = [name for name in everyday_methods() if not unfit(name, is_vertical=is_vertical)]
     if not names:
         raise UsageError("no method to compare; name one or more of " + ", ".join(methods()))
     for name in names:

@@ -33,6 +33,7 @@ REPORTED = (
     "leave-one-out",
     "fedsv-later",
 )
+OF_VERTICAL = "verfedsv", "leave-one-out"
 NO_ALL_CLIENTS_ROUND = (
     "no round has all clients: how similar clients are is known only from the rounds they share, so values are less "
     "precise, and the paper's completion says nothing of coalitions larger than a round's participants"
@@ -90,7 +91,8 @@ def report_on(
     federation = Federation(of, task, settings, work=work, session=session, progress=progress, sampled=sampled)
     absent = {"truth"} if not federation.recorded.has_truth else set()
     absent |= {"fedsv-equal"} if settings.clip else set()  # the same as FedSV then
-    names = methods or [name for name in REPORTED if name not in absent]
+    everyday = OF_VERTICAL if federation.is_vertical else REPORTED
+    names = methods or [name for name in everyday if name not in absent]
     slow = like.slow if like is not None else () if methods else federation.slow_methods(names)
     names = [name for name in dict.fromkeys(names) if name not in slow]
     valuations, refusals = values_by(federation, names)
@@ -184,7 +186,7 @@ def _notes(federation: Federation, *, is_valued: bool) -> tuple[str, ...]:
     ledger = federation.recorded.ledger
     heard = federation.participants[:, federation.recorded.heard]
     said = [] if is_valued else list(ledger.warnings())
-    if heard.any() and not heard.all(axis=1).any():
+    if heard.any() and not heard.all(axis=1).any() and not federation.is_vertical:
         said.append(NO_ALL_CLIENTS_ROUND)
         recorded = federation.recorded
         weights = np.mean([recorded.weights(t)[recorded.heard] for t in range(recorded.n_rounds)], axis=0)

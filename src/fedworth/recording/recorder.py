@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fedworth.errors import LedgerError, ModelError
+from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS, SAMPLES
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import check_names, is_ledger
 from fedworth.ledger.model import Model
@@ -32,6 +33,7 @@ from fedworth.recording.identity import Settled
 from fedworth.storage import Place
 from fedworth.task.rules import Rule
 from fedworth.task.task import Task
+from fedworth.task.vertical import Vertical
 
 if TYPE_CHECKING:
     from fedworth.pipeline.track import LiveTracking
@@ -78,6 +80,11 @@ class LiveRecorder:
     def client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
         """Write one client's answer, or quarantine it."""
         self._attempt(lambda: self._client_model(name, model, n_samples), of_client=name)
+
+    def client_embedding(self, name: str, embedding: Any, samples: Any = None) -> None:
+        """Write the embeddings that a client of a vertical federation sent: of all samples, or of these places."""
+        places = {} if samples is None else {SAMPLES: np.asarray(samples).astype(np.int64)}
+        self.client_model(name, {EMBEDDING: embedding, **places}, n_samples=len(embedding))
 
     def client_failed(self, name: str, reason: str) -> None:
         """Report that a client failed."""
@@ -238,6 +245,7 @@ def record_into(
     *,
     aggregation: Aggregation = "samples",
     rule: Rule | None = None,
+    vertical: Vertical | None = None,
     real_weights: bool = False,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -251,6 +259,7 @@ def record_into(
         clients: The expected clients; more may join.
         aggregation: How the server averages: by `samples`, or `uniform`.
         rule: How the server combines the models, if it is not the weighted mean.
+        vertical: The clients and the head of a vertical federation, whose clients send embeddings of their features.
         real_weights: Clients report any weight above 0 instead of a number of samples.
         settings: What else to write into the ledger's header.
         resume: Go on with the ledger that a stopped server left.
@@ -259,7 +268,8 @@ def record_into(
         task: What values are measured on then: a task, or its place, such as `mytask.py:task`.
 
     Returns:
-        A recorder: `start_round`, `client_model`, `client_failed`, `end_round`, `close`.
+        A recorder: `start_round`, `client_model` (`client_embedding` of a vertical federation), `client_failed`,
+        `end_round`, `close`.
 
     Example:
         recorder = fedworth.record_into("new.ledger", ["north", "south"])
@@ -272,6 +282,8 @@ def record_into(
     seen = {} if rule is None else {"rule": rule.document()}
     weights = {REAL_WEIGHTS: True} if real_weights else {}
     header = {**(settings or {}), **seen, **weights}
+    if vertical is not None:
+        clients, aggregation, header = vertical.clients, "uniform", {**header, EMBEDDINGS: vertical.form.document()}
     writer = create_ledger(place, clients, aggregation=aggregation, settings=header, quarantine=True)
     return LiveRecorder(writer, tracking=tracking)
 

@@ -30,8 +30,8 @@ import numpy as np
 from scipy.ndimage import rotate
 
 from fedworth.arrays import Floats, Indices
-from fedworth.errors import DataError, UsageError
-from fedworth.names import PartitionName, checked_name
+from fedworth.errors import DataError, UsageError, unknown_name
+from fedworth.names import PartitionName
 from fedworth.simulation.datasets import Dataset, Labels, Samples, concatenated
 
 LEAST_SAMPLES = 10  # of a client in an unequal division
@@ -65,7 +65,8 @@ def divide(
     beta: float = 1.0,
 ) -> tuple[Samples, ...]:
     """The samples of each client; `copies` says which client is a copy of which."""
-    checked_name("partition", PartitionName, partition_name)
+    if partition_name not in PARTITIONS:  # such as `vertical`, which divides features and not samples
+        raise unknown_name("partition", partition_name, PARTITIONS)
     clients = distinct_clients(n_clients, copies)
     if dataset.train.has_numbers and partition_name in BY_CLASS:
         raise DataError(

@@ -7,6 +7,7 @@ from typing import Any
 from fedworth.errors import UsageError, unknown_name
 from fedworth.names import (
     Aggregation,
+    Combine,
     DatasetName,
     Dtype,
     ModelName,
@@ -24,7 +25,7 @@ MOST_LAYERS, MOST_WIDTH = 100, 100_000
 
 LATER = {
     "copies_shuffled", "copies_halved", "noise_from", "drift", "availability", "optimizer", "momentum", "proximal",
-    "training_seed",
+    "training_seed", "width", "combine", "with_validation",
 }  # fmt: skip
 """Settings added later: they are written only if they are not the default, so that older ledgers' bytes stay."""
 
@@ -115,7 +116,8 @@ class SimulationSettings:
         test_limit: Use at most this many test samples.
         partition: How clients get their data: alike and at random (iid), two classes each, as the data set comes
             (natural), in unequal shares of each class (dirichlet), in unequal amounts (quantity), or as images that are
-            rotated and brightened differently (feature).
+            rotated and brightened differently (feature); or different features of the same samples: columns of a table,
+            strips of an image (vertical).
         n_clients: Number of clients.
         copies: Give client i the data of client j.
         copies_shuffled: Shuffle the samples of each copy, so that it draws other batches than its source.
@@ -129,6 +131,9 @@ class SimulationSettings:
         model: Model to train; on regression data, logistic is linear regression.
         hidden: Widths of the hidden layers of an mlp.
         width_divisor: Divide the widths of vgg16 by this.
+        width: How many numbers a client of a vertical federation sends of a sample.
+        combine: How the server of a vertical federation combines the clients' embeddings of a sample.
+        with_validation: Let clients of a vertical federation send embeddings of all test samples in every round.
         dtype: Type of the model's parameters.
         n_rounds: Number of rounds.
         n_participants: Number of clients that take part in a round.
@@ -172,6 +177,9 @@ class SimulationSettings:
     model: ModelName = "logistic"
     hidden: tuple[int, ...] = ()
     width_divisor: int = 1
+    width: int = 4
+    combine: Combine = "concatenation"
+    with_validation: bool = True
     dtype: Dtype = "float32"
     n_rounds: int = 10
     n_participants: int = 3
@@ -212,6 +220,7 @@ class SimulationSettings:
             raise UsageError(f"{found}: expected a drift from 0 to 1 and a round from 0 on")
         self._check_availability()
         self._check_copies()
+        self._check_vertical()
         for name, shares in (("noise", self.noise_shares), ("flip", self.flip_shares)):
             if len(shares) not in (0, self.n_clients) or not all(0 <= share <= 1 for share in shares):
                 raise UsageError(f"{name} shares {shares}: expected {self.n_clients} numbers from 0 to 1, or none")
@@ -247,6 +256,28 @@ class SimulationSettings:
                     f"client {copy} as a copy of {source}: expected two of {self.n_clients} clients, "
                     "and a source that is itself no copy"
                 )
+
+    def _check_vertical(self) -> None:
+        checked_name("combination", Combine, self.combine)
+        if not 1 <= self.width <= MOST_WIDTH:
+            raise UsageError(f"width {self.width}: expected 1 to {MOST_WIDTH:,}")
+        if self.partition != "vertical":
+            if (self.width, self.combine, self.with_validation) != (4, "concatenation", True):
+                raise UsageError("width, combine and validation are for --partition vertical; leave them out")
+            return
+        unfit = {
+            f"model {self.model}": self.model not in ("logistic", "mlp"),
+            "aggregation samples": self.aggregation == "samples",
+            "noise or wrong labels": bool(self.noise_shares or self.flip_shares),
+            "drift": self.drift > 0,
+            "copies that are shuffled or halved": self.copies_shuffled or self.copies_halved,
+            "momentum, adam or proximal": bool(self.momentum or self.proximal) or self.optimizer != "sgd",
+        }
+        for found, is_asked in unfit.items():
+            if is_asked:
+                raise UsageError(f"{found}: not for a vertical federation; leave it out")
+        if not self.with_validation and (self.n_steps != 1 or self.n_epochs is not None):
+            raise UsageError("without validation only one batch of a round is sent: expected --local-steps 1")
 
     def learning_rate(self) -> Schedule:
         """The learning rate of every round."""

@@ -8,7 +8,7 @@ the seed, so a resumed federation gives the same bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from fedworth.arrays import Memberships, stream
-from fedworth.errors import ArtefactError, DataError
+from fedworth.errors import ArtefactError, DataError, UsageError
+from fedworth.ledger.embeddings import EMBEDDINGS
 from fedworth.ledger.ledger import Ledger, Model, open_ledger
 from fedworth.ledger.manifest import is_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
@@ -26,6 +27,7 @@ from fedworth.simulation.datasets import Dataset, DatasetRequest, Samples, load_
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
 from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings, settings_from
 from fedworth.simulation.training import ClientData, client_data, train_clients
+from fedworth.simulation.vertical import record_vertical, vertical_federation
 from fedworth.storage import Place, Progress, silent
 from fedworth.task.task import Task, load_task
 from fedworth.threads import fitting_threads
@@ -74,8 +76,27 @@ def simulate(
         ledger = fedworth.simulate(fedworth.SimulationSettings(n_clients=4, n_rounds=3), "new.ledger")
     """
     folder, dataset = Path(folder), _dataset(settings, data_folder)
-    federation, task = _federation(settings, dataset), _task(settings, dataset)
+    is_vertical = settings.partition == "vertical"
+    if is_vertical and misconduct is not None:
+        raise UsageError("misconduct changes models, and clients of a vertical federation send none; leave it out")
+    task = _task(settings, dataset)
     document = {"simulation": settings.document(), "test_sha256": task.fingerprint}
+    chosen = participants_of(settings)
+    record: Callable[[LedgerWriter], None]
+    if is_vertical:
+        vertical, server = vertical_federation(settings, dataset)
+        document[EMBEDDINGS] = server.form.document()
+        record = partial(record_vertical, vertical, participants=chosen, progress=progress)
+    else:
+        federation = _federation(settings, dataset)
+        record = partial(
+            run_rounds,
+            federation,
+            participants=chosen,
+            with_truth=settings.with_truth,
+            misconduct=misconduct,
+            progress=progress,
+        )
     if resume and is_ledger(folder):
         found = open_ledger(folder)
         wanted, recorded = settings.document(), simulation_of(found).document()
@@ -89,11 +110,10 @@ def simulate(
         if writer.is_closed:
             return found
     else:
-        clients = federation.clients
+        clients = [str(k) for k in range(settings.n_clients)]
         writer = create_ledger(folder, clients, aggregation=settings.aggregation, settings=document)
     try:
-        chosen = participants_of(settings)
-        run_rounds(federation, writer, chosen, with_truth=settings.with_truth, misconduct=misconduct, progress=progress)
+        record(writer)
     finally:
         writer.release()
     return open_ledger(folder)
@@ -274,6 +294,8 @@ def _dataset(settings: SimulationSettings, data_folder: Place | None) -> Dataset
 
 
 def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
+    if settings.partition == "vertical":
+        raise UsageError("a vertical federation has no models that are averaged, so none can be trained again")
     rng, copies = stream(settings.seed, "partition"), dict(settings.copies)
     skew = {"alpha": settings.alpha, "beta": settings.beta}
     parts = divide(dataset, settings.partition, settings.n_clients, copies, rng=rng, **skew)
@@ -321,6 +343,8 @@ def _with_noise(samples: Samples, client: int, settings: SimulationSettings, n_c
 
 
 def _task(settings: SimulationSettings, dataset: Dataset) -> Task:
+    if settings.partition == "vertical":
+        return vertical_federation(settings, dataset)[1].task()
     inputs = torch.from_numpy(dataset.test.features).to(DTYPES[settings.dtype])
     module = build_model(_spec(settings, dataset), seed=settings.seed)
     labels = torch.from_numpy(dataset.test.labels)

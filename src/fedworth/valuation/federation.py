@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
+from fedworth.completion.embeddings import EmbeddingLedger
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
 from fedworth.completion.models import NothingAbsent, complete_by_models
 from fedworth.completion.models.holdout import n_checks
@@ -98,6 +99,10 @@ class Federation:
         self.settings, work = settings or ValuationSettings(), work or WorkSettings()
         self.progress = progress
         ledger = ledger.without(self.settings.without)
+        self.is_vertical = ledger.form is not None
+        if self.is_vertical:
+            _refuse_for_vertical(self.settings, work)
+            ledger = EmbeddingLedger.of(ledger)
         weighting = self.settings.weighting or ledger.aggregation
         self.interval: Interval = self.settings.interval
         _refuse_groups(self.settings, oracle is not None, "an oracle that was given")
@@ -206,7 +211,8 @@ class Federation:
     @cached_property
     def _models(self) -> Completion:
         recorded = self.recorded
-        if len(recorded.heard) and recorded.participants[:, recorded.heard].all():
+        is_whole = len(recorded.heard) and recorded.participants[:, recorded.heard].all()
+        if is_whole or self.is_vertical:  # a client that was absent from a vertical federation has learned nothing
             return NothingAbsent(recorded)
         game, n, n_rounds = self._first_game, len(recorded.heard), recorded.n_rounds
         checks = {few: n_checks(self.participants, few=few) for few in (False, True)}
@@ -222,6 +228,20 @@ class Federation:
             }
             self.effort.forecast(game, n, n_rounds, more)
         return complete_by_models(recorded, few_checks=is_long, progress=self.progress)
+
+
+def _refuse_for_vertical(settings: ValuationSettings, work: WorkSettings) -> None:
+    """Refuse options about models that are averaged, where clients send embeddings."""
+    given = {
+        "--weighting": settings.weighting is not None,
+        "--clip": settings.clip is not None,
+        "--engine ray": work.engine == "ray",
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise UsageError(
+                f"{option}: is for models that are averaged, and this federation is vertical; leave it out"
+            )
 
 
 def _refuse_groups(settings: ValuationSettings, is_undivided: bool, what: str) -> None:
@@ -298,6 +318,7 @@ class BroughtUtilities:
     """Utilities that a user brings, as a source of games; no models are known."""
 
     recorded = None
+    is_vertical = False
     left_out: tuple[str, ...] = ()
 
     def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:

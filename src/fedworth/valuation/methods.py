@@ -87,6 +87,10 @@ class GameSource(Protocol):
     def recorded(self) -> RecordedFederation | None:
         """The recorded models; None if only utilities are known."""
 
+    @property
+    def is_vertical(self) -> bool:
+        """Whether clients send embeddings of their features, and no models."""
+
     def game(self, round_index: int) -> Game:
         """The game among a round's participants."""
 
@@ -531,6 +535,13 @@ METHODS: dict[str, Method] = {
         share_out(shapley, later_rounds),
         Basis.EARNED,
     ),
+    "verfedsv": Method(
+        "VerFedSV",
+        "vertical: what the changes of the client's embeddings added, while the others' were the old or the new ones",
+        share_out(shapley),
+        Basis.EARNED,
+        adds_up=True,
+    ),
     "truth": Method(
         "Truth",
         "truth: what the client would have added, measured with every client's model of every round",
@@ -612,6 +623,10 @@ METHODS: dict[str, Method] = {
 }
 
 
+OF_MODELS = {"comfedsv-models", "comfedsv", "fedsv-equal", "truth", "or", "influence", "cosine", "retraining"}
+"""Methods that compare, predict or rebuild models, or train them again."""
+
+
 @cache
 def methods() -> dict[str, Method]:
     """All methods by name: fedworth's own, and those that other packages offer."""
@@ -638,9 +653,20 @@ def method_text(name: str) -> Method:
     return methods().get(name) or Method(name, name, share_out(shapley))
 
 
+def unfit(name: str, *, is_vertical: bool) -> str:
+    """Why a method cannot value a federation of this kind; empty if it can."""
+    if is_vertical and name in OF_MODELS:
+        return f"{name} is about models that are averaged, and this federation is vertical; use verfedsv"
+    if name == "verfedsv" and not is_vertical:
+        return "verfedsv is for vertical federations, and here clients send models; use comfedsv-models"
+    return ""
+
+
 def value_by(source: GameSource, name: str) -> Valuation:
     """What each client is worth by the method of this name."""
     method = method_named(name)
+    if why := unfit(name, is_vertical=source.is_vertical):
+        raise ValuationError(why)
     silent = never_heard(source)
     made = method.value(source)
     return replace(made, method=name, notes=(*source.notes, *silent, *made.notes))

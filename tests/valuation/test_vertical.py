@@ -1,0 +1,180 @@
+"""Vertical federations: values of embeddings against their definition."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedworth
+from fedworth import Federation, ValuationSettings, WorkSettings
+from fedworth.errors import FedworthError, UsageError, ValuationError
+from fedworth.task.vertical import Vertical
+from tests.support.vertical import random_federation, values_by_definition
+
+PLAIN = WorkSettings(cache=False, n_threads=1)
+
+
+@pytest.mark.parametrize("combine", ["concatenation", "sum"])
+@pytest.mark.parametrize("n_clients", [2, 5, 8])
+def test_values_are_those_of_the_definition(tmp_path, combine, n_clients):
+    ledger, vertical, heads, sent = random_federation(tmp_path / "l", n_clients=n_clients, n_rounds=3, combine=combine)
+    made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    expected = values_by_definition(vertical, heads, sent)
+    assert np.abs(made.by_round - expected).max() < 1e-12
+    assert expected[0] == pytest.approx(np.zeros(n_clients), abs=0)  # the first embeddings are where clients start
+    assert made.uncertainty is not None
+
+
+def test_an_absent_client_keeps_its_embeddings_and_gets_exactly_nothing(tmp_path):
+    absent = {(1, 2), (0, 3)}  # client 3 is first heard in the second round: that is where it starts
+    ledger, vertical, heads, sent = random_federation(tmp_path / "l", n_rounds=4, absent=absent)
+    made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    assert np.abs(made.by_round - values_by_definition(vertical, heads, sent)).max() < 1e-12
+    assert made.by_round is not None
+    assert made.by_round[1, 2] == 0
+    assert made.by_round[1, 3] == 0
+
+
+def test_a_client_that_changes_nothing_is_worth_exactly_nothing(tmp_path):
+    vertical = Vertical(nn.Linear(4, 2), torch.arange(40) % 2, {"a": 2, "b": 2})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    generator = torch.Generator().manual_seed(0)
+    same = torch.randn(40, 2, generator=generator)
+    for _ in range(4):
+        recorder.start_round(vertical.head.state_dict(), asked=["a", "b"])
+        recorder.client_embedding("a", torch.randn(40, 2, generator=generator))
+        recorder.client_embedding("b", same)
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    made = Federation(fedworth.open_ledger(tmp_path / "l"), vertical.task(), work=PLAIN).value("verfedsv")
+    assert made.values[1] == 0
+    assert made.values[0] != 0
+
+
+def test_a_client_left_out_stays_where_it_started(tmp_path):
+    ledger, vertical, heads, sent = random_federation(tmp_path / "l", n_clients=3)
+    made = Federation(ledger, vertical.task(), ValuationSettings(without=("client-1",)), work=PLAIN).value("verfedsv")
+    for row in sent[1:]:
+        row[1] = None
+    expected = values_by_definition(vertical, heads, sent).sum(axis=0)
+    assert made.values[[0, 2]] == pytest.approx(expected[[0, 2]], abs=1e-12)
+    assert np.isnan(made.values[1])
+
+
+def test_heads_may_have_no_parameters(tmp_path):
+    head = nn.Identity()
+    labels = torch.arange(20) % 2
+    vertical = Vertical(head, labels, {"a": 2, "b": 2}, combine="sum")
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    for t in range(3):
+        recorder.start_round(head.state_dict(), asked=["a", "b"])
+        for name, sign in (("a", 1.0), ("b", -1.0)):
+            recorder.client_embedding(name, sign * t * nn.functional.one_hot(labels, 2).float().numpy())
+        recorder.end_round()
+    recorder.close(head.state_dict())
+    ledger = fedworth.verify_ledger(tmp_path / "l")
+    made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    assert made.values[0] > 0 > made.values[1]
+
+
+def test_batches_are_carried_forward(tmp_path):
+    """Samples outside of a batch keep their embeddings: the same values as if all had been sent, unchanged."""
+    generator, names = torch.Generator().manual_seed(1), ["a", "b"]
+    vertical = Vertical(nn.Linear(4, 2).double(), torch.arange(12) % 2, dict.fromkeys(names, 2))
+    whole, some = (fedworth.record_into(tmp_path / name, vertical=vertical) for name in ("whole", "some"))
+    held = {name: torch.randn(12, 2, generator=generator, dtype=torch.float64) for name in names}
+    for t in range(4):
+        for recorder in (whole, some):
+            recorder.start_round(vertical.head.state_dict(), asked=names)
+        for name in names:
+            batch = torch.randperm(12, generator=generator)[:5] if t else torch.arange(12)
+            if t:
+                held[name] = held[name].clone()
+                held[name][batch] = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+            whole.client_embedding(name, held[name])
+            some.client_embedding(name, held[name][batch], batch)
+        for recorder in (whole, some):
+            recorder.end_round()
+    for recorder in (whole, some):
+        recorder.close(vertical.head.state_dict())
+    values = [
+        Federation(fedworth.open_ledger(tmp_path / name), vertical.task(), work=PLAIN).value("verfedsv").values
+        for name in ("whole", "some")
+    ]
+    assert values[0] == pytest.approx(values[1], abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "samples", "reason"),
+    [
+        (torch.zeros(20, 3), None, "expected floats of shape"),
+        (torch.zeros(19, 2), None, "expected floats of shape"),
+        (torch.full((20, 2), torch.nan), None, "NaN"),
+        (torch.zeros(2, 2), [0, 0], "different places"),
+        (torch.zeros(2, 2), [0, 20], "beyond the 20"),
+        (torch.zeros(20, 2, dtype=torch.int64), None, "expected floats"),
+    ],
+)
+def test_what_are_no_embeddings_is_quarantined(tmp_path, embedding, samples, reason):
+    vertical = Vertical(nn.Linear(4, 2), torch.arange(20) % 2, {"a": 2, "b": 2})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    recorder.start_round(vertical.head.state_dict(), asked=["a", "b"])
+    recorder.client_embedding("a", torch.zeros(20, 2))
+    recorder.client_embedding("b", embedding, samples)
+    recorder.end_round()
+    recorder.release()
+    (entry,) = fedworth.verify_ledger(tmp_path / "l").entries
+    assert entry.participants == (0,)
+    assert reason in entry.quarantine_reasons[0]
+
+
+def test_a_client_that_was_not_named_is_quarantined(tmp_path):
+    vertical = Vertical(nn.Linear(4, 2), torch.arange(20) % 2, {"a": 2, "b": 2})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    recorder.start_round(vertical.head.state_dict(), asked=["a", "c"])
+    recorder.client_embedding("a", torch.zeros(20, 2))
+    recorder.client_embedding("c", torch.zeros(20, 2))
+    recorder.end_round()
+    recorder.release()
+    (entry,) = fedworth.verify_ledger(tmp_path / "l").entries
+    assert "named when it starts" in entry.quarantine_reasons[0]
+
+
+def test_a_task_of_another_kind_or_form_is_refused(tmp_path):
+    ledger, vertical, _, _ = random_federation(tmp_path / "l", n_clients=2)
+    plain = fedworth.Task(nn.Linear(2, 3), torch.zeros(30, 2), vertical.labels)
+    other = Vertical(nn.Linear(5, 3), vertical.labels, {"client-0": 3, "client-1": 2})
+    for task in (plain, other.task()):
+        with pytest.raises(UsageError, match=str(ledger.folder)):
+            Federation(ledger, task, work=PLAIN)
+
+
+@pytest.mark.parametrize("settings", [{"weighting": "uniform"}, {"clip": "median"}, {"as_average": True}])
+def test_options_about_averages_are_refused(tmp_path, settings):
+    ledger, vertical, _, _ = random_federation(tmp_path / "l", n_clients=2)
+    with pytest.raises(UsageError):
+        Federation(ledger, vertical.task(), ValuationSettings(**settings), work=PLAIN)
+
+
+def test_methods_about_models_are_refused(tmp_path):
+    ledger, vertical, _, _ = random_federation(tmp_path / "l", n_clients=3)
+    federation = Federation(ledger, vertical.task(), work=PLAIN)
+    for method in ("comfedsv-models", "comfedsv", "fedsv-equal", "cosine", "retraining"):
+        with pytest.raises(ValuationError, match="vertical"):
+            federation.value(method)
+    for method in ("leave-one-out", "banzhaf", "least-core", "large-coalitions", "tmc"):
+        assert np.isfinite(federation.value(method).values).all()
+
+
+def test_forms_that_cannot_be_are_refused():
+    with pytest.raises(FedworthError, match="equal widths"):
+        Vertical(nn.Linear(2, 2), torch.arange(4) % 2, {"a": 1, "b": 2}, combine="sum")
+
+
+def test_many_clients_are_sampled(tmp_path):
+    """Beyond twelve clients coalitions are drawn, with a standard error that holds the exact value."""
+    ledger, vertical, _, _ = random_federation(tmp_path / "l", n_clients=14, n_rounds=2, n_samples=60)
+    made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    gained = Federation(ledger, vertical.task(), work=PLAIN).game(1).utilities(np.ones((1, 14), dtype=bool)).sum()
+    assert made.values.sum() == pytest.approx(gained, abs=1e-9)
+    assert made.uncertainty is not None
