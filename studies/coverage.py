@@ -116,9 +116,11 @@ def divided(task: Task, *seeds: int) -> tuple[list[Task], Task]:
 
 
 def valued(ledger: Ledger, task: Task, *methods: str) -> fedworth.Report:
-    """A report by these methods."""
+    """A report by these methods on the clients that were heard; the others have no value, nor a true one."""
     work = fedworth.WorkSettings(n_threads=1, cache=False)
-    return fedworth.report_on(ledger, task, fedworth.ValuationSettings(strict=True), methods=methods, work=work)
+    silent = tuple(name for k, name in enumerate(ledger.clients) if k not in ledger.heard)
+    settings = fedworth.ValuationSettings(strict=True, without=silent)
+    return fedworth.report_on(ledger, task, settings, methods=methods, work=work)
 
 
 def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
@@ -134,7 +136,8 @@ def _row(case: Case, ledger: Ledger, task: Task, population: Valuation) -> Row:
     own = valued(ledger, task, "truth").chosen.values
     report = valued(ledger, task, OURS, "leave-one-out")
     made, true = report.chosen, population.values
-    deviations, spread, parts = errors_of(population), float(true.std()), parts_of(made)
+    deviations, spread, parts = errors_of(population), float(np.nanstd(true)), parts_of(made)
+    known = ~np.isnan(true)
     return {
         "kind": KINDS.get(case.setup, KINDS["two-classes"]).name,
         "n_test": len(task.labels),
@@ -142,7 +145,7 @@ def _row(case: Case, ledger: Ledger, task: Task, population: Valuation) -> Row:
         "covered_own": held(on_this_test_set(made), own),
         "covered_before": held(on_this_test_set(made), true),
         "error": rms(made.values - own) / spread,
-        "rank_correlation": rank_correlation(made.values, own),
+        "rank_correlation": rank_correlation(made.values[known], own[known]),
         "completion": rms(parts["estimates"]) / spread,
         "test_set": rms(parts["test set"]) / spread,
         **harm_of(report, population),
@@ -170,15 +173,15 @@ def errors_of(made: Valuation) -> Floats:
 
 
 def rms(numbers: Any) -> float:
-    """The root of the mean square."""
-    return float(np.sqrt(np.mean(np.square(numbers))))
+    """The root of the mean square, without clients that have no value."""
+    return float(np.sqrt(np.nanmean(np.square(numbers))))
 
 
 def held(ends: Any, truth: Floats, deviations: Floats | float = 0.0) -> float:
     """The share of intervals that hold the true values, which are known up to these standard deviations."""
     low, high = ends.T
-    half = np.hypot((high - low) / 2, QUANTILE * deviations) + ROUNDING * np.abs(truth).max()
-    return float(np.mean(np.abs((low + high) / 2 - truth) <= half))
+    half = np.hypot((high - low) / 2, QUANTILE * deviations) + ROUNDING * np.nanmax(np.abs(truth))
+    return float(np.mean((np.abs((low + high) / 2 - truth) <= half)[~np.isnan(truth)]))
 
 
 def same_sign(chances: Floats, apart: Floats, errors: Floats) -> Floats:
@@ -218,11 +221,12 @@ def order_of(made: Valuation, population: Valuation) -> Row:
     assert made.uncertainty is not None
     chances, truth = made.uncertainty.chances, population.values
     assert chances is not None
+    n = int((~np.isnan(truth)).sum())
     pairs = np.nonzero(chances > TOLD_APART)  # (n_apart,) each: the first of a pair is said to be worth more
     apart = np.subtract.outer(made.values, made.values)[pairs]
     here = same_sign(chances[pairs], apart, errors_of_differences(population)[pairs])
     return {
-        "n_pairs": len(truth) * (len(truth) - 1) // 2,
+        "n_pairs": n * (n - 1) // 2,
         "n_apart": len(apart),
         "n_wrong": int((np.subtract.outer(truth, truth)[pairs] < 0).sum()),
         "wrong_stated": float((1 - chances[pairs]).sum()),

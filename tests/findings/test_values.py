@@ -1,5 +1,7 @@
 """What values show: a client far below the others, and one that harms; nothing where nothing is odd."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -56,13 +58,15 @@ def test_a_value_whose_interval_lies_below_zero_harms():
     assert found.confidence == pytest.approx(stats.norm.cdf(3))
 
 
-def test_the_chance_of_harm_is_that_of_the_interval():
+def test_the_chance_of_harm_knows_that_a_value_measured_on_samples_may_be_small():
     """Ten blocks of test samples, which alone make the error: Student's t with nine degrees of freedom."""
     values, nothing = np.array([0.5, 0.2, 0.3, -0.3]), np.zeros((4, 4))
     known = uncertainty(values, nothing, test_set=np.eye(4) * 0.1**2, degrees=9)
     made = Valuation("comfedsv", tuple("abcd"), values, uncertainty=known, marginals=Marginals(values, ((),) * 4))
     (found,) = value_findings(made)
-    assert found.confidence == pytest.approx(stats.t.cdf(3, 9))
+    assert found.confidence == pytest.approx(stats.t.cdf(np.sqrt(3**2 - 1), 9))
+    wider = replace(known, half_widths=known.half_widths * 1.6, standard_deviations=known.standard_deviations * 1.6)
+    assert kinds(replace(made, uncertainty=wider)) == []  # −0.3 ± 0.29, but only 91 % sure
 
 
 def test_a_negative_value_is_no_harm_unless_large_coalitions_agree():

@@ -22,7 +22,7 @@ from studies import coverage, federations, fidelity, findings, gaming, retrainin
 from studies.calibration import RATES, STRENGTHS, choices
 from studies.misconduct import COPIED, KINDS, Memory, kinds
 from studies.setups import SETUPS
-from studies.study import cases_of, study_named
+from studies.study import Case, cases_of, study_named
 from studies.tables import markdown, table
 
 TRUTH = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 0.0])
@@ -106,6 +106,16 @@ def test_intervals_hold_the_truth_as_far_as_the_truth_is_known():
     assert coverage.held(ends, truth) == 0.5  # without width, what differs by rounding is held
     assert coverage.held(ends, truth, 0.3) == 1.0
     assert coverage.held(ends, truth, np.array([0.0, 0.3, 0.0, 0.0])) == 0.75
+
+
+def test_a_client_that_was_never_heard_is_left_out(tmp_path):
+    never = SimulationSettings(
+        n_clients=4, n_rounds=8, n_participants=2, availability=(1, 1, 1, 0), everyone_heard=False, train_limit=200
+    )
+    (row,) = coverage.trial(Case("digits", never), tmp_path, None)
+    assert row["n_pairs"] == 3
+    assert 0 <= row["covered"] <= 1
+    assert all(np.isfinite([row[name] for name in ("error", "completion", "test_set", "rank_correlation")]))
 
 
 def test_test_sets_of_the_server_and_the_population_share_no_sample():

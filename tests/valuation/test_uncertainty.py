@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from fedworth.completion.completion import Caveat, heard_once
 from fedworth.errors import ValuationError
@@ -29,6 +30,28 @@ def test_the_chance_is_that_of_drawn_values():
     # a share of 200,000 draws has a standard error of at most .0011
     assert np.abs(found - expected)[~np.eye(3, dtype=bool)].max() < 0.006
     np.testing.assert_allclose(found + found.T, 1.0)
+
+
+@pytest.mark.parametrize("outlier", [0.0, 8.0])
+def test_pairs_told_apart_are_in_the_wrong_order_as_often_as_stated(outlier):
+    """Values of samples, with errors of 1: of the pairs that look different, many owe it to their errors."""
+    rng, n_apart, n_wrong, stated = np.random.default_rng(0), 0, 0, 0.0
+    for _ in range(1000):
+        truth = rng.normal(0, 2, 8) - outlier * np.eye(8)[0]
+        found = chances_of(truth + rng.normal(0, 1, 8), np.zeros((8, 8)), test_set=np.eye(8))
+        above, below = np.nonzero(found > 0.95)
+        n_apart += len(above)
+        n_wrong += int((truth[above] < truth[below]).sum())
+        stated += float((1 - found[above, below]).sum())
+    assert n_apart > 5000
+    assert n_wrong < 1.1 * stated  # 1.4 and 1.6 times as many, if the errors were all that counts
+
+
+def test_differences_that_samples_explain_have_no_order():
+    alike = chances_of(np.array([0.1, 0.0, -0.1]), np.zeros((3, 3)), test_set=np.eye(3))
+    np.testing.assert_array_equal(alike, 0.5)
+    one_pair = chances_of(np.array([3.0, 0.0]), np.zeros((2, 2)), sampling=np.eye(2))
+    assert one_pair[0, 1] == pytest.approx(stats.norm.cdf(np.sqrt(9 / 2 - 1)))
 
 
 def test_equal_clients_are_a_tie_and_certain_differences_are_certain():

@@ -1,7 +1,7 @@
 """Low and negative values, and harm: clients whose value is far below the others', and that made the model worse.
 
     low value   far below the others' values, given their spread and its own standard error (`confidence_above`)
-    negative    the whole 90 % interval lies below zero; the confidence is the probability that the value does
+    negative    the value is below zero with a probability above 95 %, which is the confidence
     harm        the same, and the client makes coalitions of at least half of the others worse, too (`Marginals.large`)
 
 A negative value that large coalitions do not confirm is no harm: often a few coalitions decide it, such as the client
@@ -20,7 +20,7 @@ from fedworth.arrays import Floats, Indices
 from fedworth.findings.finding import FEWEST, LEAST_CONFIDENCE, Finding, Kind, Level, confidence_above, confidence_of
 from fedworth.findings.groups import group_findings, looked_for, whom_it_harms
 from fedworth.valuation.marginals import Cell
-from fedworth.valuation.uncertainty import HALF_WIDTH
+from fedworth.valuation.uncertainty import HALF_WIDTH, TAIL
 from fedworth.valuation.valuation import Valuation
 
 MOST_SEPARATE = 8
@@ -103,7 +103,8 @@ def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     low = (finding for k, finding in _low(valuation, ends) if is_reliable[k])
     harming: tuple[Finding, ...] = ()
     if valuation.marginals is not None:
-        below, large = (ends[:, 1] < 0) & is_reliable, valuation.marginals.large
+        below = (uncertainty.chances_below_zero(valuation.values) > TAIL) & is_reliable
+        large = valuation.marginals.large
         harming = (
             *_negative(HARM, valuation, ends, np.flatnonzero(below & (large < 0))),
             *_negative(NEGATIVE, valuation, ends, np.flatnonzero(below & (large >= 0))),

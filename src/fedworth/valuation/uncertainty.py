@@ -9,13 +9,20 @@ a sample of the data that a value is meant for (`task.cells`). The first two are
 all three of the value on data like the test set. Which of the two is asked for is a setting (`Interval`).
 
     90 % interval     value ± t sd,  t Student's quantile: 1.645 if the test set's part is small, 1.696 if it is all
-    P(i over j)       T((s_i − s_j) / sd(s_i − s_j)); ½ if the two values are equal
+    P(i over j)       T((s_i − s_j) / √(e² + q (1 + q/ω²))); ½ if the two values are equal
     rank interval     1 + those above with P > .95,  up to  n − those below with P > .95
     trust             r = rms(sd) / sd(values): below .3 clients are distinguishable, up to 1 roughly, above not at all
 
 The test set's variance is estimated from B blocks. A sum of variances V with the part V_test from the test set then has
 (B − 1) (V / V_test)² degrees of freedom (Welch and Satterthwaite). r predicts how far the values are from the truth;
 `docs/fidelity.md` has its rank correlation with the real error.
+
+Of the difference d of two values, e² is the variance of errors of estimates, q that of errors of samples (coalitions,
+test set, runs). The probability of an order has to allow for selection: where clients hardly differ, the largest
+differences are mostly errors. True differences are therefore taken to be N(0, ω²), with ω² the smaller of d² − q and
+its mean over all pairs, and given d the true one is N(d ω²/(ω² + q), q ω²/(ω² + q)); with ω² ≤ 0 nothing is known of
+its sign. An estimate is already the mean of what is possible given what was seen, so e² adds to the variance and needs
+no such allowance. The probability that a value is below zero is made in the same way, with d the value.
 
 Training is not in Σ: other batches and other participants would have given other models, and one run does not show how
 different. The mean of several runs has a part for it (`report.runs`), in place of the first two.
@@ -163,10 +170,12 @@ class Uncertainty:
         return f"{shares[source]:.0%} of the uncertainty comes from {ORIGINS[source]}: {remedy}."
 
     def chances_below_zero(self, values: Floats) -> Floats:
-        """(n_clients,): the probability that each value is below zero, by the distribution that the intervals have."""
+        """(n_clients,): the probability that each value is below zero."""
+        estimates = self.parts.get(Source.ESTIMATES, np.zeros(len(values))) ** 2
+        drawn = np.maximum(self.standard_deviations**2 - estimates, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = self.half_widths / self.standard_deviations
-            far = -values / self.standard_deviations
+            far = -values / np.sqrt(estimates + _with_selection(drawn, values))
         degrees = stdtridf(TAIL, np.maximum(ratios, HALF_WIDTH + LEAST_WIDER))
         return np.where(ratios > HALF_WIDTH + LEAST_WIDER, stdtr(degrees, far), ndtr(far))
 
@@ -196,11 +205,10 @@ def uncertainty(
     for part in parts.values():
         if part.shape != (len(values), len(values)):
             raise ValuationError(f"a covariance of shape {part.shape} for {len(values)} values")
-    covariance = np.sum(list(parts.values()), axis=0)  # (n_clients, n_clients)
     known = ~np.isnan(values)
     variances = {source: np.where(known, np.maximum(np.diag(part), 0), np.nan) for source, part in parts.items()}
     whole = np.sum(list(variances.values()), axis=0)
-    chances = chances_of(values, covariance, test_set, degrees)
+    chances = chances_of(values, estimates, sampling=sampling, test_set=test_set, runs=runs, degrees=degrees)
     return Uncertainty(
         standard_deviations=np.sqrt(whole),
         half_widths=np.sqrt(whole) * stdtrit(freedom(whole, variances.get(Source.TEST_SET), degrees), TAIL),
@@ -223,18 +231,37 @@ def freedom(variances: Floats, of_test_set: Floats | None, degrees: float) -> Fl
     return np.asarray(np.where(of_test_set > 0, found, np.inf))
 
 
-def chances_of(values: Floats, covariance: Floats, test_set: Floats | None = None, degrees: float = math.inf) -> Floats:
+def chances_of(
+    values: Floats,
+    estimates: Floats,
+    *,
+    sampling: Floats | None = None,
+    test_set: Floats | None = None,
+    runs: Floats | None = None,
+    degrees: float = math.inf,
+) -> Floats:
     """(n, n): the probability that the row's client is worth more than the column's; ½ if their values are equal.
 
-    `test_set` is the part of the covariance that is estimated with so many degrees of freedom.
+    The arguments are those of `uncertainty`.
     """
-    variances = _of_differences(covariance)
-    of_test_set = None if test_set is None else _of_differences(test_set)
+    drawn = sum((_of_differences(part) for part in (sampling, test_set, runs) if part is not None), 0 * estimates)
+    of_estimates, of_test_set = _of_differences(estimates), None if test_set is None else _of_differences(test_set)
     apart = values[:, None] - values
     is_equal = np.abs(apart) <= EQUAL * np.nanmax(np.abs(values), initial=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        chances = stdtr(freedom(variances, of_test_set, degrees), apart / np.sqrt(variances))
+        far = apart / np.sqrt(of_estimates + _with_selection(drawn, apart))
+        chances = stdtr(freedom(of_estimates + drawn, of_test_set, degrees), far)
     return np.asarray(np.where(is_equal, 0.5, chances))
+
+
+def _with_selection(variances: Floats, found: Floats) -> Floats:
+    """q (1 + q/ω²): variances of samples' errors for the sign of what was found; see the module. Zeros found are left
+    out of the mean."""
+    excess = found**2 - variances
+    counted = excess[(found != 0) & ~np.isnan(excess)]
+    true = np.maximum(np.minimum(excess, counted.mean() if len(counted) else 0.0), 0)  # ω²
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(variances > 0, variances * (1 + variances / true), variances))
 
 
 def _of_differences(covariance: Floats) -> Floats:
