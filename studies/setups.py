@@ -158,6 +158,17 @@ _KINDS: Mapping[str, Setup] = {
     "availability": _LINEAR,
     "regression": Setup("regression", "logistic", rate=0.1, partition="natural", batch_size=32),
     "many-rounds": _FASHIONS,
+    "cifar": Setup(
+        "cifar10",
+        "cnn",
+        rate=0.02,
+        partition="quantity",
+        hidden=(4, 8, 32),
+        train_limit=5_000,
+        test_limit=2_000,
+        n_steps=60,
+        batch_size=32,
+    ),
 }
 """Kinds of federations of the studies `coverage` and `luck`; all test samples, so that most are left for the truth."""
 
