@@ -115,7 +115,7 @@ _NAMES = {
     "valuation.valuation": ("ClientValue", "Valuation"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
-_DOORS = ("flower", "nvflare")
+_FRAMEWORKS = ("flower", "nvflare")
 
 __all__ = [*sorted(_MODULES), "__version__"]
 
@@ -125,7 +125,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return globals().setdefault("__version__", version("fedworth"))
-    if name in _DOORS:
+    if name in _FRAMEWORKS:
         return import_module(f"fedworth.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'fedworth' has no attribute {name!r}")
@@ -133,4 +133,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *_DOORS})
+    return sorted({*globals(), *_MODULES, *_FRAMEWORKS})

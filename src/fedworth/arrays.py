@@ -20,9 +20,9 @@ Permutations = NDArray[np.int64]
 Indices = NDArray[np.int64]
 
 Floats = NDArray[np.float64]
-"""Numbers of no more special kind."""
+"""Any other array of numbers."""
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """The random stream of one purpose: equal arguments, equal numbers, whatever else was drawn."""
+    """The random stream of one purpose: equal arguments give equal numbers, whatever else was drawn."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *indices])

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, Memberships, Permutations
 from fedworth.errors import TooManyError
 
-Claims = NDArray[np.bool_]
-
 MOST_LISTED = 20
 """Clients up to which all coalitions fit into memory; `games.shapley` decides up to how many they are measured."""
 
@@ -36,7 +34,7 @@ def coalitions_of(members: Indices, n_clients: int) -> Memberships:
 
 
 def of_size(n_members: int, size: int) -> Memberships:
-    """All coalitions of so many of n members."""
+    """All coalitions of `size` of n members."""
     count = math.comb(n_members, size)
     chosen = np.fromiter(chain.from_iterable(combinations(range(n_members), size)), dtype=np.int64, count=count * size)
     rows = np.zeros((count, n_members), dtype=bool)
@@ -72,7 +70,9 @@ def are_distinct(coalitions: Memberships) -> bool:
     return len(np.unique(_keys(coalitions))) == len(coalitions)
 
 
-def are_within(coalitions: Memberships, rows: Indices, participants: NDArray[np.bool_], rounds: Indices) -> Claims:
+def are_within(
+    coalitions: Memberships, rows: Indices, participants: NDArray[np.bool_], rounds: Indices
+) -> NDArray[np.bool_]:
     """(n_pairs,): whether all members of coalition `rows[i]` are among the participants of round `rounds[i]`."""
     packed, outside = np.packbits(coalitions, axis=1), np.packbits(~participants, axis=1)
     within = np.empty(len(rows), dtype=bool)
@@ -106,7 +106,7 @@ def names(coalition: NDArray[np.bool_], clients: tuple[str, ...]) -> str:
 
 
 def _keys(coalitions: Memberships) -> NDArray[Any]:
-    """One comparable key a row; big-endian words, so that keys order like the packed bytes."""
+    """One comparable key per row; big-endian words, so that keys order like the packed bytes."""
     packed = np.packbits(coalitions, axis=1)  # (n_coalitions, n_bytes)
     if packed.shape[1] <= 8:
         words = np.zeros((len(packed), 8), dtype=np.uint8)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from fedworth.errors import unknown_name
 
 Aggregation = Literal["uniform", "samples"]
-"""How the server averaged: every model alike, or by its number of samples."""
+"""How the server averaged: equally, or weighted by samples."""
 
 Weighting = Literal["uniform", "samples", "fixed"]
 """How a coalition's models are averaged."""
@@ -30,13 +30,13 @@ EngineName = Literal["local", "ray"]
 PenaltyKind = Literal["counts", "uniform"]
 
 Unseen = Literal["refuse", "zero"]
-"""What becomes of a coalition that no round has shown."""
+"""How a coalition that no round has shown is treated."""
 
 Clip = Literal["median"]
 """To which length updates are rescaled before they are valued."""
 
 RewardRule = Literal["positive", "floor", "lower", "softmax", "cost"]
-"""By what a pool of money is split."""
+"""Rules to split a pool of money."""
 
 DatasetName = Literal["synthetic", "synthetic-iid", "regression", "digits", "mnist", "fashion-mnist", "cifar10"]
 PartitionName = Literal["iid", "two-class", "natural", "dirichlet", "quantity", "feature", "vertical"]
@@ -50,7 +50,7 @@ ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]
 
 
 def checked_name(what: str, choice: Any, found: object) -> Any:
-    """Return a name if it is one of the choice's; otherwise raise an error with the nearest one."""
+    """The name, if it is one of the choice's; otherwise an error with the nearest one."""
     if found not in get_args(choice):
         raise unknown_name(what, str(found), get_args(choice))
     return found

@@ -71,7 +71,7 @@ def write_at(descriptor: int, data: memoryview, offset: int) -> None:
 def write_whole(path: Path, data: bytes, *, is_locked: bool = False) -> None:
     """Write a file atomically: all of `data`, or the file stays as it was.
 
-    Where a lock keeps others from writing it, what a killed run left of it is replaced.
+    `is_locked`: nobody else writes the file, so the partial file of a killed run is replaced.
     """
     token = "" if is_locked else f".{secrets.token_hex(4)}"
     partial = path.with_name(f"{path.name}{token}{PARTIAL}")
@@ -90,12 +90,12 @@ def write_whole(path: Path, data: bytes, *, is_locked: bool = False) -> None:
 
 
 def write_together(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Write files that belong together; of two processes that write them at once, the last one's are all there."""
+    """Write files that belong together; if two processes write them at once, all are those of the last one."""
     make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         is_locked = False
-        with contextlib.suppress(OSError):  # a file system without locks: each file is still whole
+        with contextlib.suppress(OSError):  # a file system without locks: each file is still complete
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             is_locked = True
         for name, data in files.items():
@@ -150,7 +150,7 @@ def refuse_existing(path: Path, what: str) -> None:
         raise ArtefactError(f"{path}: {what} exists already; name another place, or remove it first")
 
 
-def refuse_no_place(path: Path, what: str) -> None:
+def refuse_unwritable(path: Path, what: str) -> None:
     """Refuse a path where no new file can be written; called before long work, so that its result is not lost."""
     refuse_existing(path, what)
     folder = path.parent

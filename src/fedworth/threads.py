@@ -35,7 +35,7 @@ def one_torch_thread() -> Iterator[None]:
     OpenMP's threads gain nothing on small tensors, and beside a busy process they cost fifteen times the work. Several
     threads may be in the context at the same time: all of them get back the number that was set before the first one.
     """
-    import torch  # for those who have it anyway
+    import torch  # imported late, so that the command line starts without torch
 
     if getattr(_here, "is_inside", False):
         yield
@@ -58,7 +58,7 @@ _inside: list[int] = []  # for each thread that is in it, the number of torch's 
 
 def fitting_threads(module: "nn.Module") -> AbstractContextManager[None]:
     """One torch thread for a module without convolutions; convolutions keep torch's own number of threads."""
-    from torch import nn  # imported late, so that the command line starts without torch
+    from torch import nn
 
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     return nullcontext() if any(isinstance(part, kinds) for part in module.modules()) else one_torch_thread()
@@ -72,7 +72,7 @@ def _libraries() -> ThreadpoolController:
 
 def in_order(function: Callable[[Item], Result], items: Sequence[Item], n_threads: int) -> list[Result]:
     """function(item) for each item, in order, on several threads; numpy and torch release Python's lock."""
-    import torch  # for those who have it anyway
+    import torch  # imported late, so that the command line starts without torch
 
     def of(item: Item) -> Result:
         with torch.inference_mode():  # a mode belongs to a thread

@@ -265,8 +265,8 @@ def test_from_a_ledger_and_a_task_to_a_page(ledger, tmp_path, monkeypatch, told,
     assert f"fedworth report {ledger} --task mytask.py:task --noun school" in page
     told(*words)
     assert (folder / "report.html").read_text() == page
-    assert "whose values are made" in refused(2, "report", folder, "--task", "mytask.py:task")
-    assert "whose values are made" in refused(2, "report", folder, "--measure", "accuracy")
+    assert "the folder of a finished run" in refused(2, "report", folder, "--task", "mytask.py:task")
+    assert "the folder of a finished run" in refused(2, "report", folder, "--measure", "accuracy")
     assert "other settings" in refused(12, "report", ledger, "--measure", "accuracy")
     assert "neither a ledger nor" in refused(12, "report", tmp_path)
     other = tmp_path / "other"

@@ -274,4 +274,4 @@ def test_a_report_on_brought_utilities_cannot_be_verified(small_run, tmp_path, t
     told("observe", small_run / "ledger", "--out", tmp_path / "u.npz")
     told("value", tmp_path / "u.npz", "--out", tmp_path / "v")
     said = refused(12, "verify", tmp_path / "v", "--ledger", small_run / "ledger")
-    assert "utilities were brought" in said
+    assert "made from given utilities" in said

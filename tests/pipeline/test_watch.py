@@ -81,12 +81,12 @@ def test_watching_writes_what_a_report_says(tiny_ledger, tiny_task, tmp_path):
     for n_rounds in (1, 2, 3):
         ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
         watched = update(ledger, tiny_task, ValuationSettings(), tmp_path / "w")
-        assert any("still trains" in note for note in watched.notes)
+        assert any("still training" in note for note in watched.notes)
         plain = report_on(ledger, tiny_task, title=watched.title)
         assert watched.document() == plain.document()
         assert json.loads((tmp_path / "w" / "report.json").read_text())["title"] == watched.title
     closed = update(tiny_ledger, tiny_task, ValuationSettings(), tmp_path / "w")
-    assert not any("still trains" in note for note in closed.notes)
+    assert not any("still training" in note for note in closed.notes)
 
 
 def test_a_folder_of_another_task_or_other_settings_is_refused(tiny_ledger, tiny_task, tmp_path):

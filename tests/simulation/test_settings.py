@@ -67,7 +67,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name():
         ({"copies": ((9, -1),)}, "client 9 as a copy of -1"),
         ({"copies": ((9, 9),)}, "client 9 as a copy of 9"),
         ({"copies": ((9, 8), (8, 0))}, "client 8 as a copy of 0.*a source that is itself no copy"),
-        ({"copies": ((9, 0), (9, 1))}, "expected one source a copy"),
+        ({"copies": ((9, 0), (9, 1))}, "expected one source for each copy"),
         ({"noise_shares": (0.1,)}, r"noise shares \(0.1,\): expected 10 numbers from 0 to 1"),
         ({"flip_shares": (1.5,) * 10}, "flip shares"),
         (

@@ -1,7 +1,7 @@
 """fedworth init: a task file for the project in the current folder, and the lines that record its federation.
 
-The project's files are read, never run: the model is a class derived from `Module` or a function that says it returns
-one, the test set comes from a function that is named after it. What is not found is left open, and marked.
+The project's files are read, never run: the model is a class derived from `Module` or a function annotated to return
+one, the test set comes from a function that is named after it. What is not found is marked in the file.
 """
 
 import ast
@@ -101,30 +101,30 @@ class Init:
         found = {"model": model, "test_set": test_set}
         named = {what: None if place is None else ".".join(place) for what, place in found.items()}
         document = {"task": str(TASK), **named, "lines": [asdict(line) for line in lines]}
-        told = [f"{TASK}: written; look at it before you use it"]
+        output = [f"{TASK}: written; look at it before you use it"]
         for what, place in found.items():
-            said = "not found: name it in the file" if place is None else f"{place[1]} of {place[0]}"
-            told += [f"  {what.replace('_', ' ')}: {said}"]
-        told += ["", "add (with `import fedworth`):"]
+            where = "not found: name it in the file" if place is None else f"{place[1]} of {place[0]}"
+            output += [f"  {what.replace('_', ' ')}: {where}"]
+        output += ["", "add (with `import fedworth`):"]
         for file in dict.fromkeys(line.file for line in lines):
             here = [line for line in lines if line.file == file]
-            told += [f"  {file}{f', line {here[0].number}' if here[0].number else ''}:"]
-            told += [f"      {line.code}" for line in here]
-        told += ["", f"then: fedworth report {_ledger()} --task {TASK}:task"]
-        show(document, *told, as_json=as_json)
+            output += [f"  {file}{f', line {here[0].number}' if here[0].number else ''}:"]
+            output += [f"      {line.code}" for line in here]
+        output += ["", f"then: fedworth report {_ledger()} --task {TASK}:task"]
+        show(document, *output, as_json=as_json)
 
 
 def _text(framework: str, model: tuple[str, str] | None, test_set: tuple[str, str] | None) -> str:
     places = dict.fromkeys(place for place in (model, test_set) if place is not None)
     imports = "".join(f"from {module} import {name}\n" for module, name in places)
-    loaded = TEST_SET_OPEN if test_set is None else f"    batches = {test_set[1]}()"
-    made = MODEL_OPEN if model is None else f"    model = {model[1]}()"
+    test_set_line = TEST_SET_OPEN if test_set is None else f"    batches = {test_set[1]}()"
+    model_line = MODEL_OPEN if model is None else f"    model = {model[1]}()"
     return TEXT.format(
         file=TASK,
         framework=framework,
         imports=imports,
-        test_set=loaded.format(file=TASK),
-        model=made.format(file=TASK),
+        test_set=test_set_line.format(file=TASK),
+        model=model_line.format(file=TASK),
     )
 
 
@@ -139,11 +139,11 @@ def _sources(folder: Path) -> Iterator[Source]:
                 continue
 
 
-def _found(sources: list[Source], is_it: Callable[[Definition], bool]) -> tuple[str, str] | None:
+def _found(sources: list[Source], fits: Callable[[Definition], bool]) -> tuple[str, str] | None:
     """(module, name) of the first class or function that fits and can be called without arguments."""
     for source in sources:
         for node in source.tree.body:
-            if isinstance(node, Definition) and is_it(node):
+            if isinstance(node, Definition) and fits(node):
                 makers = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
                 if not any(map(_n_required, makers if isinstance(node, ast.ClassDef) else [node])):
                     return source.module, node.name
@@ -173,7 +173,7 @@ def _last_name(node: ast.AST) -> str:
 
 
 def _ledger() -> str:
-    """Outside the project, whose folder may be sent to every member."""
+    """A path outside the project, whose folder may be sent to every member."""
     return str(Path.cwd().parent / f"{Path.cwd().name}.ledger")
 
 
@@ -185,25 +185,25 @@ def _flower(sources: list[Source]) -> list[Line]:
     at = (started or old or list(server.calls("ServerApp")))[:1]
     what = "strategy = fedworth.flower.record(strategy" if old else "grid = fedworth.flower.record(grid"
     code = f'{what}, ledger="{_ledger()}"{"" if old else ", strategy=strategy"})  # before this line'
-    said = "ClientApp(…, mods=[fedworth.flower.identity])"
+    mods = "ClientApp(…, mods=[fedworth.flower.identity])"
     apps = [call.lineno for call in client.calls("ClientApp")]
-    return [Line(str(server.path), at[0].lineno if at else 0, code), Line(str(client.path), (apps or [0])[0], said)]
+    return [Line(str(server.path), at[0].lineno if at else 0, code), Line(str(client.path), (apps or [0])[0], mods)]
 
 
 def _component(sources: list[Source], kind: str) -> Source:
     """The file of an app that pyproject.toml names, or else the one that makes it."""
-    made = "ServerApp" if kind == "serverapp" else "ClientApp"
+    app = "ServerApp" if kind == "serverapp" else "ClientApp"
     try:
         settings = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
         named = str(settings["tool"]["flwr"]["app"]["components"][kind]).partition(":")[0]
     except (OSError, ValueError, KeyError, TypeError):
         named = ""
-    for fits in (lambda source: source.module == named, lambda source: any(source.calls(made))):
+    for fits in (lambda source: source.module == named, lambda source: any(source.calls(app))):
         for source in sources:
             if fits(source):
                 return source
     raise UsageError(
-        f"init flower: no {made} here; start it in the folder of a Flower app, whose pyproject.toml names it"
+        f"init flower: no {app} here; start it in the folder of a Flower app, whose pyproject.toml names it"
     )
 
 
@@ -212,8 +212,8 @@ def _nvflare(sources: list[Source]) -> list[Line]:
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and len(node.targets) == 1:
-                made, target = _last_name(node.value.func), node.targets[0]
-                if (made.endswith("Recipe") or made == "FedJob") and isinstance(target, ast.Name):
+                kind, target = _last_name(node.value.func), node.targets[0]
+                if (kind.endswith("Recipe") or kind == "FedJob") and isinstance(target, ast.Name):
                     code = f'fedworth.nvflare.add_valuation({target.id}, ledger="{_ledger()}", task="{TASK}:task")'
                     return [Line(str(source.path), node.end_lineno or node.lineno, f"{code}  # after this line")]
     raise UsageError("init nvflare: no recipe and no FedJob here; start it in the folder of the job's Python file")

@@ -1,7 +1,7 @@
-"""The command line. Errors know their exit code; docs/exit-codes.md lists them.
+"""The command line. Each error class has an exit code; docs/exit-codes.md lists them.
 
-Options are parsed before anything heavy is imported: a command's module has its options, and imports what it needs
-where it works. So help and errors about options take no longer than the start of Python.
+Options are parsed before anything heavy is imported: commands import what they need inside `run`. So help and errors
+about options take no longer than the start of Python.
 """
 
 import argparse
@@ -44,7 +44,7 @@ COMMANDS = {
 }
 INTERRUPTED = 130
 INSTALLED_INDEX = "share/doc/fedworth/index.md"
-"""Where pyproject.toml has the wheel put the first page."""
+"""Where the wheel installs the first page, as set in pyproject.toml."""
 
 
 def command_class(name: str) -> type:
@@ -141,7 +141,7 @@ def _overview() -> str:
     codes = ", ".join(f"{kind.exit_code} {kind.__name__}" for kind in kinds if kind is not FedworthError)
     ending = [
         "example:\n  fedworth run --out runs/demo\n",
-        textwrap.fill(f"exit codes: 0 done, 1 a fault of fedworth itself, {codes}, {INTERRUPTED} interrupted", 100),
+        textwrap.fill(f"exit codes: 0 done, 1 a bug in fedworth, {codes}, {INTERRUPTED} interrupted", 100),
         f"\ndocumentation: {_documentation()}",
     ]
     lead = "What each client's data is worth in a federation.\n\n"
@@ -153,9 +153,9 @@ def _list(usage: str, prefix: str) -> str:
     lines = [f"usage: {usage} [options]; each has --help and --json\n"]
     for name in COMMANDS:
         if name.startswith(prefix) and (prefix or " " not in name):
-            said = textwrap.wrap(summary_of(command_class(name)), 78)
-            shown = name.removeprefix(prefix)
-            lines += [f"  {shown:<14}  {said[0]}", *(f"{'':18}{more}" for more in said[1:])]
+            summary = textwrap.wrap(summary_of(command_class(name)), 78)
+            lines.append(f"  {name.removeprefix(prefix):<14}  {summary[0]}")
+            lines += [f"{'':18}{more}" for more in summary[1:]]
     if not prefix:
         lines.append(f"  {'theory':<14}  The paper's statements in numbers, corrected.")
     return "\n".join(lines) + "\n"
@@ -183,11 +183,11 @@ def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
     except (FedworthError, KeyboardInterrupt, OSError, MemoryError) as error:
         if isinstance(error, OSError):
             _stop_printing()
-        return _tell(error, as_json=as_json)
+        return _print_error(error, as_json=as_json)
     return 0
 
 
-def _tell(error: BaseException, *, as_json: bool) -> int:
+def _print_error(error: BaseException, *, as_json: bool) -> int:
     """Print an error to standard error, as text or as one line of JSON, and return its exit code."""
     kind, code, message = _ending(error)
     lead = "" if isinstance(error, KeyboardInterrupt) else "error: "
@@ -206,18 +206,18 @@ def _ending(error: BaseException) -> tuple[str, int, str]:
     if isinstance(error, FedworthError):
         return type(error).__name__, error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return "Interrupted", INTERRUPTED, "interrupted; what was written is whole, and can be resumed"
+        return "Interrupted", INTERRUPTED, "interrupted; what was written is intact, and can be resumed"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        remedy = "what was written before is whole: make room, or name another place (--out)"
-        said = f"{where}{error.strerror or error}; {remedy}"
+        remedy = "what was written before is intact: make room, or name another place (--out)"
+        message = f"{where}{error.strerror or error}; {remedy}"
     else:
-        said = f"this needs more memory than the machine has ({error}); ask for less, or use a larger machine"
-    return MachineError.__name__, MachineError.exit_code, said
+        message = f"this needs more memory than the machine has ({error}); ask for less, or use a larger machine"
+    return MachineError.__name__, MachineError.exit_code, message
 
 
 def _stop_printing() -> None:
-    """Discard further output: the reader has closed the pipe, and Python's last flush would be an error."""
+    """Discard further output: the reader has closed the pipe, so Python's last flush would raise."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

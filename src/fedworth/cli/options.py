@@ -42,7 +42,7 @@ NAMES = {
     "n_threads": "threads",
     "all_clients": "all",
 }
-"""Fields whose option has a name of its own."""
+"""Fields whose option is named differently."""
 
 NEVER_OPTIONS = {"command", "max_sweeps", "line"}
 """Fields that only programs set."""
@@ -89,7 +89,7 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        """A stand-in for the value; empty for a switch."""
+        """The placeholder for the value; empty for a switch."""
         kind = _without_none(self.type)
         if kind is bool:
             return ""
@@ -115,13 +115,13 @@ class Option:
 def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
     """All arguments and options of a command, those of its settings included."""
     found: dict[str, Option] = {}
-    hints, said = typing.get_type_hints(kind), {**_documented(kind), **SWITCHED_OFF}
+    hints, documented = typing.get_type_hints(kind), {**_documented(kind), **SWITCHED_OFF}
     for field in dataclasses.fields(kind):
         hint, place = hints[field.name], (*path, field.name)
         if dataclasses.is_dataclass(hint):
             hidden = {(*place, name) for name in field.metadata.get("hidden", ())}
             inner = options_of(typing.cast(type, hint), place)
-            made = [option for option in inner if not any(path[: len(place) + 1] in hidden for path in option.fields)]
+            added = [option for option in inner if not any(path[: len(place) + 1] in hidden for path in option.fields)]
         elif field.name in NEVER_OPTIONS:
             continue
         else:
@@ -129,8 +129,8 @@ def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
             name = NAMES.get(field.name) or field.name.removeprefix("n_").removeprefix("with_").replace("_", "-")
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
-            made = [Option(name, said[field.name], hint, default, (place,), is_argument)]
-        for option in made:
+            added = [Option(name, documented[field.name], hint, default, (place,), is_argument)]
+        for option in added:
             same = found.get(option.name)
             fields = option.fields if same is None else same.fields + option.fields
             found[option.name] = dataclasses.replace(same or option, fields=fields)
@@ -140,25 +140,25 @@ def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
 def add_options(parser: argparse.ArgumentParser, options: list[Option]) -> None:
     """Add the options to a parser; an option that is not given is absent from the parsed arguments."""
     for option in options:
-        how: dict[str, Any] = {"help": option.meaning().replace("%", "%%")}
+        keywords: dict[str, Any] = {"help": option.meaning().replace("%", "%%")}
         kind = _without_none(option.type)
         if kind is bool:
-            how |= {"action": "store_const", "const": not option.default, "default": argparse.SUPPRESS}
-            parser.add_argument(option.flag, dest=option.name, **how)
+            keywords |= {"action": "store_const", "const": not option.default, "default": argparse.SUPPRESS}
+            parser.add_argument(option.flag, dest=option.name, **keywords)
             continue
-        how |= {"metavar": option.metavar, "type": _converter(kind)}
+        keywords |= {"metavar": option.metavar, "type": _converter(kind)}
         if option.is_positional:
             if typing.get_origin(kind) is tuple:
-                how["nargs"] = "+"
-            parser.add_argument(option.name, **{**how, "metavar": option.name.upper()})
+                keywords["nargs"] = "+"
+            parser.add_argument(option.name, **{**keywords, "metavar": option.name.upper()})
         else:
             if option.is_argument:
-                argument = {**how, "metavar": option.name.upper()}
+                argument = {**keywords, "metavar": option.name.upper()}
                 parser.add_argument(option.name, nargs="?", default=argparse.SUPPRESS, **argument)
             if _is_repeated(option.type):
-                how["action"] = "append"
+                keywords["action"] = "append"
             required = option.is_required_option
-            parser.add_argument(option.flag, dest=option.name, default=argparse.SUPPRESS, required=required, **how)
+            parser.add_argument(option.flag, dest=option.name, default=argparse.SUPPRESS, required=required, **keywords)
 
 
 def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> Any:
@@ -175,16 +175,16 @@ def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> An
                 for name in path[:-1]:
                     place = place.setdefault(name, {})
                 place[path[-1]] = value
-    return _made(kind, tree)
+    return _build(kind, tree)
 
 
-def _made(kind: type, tree: dict[str, Any]) -> Any:
+def _build(kind: type, tree: dict[str, Any]) -> Any:
     hints, metadata = typing.get_type_hints(kind), {field.name: field.metadata for field in dataclasses.fields(kind)}
     given = {}
     for name, value in tree.items():
         if dataclasses.is_dataclass(hints[name]):
             adjust = metadata[name].get("adjust", dict)  # where one option changes another's default
-            value = _made(typing.cast(type, hints[name]), adjust(value))
+            value = _build(typing.cast(type, hints[name]), adjust(value))
         given[name] = value
     return kind(**given)
 
@@ -223,7 +223,7 @@ def _documented(kind: type) -> dict[str, str]:
             found[name] = start[2]
         elif name:
             found[name] += " " + line.strip()
-    return {name: said.replace("`", "") for name, said in found.items()}
+    return {name: text.replace("`", "") for name, text in found.items()}
 
 
 def _without_none(hint: Any) -> Any:
@@ -325,7 +325,7 @@ def _pair(text: str) -> tuple[int, int]:
 def rows(options: list[Option]) -> Iterator[tuple[str, str]]:
     """Each option as it is written and what it means, for the reference page."""
     for option in options:
-        shown = option.name.upper() if option.is_positional else f"{option.flag} {option.metavar}".strip()
-        shown = f"{option.name.upper()} or {shown}" if option.is_argument else shown
+        written = option.name.upper() if option.is_positional else f"{option.flag} {option.metavar}".strip()
+        written = f"{option.name.upper()} or {written}" if option.is_argument else written
         needed = " (needed)" if option.is_required_option else ""
-        yield shown + needed, option.meaning()
+        yield written + needed, option.meaning()

@@ -65,7 +65,7 @@ class Import:
     Args:
         folder: Folder with a subfolder for each round, which holds global.safetensors and a file for each client.
         out: The ledger to write.
-        aggregation: Whether the server averaged models all alike, or by their samples.
+        aggregation: Whether the server averaged models equally, or weighted by samples.
 
     Example:
         fedworth import models --out my.ledger
@@ -93,7 +93,7 @@ def _show_ledger(ledger: "Ledger", following: str, *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Verify:
-    """Check every byte of a ledger and its server's rule; a report, by making it again; a statement, by its receipts.
+    """Check a ledger's bytes and its server's rule, a report by making it again, or a statement by its receipts.
 
     Args:
         path: A ledger, a report.json, the folder of a run or a report, or a statement (.html).
@@ -149,24 +149,22 @@ class Verify:
 
         folder = self.ledger or path.parent / "ledger"
         if not folder.is_dir():
-            raise UsageError(f"{path}: a report; expected --ledger LEDGER beside it, the ledger that it is of")
+            raise UsageError(f"{path}: a report; expected its ledger, too: --ledger LEDGER")
         ledger = open_ledger(folder)
         task = task_for(ledger, self.task, data_folder=self.data_folder)
         with progress_bars() as progress:
             checks = verify_report(Report.read(path), folder, task, path=path, progress=progress)
-        said = self._check_head(ledger)
+        head_checks = self._check_head(ledger)
         found = [{"check": check.name, "is_checked": check.is_checked, "found": check.found} for check in checks]
-        document = {"report": str(path), "ledger": str(folder), "head_checks": said, "checks": found}
-        ending = f"{path}: is what its ledger and task give"
-        show(document, *said, *map(str, checks), ending, as_json=as_json)
+        document = {"report": str(path), "ledger": str(folder), "head_checks": head_checks, "checks": found}
+        ending = f"{path}: agrees with its ledger and task"
+        show(document, *head_checks, *map(str, checks), ending, as_json=as_json)
 
     def _statement(self, *, as_json: bool) -> None:
         from fedworth.pipeline.verify import verify_statement
 
         if self.receipts is None and self.ledger is None:
-            raise UsageError(
-                f"{self.path}: a statement; expected --receipts FILE beside it, the receipts of its client"
-            )
+            raise UsageError(f"{self.path}: a statement; expected its client's receipts, too: --receipts FILE")
         checks = verify_statement(self.path, self.receipts, ledger=self.ledger)
         rounds = [check.is_checked for check in checks if check.name.startswith("round")]
         outcome = "all agree" if any(check.is_checked for check in checks) else "this shows nothing"
@@ -183,11 +181,11 @@ class Verify:
         from fedworth.task.rules import rule_name, rule_of
 
         ledger = verify_ledger(self.path)
-        said = self._check_head(ledger)
+        head_checks = self._check_head(ledger)
         checked = check_ledger(ledger, rule_of(ledger))
         findings, looked_for = look(ledger)
         unseen = [kind for kind in OF_ANSWERS if kind not in looked_for]
-        unsettled = [f"{file} is whole, but still has its partial name" for file in ledger.unsettled()]
+        unsettled = [f"{file} is intact, but still has its partial name" for file in ledger.unsettled()]
         warnings = (*exposures(ledger.folder), *unsettled, *ledger.warnings(), *checked.notes())
         document = {
             "ledger": str(self.path),
@@ -196,7 +194,7 @@ class Verify:
             "n_clients": len(ledger.clients),
             "is_closed": ledger.is_closed,
             "head": ledger.chain,
-            "head_checks": said,
+            "head_checks": head_checks,
             "rule": rule_name(checked.rule),
             "n_rounds_by_rule": checked.n_same,
             "largest_gap": checked.largest_gap,
@@ -207,8 +205,8 @@ class Verify:
         state = "closed" if ledger.is_closed else "still open"
         lines = [
             f"{self.path}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
-            f"head: {ledger.chain} (keep it elsewhere; --head tells whether the ledger has passed it)",
-            *said,
+            f"head: {ledger.chain} (keep it elsewhere; --head checks that the ledger still contains it)",
+            *head_checks,
             f"server: {rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds",
             *findings_lines(findings, unseen),
         ]
@@ -217,17 +215,17 @@ class Verify:
             checked.refuse_others()
 
     def _check_head(self, ledger: "Ledger") -> list[str]:
-        """Compare the ledger with the heads that were given, sign its own if asked; what was found, in sentences."""
+        """Compare the ledger with the given heads, and sign its own if asked; what was found, in sentences."""
         from fedworth.ledger.manifest import LedgerHead, find_head, parse_head
 
-        said = []
+        sentences = []
         if self.head is not None:
-            said.append(_passed(find_head(ledger.folder, parse_head(self.head)), ledger, "the head given"))
+            sentences.append(_passed(find_head(ledger.folder, parse_head(self.head)), ledger, "the head given"))
         if self.sign is not None and self.signature is not None:
             from fedworth.ledger.signature import sign_head
 
             sign_head(LedgerHead(ledger.chain, ledger.n_rounds), self.sign, self.signature)
-            said.append(f"head signed: {self.signature}")
+            sentences.append(f"head signed: {self.signature}")
         elif self.signature is not None and self.public_key is not None:
             from fedworth.ledger.signature import signed_head
 
@@ -235,9 +233,9 @@ class Verify:
             passed = find_head(ledger.folder, head.chain)
             if passed.n_rounds != head.n_rounds:
                 found = f"{self.signature}: signed as the head of {head.n_rounds} rounds"
-                raise LedgerError(f"{found}, and it is that of {passed.n_rounds}; ask who signed it")
-            said.append(_passed(passed, ledger, "the head signed"))
-        return said
+                raise LedgerError(f"{found}, but it is that of {passed.n_rounds}; ask who signed it")
+            sentences.append(_passed(passed, ledger, "the head signed"))
+        return sentences
 
 
 def _passed(head: "LedgerHead", ledger: "Ledger", which: str) -> str:

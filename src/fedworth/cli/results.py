@@ -91,11 +91,11 @@ class RewardsCommand:
         from fedworth.report.tables import Table
 
         report = Report.read(self.folder / "report.json")
-        found = report.chosen if self.method is None else report.valued_by(self.method)
-        made = rewards(found, self.pool, self.settings, unit=self.unit)
-        paths = [str(path) for path in made.write(self.out or self.folder)]
-        rows = tuple((client, made.amount(client)) for client in made.clients)
-        words = f"reward: {made.settings.sentence} (rule {made.settings.rule})"
-        table = Table(f"Rewards from {made.pool}, by {made.method}", ("client", "reward"), rows, legend=words)
-        document, written = {**made.document(), "files": paths}, f"written: {', '.join(paths)}"
-        show(document, table, written, warnings=made.notes, as_json=as_json)
+        valuation = report.chosen if self.method is None else report.valued_by(self.method)
+        paid = rewards(valuation, self.pool, self.settings, unit=self.unit)
+        paths = [str(path) for path in paid.write(self.out or self.folder)]
+        rows = tuple((client, paid.amount(client)) for client in paid.clients)
+        legend = f"reward: {paid.settings.sentence} (rule {paid.settings.rule})"
+        table = Table(f"Rewards from {paid.pool}, by {paid.method}", ("client", "reward"), rows, legend=legend)
+        document, written = {**paid.document(), "files": paths}, f"written: {', '.join(paths)}"
+        show(document, table, written, warnings=paid.notes, as_json=as_json)

@@ -33,7 +33,7 @@ def show(document: Any, *parts: "Table | str", warnings: Iterable[str] = (), as_
 def show_table(table: "Table") -> None:
     """A table on standard output, aligned; names are shown as they are, never as markup.
 
-    On a terminal that is too narrow for it, columns go on below, the first one again beside them.
+    On a narrow terminal the remaining columns follow below, with the first one repeated.
     """
     from rich.cells import cell_len
 
@@ -122,7 +122,7 @@ class _MinuteLines:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.last = stream, time.monotonic()
-        self.starts: dict[str, tuple[float, int]] = {}  # when each kind of work was first heard of, and how far it was
+        self.starts: dict[str, tuple[float, int]] = {}  # when each kind of work first reported, and how far it was
 
     def __call__(self, what: str, n_done: int, n_all: int) -> None:
         now = time.monotonic()
@@ -138,7 +138,7 @@ class _MinuteLines:
 
 @contextmanager
 def _forecasts(stream: TextIO) -> Iterator[None]:
-    """Show what the package says before it starts long work."""
+    """Show the package's forecasts of long work."""
     logger, handler = logging.getLogger("fedworth.effort"), logging.StreamHandler(stream)
     level = logger.level
     logger.addHandler(handler)

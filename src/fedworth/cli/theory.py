@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fedworth.valuation.federation import Federation
 
 LEGENDS = {
-    "Observation 1": "s: how far apart two equal clients may be paid, in steps of δ, what one round is worth; "
-    "bound: the paper's lower bound on the chance of it, corrected; chance: the exact one",
+    "Observation 1": "s: difference of two equal clients' values, in units of δ, the value of one round; bound: the "
+    "paper's lower bound on the probability of s or more, corrected; chance: the exact probability",
     "Proposition 1": "bound: the utility matrix is within ε of a matrix of this rank",
     "Proposition 2": "bound: the utility matrix is within ε of a matrix of this rank",
     "Numeric ε-rank": "lower: no matrix of a smaller rank is within ε of these utilities; upper svd, upper cover: "
@@ -210,7 +210,7 @@ def _true_cells(federation: "Federation") -> "Floats":
 
     n = len(federation.recorded.heard)
     if n > MOST_ENUMERATED:
-        raise TooManyError(f"{n} clients: the full utility matrix is measured of at most {MOST_ENUMERATED}")
+        raise TooManyError(f"{n} clients: the full utility matrix is measured for at most {MOST_ENUMERATED}")
     everyone = coalitions_of(np.arange(n), n)[1:]
     games = [federation.recorded.true_game(t) for t in range(federation.recorded.n_rounds)]
     return np.stack([game.utilities(everyone).sum(axis=1) for game in games])
@@ -219,8 +219,8 @@ def _true_cells(federation: "Federation") -> "Floats":
 def _show(statement: str, given: dict[str, Any], rows: list[dict[str, Any]], *, as_json: bool) -> None:
     from fedworth.report.tables import Table
 
-    said = ", ".join(f"{key.replace('_', ' ')} {item:g}" for key, item in given.items())
+    setting = ", ".join(f"{key.replace('_', ' ')} {item:g}" for key, item in given.items())
     cells = tuple(tuple(f"{item:.6g}" for item in row.values()) for row in rows)
     headings = tuple(key.replace("_", " ") for key in rows[0])
-    table = Table(f"{statement}: {said}", headings, cells, legend=LEGENDS[statement])
+    table = Table(f"{statement}: {setting}", headings, cells, legend=LEGENDS[statement])
     show({"statement": statement, **given, "rows": rows}, table, as_json=as_json)

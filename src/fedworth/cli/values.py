@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT = 86_400.0  # seconds between two looks
 COMPARE_LEGEND = (
-    "error: distance from the truth, 1 is as good as to say that all are worth the same; gap: largest difference of "
-    "two copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, from nothing"
+    "error: distance from the truth, 1 is no better than calling all clients equal; gap: largest difference of two "
+    "copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, without a cache"
 )
 CLEAR = "\x1b[2J\x1b[H"
 ABOUT_FACTORS = ("factors", "auto_rank", "unseen")
@@ -100,7 +100,7 @@ def _refuse_for_utilities(of: Path, task: TaskOptions, settings: ValuationSettin
     if (task, settings, work) != (TaskOptions(), plain, WorkSettings()):
         raise UsageError(
             f"{of}: a file of utilities, which are measured already: expected no option that says how to measure "
-            "(--task, --measure, --weighting, --without, --engine …); name a ledger to measure anew"
+            "(--task, --measure, --weighting, --without, --engine …); name a ledger to measure again"
         )
 
 
@@ -124,9 +124,9 @@ class Observe:
 
     def run(self, *, as_json: bool) -> None:
         """Measure, and say how many cells were seen."""
-        from fedworth.storage import refuse_no_place
+        from fedworth.storage import refuse_unwritable
 
-        refuse_no_place(self.out, "a file of utilities")
+        refuse_unwritable(self.out, "a file of utilities")
         with progress_bars() as progress:
             federation = open_federation(self.ledger, self.task, self.settings, self.work, progress)
             matrix = federation.observe()
@@ -168,27 +168,27 @@ class Complete:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Complete, and say how good the completion is known to be."""
+        """Complete, write the matrix, and show how well the completion fits."""
         from fedworth.completion.factors import held_out_error
         from fedworth.report.tables import completion_table
-        from fedworth.storage import refuse_no_place, write_npz
+        from fedworth.storage import refuse_unwritable, write_npz
         from fedworth.valuation.federation import completed_arrays
 
-        refuse_no_place(self.out, "a completed matrix")
+        refuse_unwritable(self.out, "a completed matrix")
         if self.held_out and self.by != "factors":
-            raise UsageError("--held-out is for factors; a completion by models always holds something out")
+            raise UsageError("--held-out is for factors; a completion by models always holds models out")
         with progress_bars() as progress:
             source = _source(self.source, self.task, self.settings, self.work, progress)
-            made = source.by_factors() if self.by == "factors" else source.by_models()
-            arrays = completed_arrays(source, made)
+            completion = source.by_factors() if self.by == "factors" else source.by_models()
+            arrays = completed_arrays(source, completion)
         write_npz(self.out, arrays)
-        summary, seen = made.summary(), source.utility_matrix().coverage()
+        summary, seen = completion.summary(), source.utility_matrix().coverage()
         if self.held_out:
             from fedworth.arrays import stream
 
             rng = stream(self.settings.seed, "cross-validation")
             summary["held_out_error"] = held_out_error(source.utility_matrix(), self.settings.factors, rng=rng)
-        notes = [str(caveat) for caveat in made.caveats]
+        notes = [str(caveat) for caveat in completion.caveats]
         document = {"completion": str(self.out), **summary, "coverage": seen, "notes": notes}
         cells = f"{seen['share_seen']:.1%} of {seen['n_columns']:,} × {seen['n_rounds']} cells were seen"
         show(document, completion_table(summary), f"{self.out}: {cells}", warnings=notes, as_json=as_json)
@@ -224,10 +224,10 @@ class Value:
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:
-                made = _source(self.source, self.task, self.settings, self.work, progress).value(methods[0])
-                table = values_table(ReportObject(made.method, made.clients, (made,)))
-                said = f"{made.method}: {made.description}"
-                show(made.document(), table, said, warnings=made.notes, as_json=as_json)
+                valuation = _source(self.source, self.task, self.settings, self.work, progress).value(methods[0])
+                table = values_table(ReportObject(valuation.method, valuation.clients, (valuation,)))
+                description = f"{valuation.method}: {valuation.description}"
+                show(valuation.document(), table, description, warnings=valuation.notes, as_json=as_json)
                 return
             report = self._report(methods, progress)
         _show_report(report, [] if self.out is None else report.write(self.out), as_json=as_json)
@@ -318,8 +318,8 @@ class Report:
             raise ArtefactError(f"{folder}: neither a ledger nor the folder of a run: no report.json is in it")
         if self.task != TaskOptions() or self.settings != ValuationSettings():
             raise UsageError(
-                f"{folder}: the folder of a run, whose values are made; to value its federation otherwise name "
-                f"its ledger (of a simulated run {folder / 'ledger'})"
+                f"{folder}: the folder of a finished run; to value its federation with other settings, name its "
+                f"ledger (for a simulated run {folder / 'ledger'})"
             )
         return ReportObject.read(path)
 
@@ -431,10 +431,10 @@ class Watch:
                 return
             if ledger is not None and recorder_gone(self.ledger) != gone:
                 gone = recorder_gone(self.ledger)
-                said = "a recorder writes it again"
+                state = "a recorder writes it again"
                 if gone is not None:
-                    said = f"not closed, and nobody is writing it: {gone}; no round comes until a recorder resumes it"
-                warn([f"{self.ledger}: {said}"])
+                    state = f"not closed, and nobody is writing it: {gone}; no round comes until a recorder resumes it"
+                warn([f"{self.ledger}: {state}"])
             time.sleep(self.every)
 
     def _show(self, report: "ReportObject", *, as_json: bool) -> None:
@@ -487,15 +487,16 @@ class Compare:
         from fedworth.report.report import Report as ReportObject
 
         reports = [ReportObject.read(folder / "report.json") for folder in self.runs]
-        made = Comparison.of(reports, [str(folder) for folder in self.runs], methods=list(self.method))
-        paths = [] if self.out is None else made.write(self.out, self.page)
-        lines = ["", *(f"({number}) {name}" for number, name in enumerate(made.names, start=1)), ""]
-        for pair in made.pairs:
+        comparison = Comparison.of(reports, [str(folder) for folder in self.runs], methods=list(self.method))
+        paths = [] if self.out is None else comparison.write(self.out, self.page)
+        lines = ["", *(f"({number}) {name}" for number, name in enumerate(comparison.names, start=1)), ""]
+        for pair in comparison.pairs:
             correlation = "–" if pair.correlation is None else f"{pair.correlation:.2f}"
-            said = f"rank correlation {correlation}, clear differences: {pair.sentence}"
-            lines.append(f"{pair.first} and {pair.second}: {said}")
+            agreement = f"rank correlation {correlation}, clear differences: {pair.sentence}"
+            lines.append(f"{pair.first} and {pair.second}: {agreement}")
         lines += [f"written: {path}" for path in paths]
-        show({**made.document(), "files": [str(path) for path in paths]}, made.table(), *lines, as_json=as_json)
+        document = {**comparison.document(), "files": [str(path) for path in paths]}
+        show(document, comparison.table(), *lines, as_json=as_json)
 
     def _methods(self, text: str, *, as_json: bool) -> None:
         """Several methods on one ledger."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedworth.errors import LedgerError, UsageError
 from fedworth.ledger.manifest import LedgerHead, parse_head
-from fedworth.storage import read_bytes, read_json, refuse_no_place, write_json
+from fedworth.storage import read_bytes, read_json, refuse_unwritable, write_json
 
 try:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -36,7 +36,7 @@ def message(head: LedgerHead) -> bytes:
 
 def sign_head(head: LedgerHead, key: Path, out: Path) -> None:
     """Write the signature of a head with the private key at `key`."""
-    refuse_no_place(out, "a signature")
+    refuse_unwritable(out, "a signature")
     private = _key(key, "private", Ed25519PrivateKey)
     signature = base64.b64encode(private.sign(message(head))).decode()
     write_json(out, {"head": head.chain, "n_rounds": head.n_rounds, "signature": signature})

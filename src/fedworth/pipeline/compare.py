@@ -70,19 +70,19 @@ def compare(
     work: WorkSettings | None = None,
     progress: Progress = silent,
 ) -> tuple[ComparedMethod, ...]:
-    """Value a ledger by several methods, each from nothing, so that its cost is its own.
+    """Value a ledger by several methods, each without results of the others, so that costs can be compared.
 
     Args:
         ledger: The recorded federation.
         task: What its models are judged by.
         settings: How it is valued.
-        names: The methods; all that take seconds, unless named.
+        names: The methods (default: all that take seconds).
         copies: Pairs of clients that hold the same data, if any are known.
-        work: Where and by what coalitions are measured.
+        work: Where coalitions are measured.
         progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
-        A row a method: its values, its distance from the truth where that is known, its cost, or why it was refused.
+        A row for each method: its values, its distance from the truth if known, its cost, or why it was refused.
 
     Example:
         fedworth.compare(ledger, task, names=["comfedsv-models", "banzhaf"])
@@ -100,10 +100,10 @@ def compare(
     rows = []
     for n_done, name in enumerate(names):
         progress("comparing methods", n_done, len(names))
-        afresh, start = Federation(ledger, task, settings, work=work), time.process_time()
+        fresh, start = Federation(ledger, task, settings, work=work), time.process_time()
         try:
-            made = afresh.value(name)
-            row = ComparedMethod(name, made, None, made.n_evaluations, time.process_time() - start)
+            valuation = fresh.value(name)
+            row = ComparedMethod(name, valuation, None, valuation.n_evaluations, time.process_time() - start)
         except (CompletionError, ValuationError) as error:
             row = ComparedMethod(name, None, str(error), 0, time.process_time() - start)
         rows.append(_against(row, truth, copies))
@@ -126,7 +126,7 @@ def _against(row: ComparedMethod, truth: Valuation | None, copies: Sequence[tupl
 
 
 def centred_error(values: Floats, truth: Floats) -> float | None:
-    """‖v − v*‖ / ‖v*‖, both centred: 1 is as good as to say that all clients are worth the same."""
+    """‖v − v*‖ / ‖v*‖, both centred: 1 is no better than calling all clients equal."""
     known = ~np.isnan(values) & ~np.isnan(truth)
     if not known.any():
         return None
@@ -145,7 +145,7 @@ class Interaction:
 
 
 def completed_game(federation: Federation) -> Game:
-    """Everyone's game, summed over the rounds, on heard and predicted models."""
+    """Everyone's game, summed over the rounds, on recorded and predicted models."""
     n_heard = len(federation.recorded.heard)
     if n_heard > MOST_ENUMERATED:
         raise TooManyError(f"{n_heard} clients: pairs are compared among at most {MOST_ENUMERATED}; leave some out")

@@ -1,4 +1,4 @@
-"""From a ledger and a task to a report: the one way that `run`, `watch`, `report` and `verify` go."""
+"""From a ledger and a task to a report; `run`, `watch`, `report` and `verify` all use `report_on`."""
 
 import os
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ HEAVIEST = (
     "{client} has {share:.0%} of the weight in the average, and no round has all clients: most coalitions with it had "
     "to be estimated, and its value is the least precise; let one round ask everyone"
 )
-STILL_TRAINING = "the federation still trains: values change with every further round"
+STILL_TRAINING = "the federation is still training: values change with every further round"
 
 
 def report_on(
@@ -68,12 +68,12 @@ def report_on(
         task: What a ledger's models are judged by; utilities need none.
         settings: How it is valued.
         methods: Names of methods; the everyday ones if not given. A method that must be refused is named in the report.
-        work: Where and by what it is measured; this changes no value.
+        work: Where it is measured; this changes no value.
         title: The report's title.
         copies: Pairs of clients that are known to hold the same data.
         session: What this process remembers of the same ledger and task, for a ledger that grows.
         progress: Called with what is being done, how many parts are done and how many there are.
-        like: Where the time of an evaluation decides what is measured, decide as in the report that this is of.
+        like: Of a report to repeat: measure what it measured, whatever an evaluation takes on this machine.
 
     Returns:
         The report; `report.write(folder)` writes it as a page and files.
@@ -170,7 +170,7 @@ def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: Val
     if found is None or found.other_heads or found.head not in {head.chain for head in heads(ledger.folder)}:
         raise ArtefactError(f"{path}: a report on another federation; name another folder (--out), or remove it first")
     if found.task != task.fingerprint or json_bytes(found.settings) != json_bytes(asdict(settings)):
-        raise ArtefactError(f"{path}: of another task or other settings; name another folder (--out)")
+        raise ArtefactError(f"{path}: a report with another task or other settings; name another folder (--out)")
 
 
 def _coverage(federation: Federation | BroughtUtilities) -> dict[str, object] | None:
@@ -182,18 +182,18 @@ def _coverage(federation: Federation | BroughtUtilities) -> dict[str, object] | 
 
 
 def _notes(federation: Federation, *, is_valued: bool) -> tuple[str, ...]:
-    """What is to be said of the ledger as a whole; what a valuation says itself is not repeated."""
+    """Notes on the ledger as a whole, without those that valuations have."""
     ledger = federation.recorded.ledger
     heard = federation.participants[:, federation.recorded.heard]
-    said = [] if is_valued else list(ledger.warnings())
+    notes = [] if is_valued else list(ledger.warnings())
     if heard.any() and not heard.all(axis=1).any() and not federation.is_vertical:
-        said.append(NO_ALL_CLIENTS_ROUND)
+        notes.append(NO_ALL_CLIENTS_ROUND)
         recorded = federation.recorded
         weights = np.mean([recorded.weights(t)[recorded.heard] for t in range(recorded.n_rounds)], axis=0)
         shares = weights / (weights.sum() or 1.0)
         if shares.max() * len(shares) >= HEAVY:  # the client that counts most in the averages
             client = recorded.clients[recorded.heard[int(np.argmax(shares))]]
-            said.append(HEAVIEST.format(client=client, share=shares.max()))
+            notes.append(HEAVIEST.format(client=client, share=shares.max()))
     if not ledger.is_closed:
-        said.append(STILL_TRAINING)
-    return tuple(said)
+        notes.append(STILL_TRAINING)
+    return tuple(notes)

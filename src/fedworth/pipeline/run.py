@@ -3,9 +3,8 @@
     run       settings.json  ledger/  report.json, .html, .csv, .md
     watch     report.json, .html, .csv, .md, written anew after each round
 
-Measured utilities are kept in the user's cache folder, so a run that was killed goes on where it stopped, and the
-report is the same as that of a run that was not. What `watch` and `live_values` say of a ledger is what
-`fedworth report` says of it.
+Measured utilities are kept in the user's cache folder, so a killed run continues where it stopped, with the same
+report. `watch` and `live_values` give the values of `fedworth report`.
 """
 
 import math
@@ -58,9 +57,9 @@ def run(
     Args:
         settings: The federation to simulate, and how it is valued.
         folder: Where everything is written.
-        data_folder: Where data sets lie; `$FEDWORTH_DATA` if not given.
-        resume: Go on with a run that was killed.
-        work: Where and by what coalitions are measured.
+        data_folder: Folder of the data sets; `$FEDWORTH_DATA` if not given.
+        resume: Continue a run that was killed.
+        work: Where coalitions are measured.
         progress: Called with what is being done, how many parts are done and how many there are.
 
     Returns:
@@ -87,7 +86,7 @@ def run(
 
 
 def _claim(folder: Path, document: dict[str, Any], *, may_resume: bool) -> None:
-    """Take the folder for these settings, or refuse it; what a killed run left half written does not count."""
+    """Reserve the folder for these settings, or refuse it; partial files of a killed run do not count."""
     path = folder / SETTINGS
     if not folder.exists() or all(found.name.endswith(PARTIAL) for found in folder.iterdir()):
         make_folder(folder)
@@ -132,6 +131,6 @@ def live_values(
     if session is None or session.task is not task:
         _SESSIONS.clear()
         session = _SESSIONS[place] = Session(task)
-    valued = Federation(session.remember(open_ledger(folder)), task, settings, session=session).value(method)
-    pairs = zip(valued.clients, valued.values.tolist(), strict=True)
+    valuation = Federation(session.remember(open_ledger(folder)), task, settings, session=session).value(method)
+    pairs = zip(valuation.clients, valuation.values.tolist(), strict=True)
     return {name: value for name, value in pairs if not math.isnan(value)}

@@ -1,4 +1,4 @@
-"""Values of a federation in a tracker, after each round: what `fedworth report` says of the rounds so far.
+"""Trackers that get a federation's values after each round: those of `fedworth report` on the rounds so far.
 
 Each tracker has a thread of its own, so one that hangs or raises does not hold up the training: a round waits for it
 `ROUND_SECONDS`, and once it was late no round waits for it again. What it raises is logged. At the end the trackers get
@@ -33,17 +33,17 @@ class Trackers:
 
     def __init__(self, named: Any) -> None:
         given = named if isinstance(named, Sequence) and not isinstance(named, str) else [named]
-        self._senders = [_Sender(tracker_of(one)) for one in given]
+        self._senders = [_Sender(tracker_of(tracker)) for tracker in given]
         self._shown: Any = None
 
     def show(self, report: Report) -> None:
         """Send a round, unless nothing has changed since."""
         number = report.rounds.numbers[-1] if report.rounds is not None and report.rounds.numbers else 0
-        said = (number, metrics_of(report), text_of(report))
-        if said != self._shown:
-            self._shown = said
+        content = (number, metrics_of(report), text_of(report))
+        if content != self._shown:
+            self._shown = content
             for sender in self._senders:
-                sender.send(lambda tracker: tracker.log(*said))
+                sender.send(lambda tracker: tracker.log(*content))
 
     def finish(self, folder: Path) -> None:
         """Send the report's files, and wait until everything is sent."""
@@ -84,7 +84,7 @@ class _Sender:
 
 
 class LiveTracking:
-    """Values the ledger that a recorder writes, in the recorder's own process; errors are the recorder's to log."""
+    """Values the ledger that a recorder writes, in the recorder's own process; the recorder logs errors."""
 
     def __init__(self, ledger: Path, task: Task | str | None, track: Any, *, is_new: bool) -> None:
         if task is None:

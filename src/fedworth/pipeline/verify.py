@@ -1,10 +1,10 @@
-"""Verify a report, by making it again; and a statement, by its client's receipts.
+"""Verify a report by making it again, and a statement by its client's receipts.
 
-Of a report nothing that was kept is believed: every byte of the ledger is checked, all utilities are measured anew, and
-the report is made from them by the settings that it names. What cannot be compared is named.
+No stored result is trusted: every byte of the ledger is checked, all utilities are measured again, and the report is
+made from them with the settings that it names. What cannot be compared is named.
 
-Are the models that a statement values those that the client sent? The client compares it with its own receipts, and
-needs nobody else's models. Whoever may read the ledger can also compare the statement with it.
+A statement lists the models that were valued. The client compares them with its own receipts, and needs nobody else's
+models; whoever may read the ledger can also compare the statement with it.
 """
 
 import itertools
@@ -79,7 +79,7 @@ def verify_report(
     provenance = report.provenance
     if provenance is None:
         raise ArtefactError(
-            f"{report.title}: does not say which ledger it is of, since its utilities were brought; value a ledger"
+            f"{report.title}: names no ledger, because it was made from given utilities; verify a report on a ledger"
         )
     if provenance.other_heads:
         raise ArtefactError(f"{report.title}: the mean of several runs; verify the report on each of them")
@@ -102,11 +102,11 @@ def verify_report(
     if settings.budget.seconds is not None or settings.budget.evaluations is not None:
         raise ArtefactError(
             f"{report.title}: cannot be made again, since it was stopped by --seconds or --budget: how far it came "
-            "depended on the machine and on utilities that were known already; make one without, and verify that"
+            "depended on the machine and on utilities that were known already; make one without them, and verify that"
         )
     checks += _chosen(report, whole, settings)
     work = WorkSettings(cache=False)
-    methods = [made.method for made in report.valuations] + [method for method, _ in report.refusals]
+    methods = [valuation.method for valuation in report.valuations] + [method for method, _ in report.refusals]
     methods = [method for method in methods if method not in provenance.slow]
     again = report_on(
         as_it_was,
@@ -119,13 +119,13 @@ def verify_report(
         progress=progress,
         like=provenance,
     )
-    said = report.document() if path is None else read_json(path)  # the file may say more than a report remembers
+    document = report.document() if path is None else read_json(path)  # the file may have more than a `Report` keeps
     expected = again.document()
     expected["provenance"]["software"] = provenance.software  # another version may say the same
-    found = difference(json.loads(json_bytes(said)), json.loads(json_bytes(expected)))
+    found = difference(json.loads(json_bytes(document)), json.loads(json_bytes(expected)))
     if found:
         raise _broken("report.json", found)
-    checks.append(Check("report.json", True, "made again from ledger and task, it says the same but for rounding"))
+    checks.append(Check("report.json", True, "made again from ledger and task, it is the same up to rounding"))
     checks += (
         []
         if path is None
@@ -159,18 +159,18 @@ def _as_it_was(ledger: Ledger, provenance: Provenance) -> Ledger:
 
 
 def _chosen(report: Report, ledger: Ledger, settings: ValuationSettings) -> Iterator[Check]:
-    """What whoever made the report has chosen: no computation can say whether that was right."""
+    """The report's settings and claims, whose choice no computation can check."""
     plain, chosen = asdict(ValuationSettings()), asdict(settings)
     other = ", ".join(f"{name} {value}" for name, value in chosen.items() if value != plain[name])
-    said = f"the report's; not as by default: {other}" if other else "as by default"
-    yield Check("settings", True, f"{said}; coalitions by weighting {settings.weighting or ledger.aggregation}")
+    found = f"those of the report, changed from the defaults: {other}" if other else "the defaults"
+    yield Check("settings", True, f"{found}; coalitions by weighting {settings.weighting or ledger.aggregation}")
     known = {(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())}
     if report.provenance is not None and report.provenance.slow:
-        said = f"{', '.join(report.provenance.slow)}: left out as too slow by the machine that made the report"
-        yield Check("methods", False, said)
+        found = f"{', '.join(report.provenance.slow)}: left out as too slow by the machine that made the report"
+        yield Check("methods", False, found)
     if unknown := [f"{a} and {b}" for a, b in report.copies if (a, b) not in known]:
-        said = f"{', '.join(unknown)} hold the same data, as the report says; the ledger does not say so"
-        yield Check("copies", False, said)
+        found = f"{', '.join(unknown)} hold the same data, as the report says; the ledger does not say so"
+        yield Check("copies", False, found)
 
 
 def _files(
@@ -178,8 +178,8 @@ def _files(
 ) -> list[Check]:
     """The files beside report.json, each compared with what is written for report.json now.
 
-    A page is written with the words that it names; rewards are split again. A file that another version wrote may have
-    other words, and is not an error.
+    A page is written with the settings that it names; rewards are split again. A file that another version wrote may
+    be worded differently, and is not an error.
     """
     checks, paid = [], _rewards(report, folder)
     with tempfile.TemporaryDirectory() as place:
@@ -191,31 +191,31 @@ def _files(
             run = RunSettings(simulation_of(ledger), settings)
             expected[folder / SETTINGS] = {json_bytes(asdict(run))}
         page = folder / "report.html"
-        expected[page] = {report.page_html(_words(page), rewards=each).encode() for each in {None, paid}}
+        expected[page] = {report.page_html(_page_settings(page), rewards=each).encode() for each in {None, paid}}
         for client in report.clients if report.valuations else ():
             path = folder / "statements" / report.write_statement(client, place).name
             choices = itertools.product((None, paid), (None, ledger)) if path.is_file() else ()
             expected[path] = {
-                report.statement_html(client, _words(path), rewards=each, ledger=known).encode()
-                for each, known in choices
+                report.statement_html(client, _page_settings(path), rewards=each, ledger=valued).encode()
+                for each, valued in choices
             }
     for path, contents in expected.items():
         if path.is_file():
             name, same = str(path.relative_to(folder)), path.read_bytes() in contents
             if not same and is_same_software:
                 raise _broken(name, "differs from what is written for report.json")
-            said = "says what report.json says" if same else "of another version, which writes other words"
-            checks.append(Check(name, same, said))
+            found = "says what report.json says" if same else "of another version, which words it differently"
+            checks.append(Check(name, same, found))
     there = (*folder.glob("*"), *(folder / "statements").glob("*"))
     others = sorted(str(path.relative_to(folder)) for path in {*there} - {*expected} if path.is_file())
     if others := [name for name in others if name != "report.json"]:
         more = f" and {len(others) - MOST_LISTED} more" if len(others) > MOST_LISTED else ""
-        said = f"{', '.join(others[:MOST_LISTED])}{more}; they were not written for this report"
-        checks.append(Check("other files", False, said))
+        found = f"{', '.join(others[:MOST_LISTED])}{more}; they were not written for this report"
+        checks.append(Check("other files", False, found))
     return checks
 
 
-def _words(path: Path) -> PageSettings | None:
+def _page_settings(path: Path) -> PageSettings | None:
     """The settings of a page, if it is there and names them."""
     return settings_of(path.read_text(errors="replace")) if path.is_file() else None
 
@@ -231,7 +231,7 @@ def _rewards(report: Report, folder: Path) -> Rewards | None:
 
 
 def difference(found: Any, expected: Any, where: str = "") -> str:
-    """The first place where two documents say different things, and what each says; nothing if they say the same."""
+    """The first difference of two documents, and where it is; empty if they are the same up to rounding."""
     if isinstance(found, dict) and isinstance(expected, Mapping) and found.keys() == expected.keys():
         compared = [key for key in expected if not _is_rounding(key, found[key], expected[key])]
         parts = ((f"{where}.{key}".lstrip("."), found[key], expected[key]) for key in compared)
@@ -269,7 +269,7 @@ def _short(value: Any) -> str:
 
 
 def _broken(where: str, what: str) -> ArtefactError:
-    return ArtefactError(f"{where}: {what}; the report is not what this ledger and task give")
+    return ArtefactError(f"{where}: {what}; the report does not agree with this ledger and task")
 
 
 # Statements
@@ -291,18 +291,18 @@ def verify_statement(statement: Place, receipts: Place | None = None, *, ledger:
         page = report.write_statement("north", "statements", ledger=ledger)
         checks = fedworth.verify_statement(page, "receipts.jsonl")
     """
-    said = read_statement(statement)
-    if said.models is None:
+    facts = read_statement(statement)
+    if facts.models is None:
         raise ArtefactError(
             f"{statement}: names no models, so it cannot be compared; ask for one made with the ledger "
             "(fedworth statement … --ledger LEDGER)"
         )
-    checks = [Check("statement", False, f"{_claims(said)}; see that the page shows the same")]
+    checks = [Check("statement", False, f"{_claims(facts)}; check that the page shows the same")]
     wrong: list[Check] = []
     if receipts is not None:
-        for check, is_wrong in _compared(said, said.models, read_receipts(receipts)):
+        for check, is_wrong in _compared(facts, facts.models, read_receipts(receipts)):
             (wrong if is_wrong else checks).append(check)
-    if ledger is not None and with_models(said, verify_ledger(ledger)) != said:
+    if ledger is not None and with_models(facts, verify_ledger(ledger)) != facts:
         wrong.append(Check("ledger", True, "its models of this client are not those that the statement lists"))
     elif ledger is not None:
         checks.append(Check("ledger", True, "every byte as written, and its models are those that the statement lists"))
@@ -312,31 +312,31 @@ def verify_statement(statement: Place, receipts: Place | None = None, *, ledger:
     return checks
 
 
-def _claims(said: Statement) -> str:
+def _claims(facts: Statement) -> str:
     """What the statement's block of JSON says; whoever wrote the page may show its reader something else."""
-    value = "no value" if said.value is None else f"a value of {said.value:+.4g}"
+    value = "no value" if facts.value is None else f"a value of {facts.value:+.4g}"
     return (
-        f"says that {said.client!r} has {value} by {said.method}, by {said.judged_by} on {said.n_test_samples} test "
-        f"samples, from the ledger with the head {said.ledger_head}"
+        f"says that {facts.client!r} has {value} by {facts.method}, by {facts.judged_by} on {facts.n_test_samples} "
+        f"test samples, from the ledger with the head {facts.ledger_head}"
     )
 
 
-def _compared(said: Statement, models: Sequence[Receipt], receipts: Sequence[Receipt]) -> Iterator[tuple[Check, bool]]:
+def _compared(facts: Statement, models: Sequence[Receipt], receipts: Sequence[Receipt]) -> Iterator[tuple[Check, bool]]:
     """Every round of the statement or the receipts: what was found, and whether the two contradict each other."""
     sent: dict[int, list[Receipt]] = {}  # a model that was sent again has two receipts
     for receipt in receipts:
         sent.setdefault(receipt.round, []).append(receipt)
     for valued in models:
         yield _one_round(valued, sent.get(valued.round, []))
-    why = dict(said.unused)
+    why = dict(facts.unused)
     for number in sorted(sent.keys() - {model.round for model in models}):
         name = f"round {number}"
         if number in why:
             yield Check(name, False, f"your model was not used ({why[number]}); ask for the reason"), False
-        elif number <= said.last_round:
+        elif number <= facts.last_round:
             yield Check(name, True, "you sent a model, and the statement says that none of yours arrived"), True
         else:
-            yield Check(name, False, f"after round {said.last_round}, the last that was valued"), False
+            yield Check(name, False, f"after round {facts.last_round}, the last that was valued"), False
 
 
 def _one_round(valued: Receipt, sent: Sequence[Receipt]) -> tuple[Check, bool]:

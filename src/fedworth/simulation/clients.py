@@ -41,7 +41,7 @@ MOST_DEGREES, MOST_BRIGHTNESS = 45.0, 0.5  # of the partition `feature`, for β 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The data set to divide, the number of distinct clients, and how much they shall differ."""
+    """The data set to divide, the number of distinct clients, and how much they should differ."""
 
     dataset: Dataset
     n_clients: int
@@ -85,66 +85,68 @@ def divide(
     return whole
 
 
-def _iid(asked: Division) -> list[Samples]:
-    return asked.of(partition_iid(asked.dataset.train.labels, asked.n_clients, rng=asked.rng))
+def _iid(division: Division) -> list[Samples]:
+    return division.of(partition_iid(division.dataset.train.labels, division.n_clients, rng=division.rng))
 
 
-def _dirichlet(asked: Division) -> list[Samples]:
-    labels = asked.dataset.train.labels
-    _check_enough("dirichlet", asked)
-    members = [asked.rng.permutation(np.flatnonzero(labels == found)) for found in np.unique(labels)]
+def _dirichlet(division: Division) -> list[Samples]:
+    labels = division.dataset.train.labels
+    _check_enough("dirichlet", division)
+    members = [division.rng.permutation(np.flatnonzero(labels == found)) for found in np.unique(labels)]
     for _ in range(MOST_DRAWS):
-        shares = asked.rng.dirichlet(np.full(asked.n_clients, asked.alpha), len(members))  # (n_classes, n_clients)
+        shares = division.rng.dirichlet(
+            np.full(division.n_clients, division.alpha), len(members)
+        )  # (n_classes, n_clients)
         pieces = [_cut(found, share) for found, share in zip(members, shares, strict=True)]
         parts = [np.concatenate(mine) for mine in zip(*pieces, strict=True)]
         if min(map(len, parts)) >= LEAST_SAMPLES:
-            return asked.of([asked.rng.permutation(part) for part in parts])
+            return division.of([division.rng.permutation(part) for part in parts])
     raise DataError(
-        f"partition 'dirichlet': in {MOST_DRAWS:,} draws with alpha {asked.alpha:g}, some of {asked.n_clients} clients "
-        f"always had fewer than {LEAST_SAMPLES} samples; take a larger alpha, fewer clients or more samples"
+        f"partition 'dirichlet': in {MOST_DRAWS:,} draws with alpha {division.alpha:g}, some of {division.n_clients} "
+        f"clients always had fewer than {LEAST_SAMPLES} samples; take a larger alpha, fewer clients or more samples"
     )
 
 
-def _quantity(asked: Division) -> list[Samples]:
-    n = len(asked.dataset.train)
-    _check_enough("quantity", asked)
-    least, rest = np.split(asked.rng.permutation(n), [LEAST_SAMPLES * asked.n_clients])
-    pieces = _cut(rest, asked.rng.dirichlet(np.full(asked.n_clients, asked.alpha)))
-    own = np.split(least, asked.n_clients)
-    return asked.of([np.concatenate(pair) for pair in zip(own, pieces, strict=True)])
+def _quantity(division: Division) -> list[Samples]:
+    n = len(division.dataset.train)
+    _check_enough("quantity", division)
+    least, rest = np.split(division.rng.permutation(n), [LEAST_SAMPLES * division.n_clients])
+    pieces = _cut(rest, division.rng.dirichlet(np.full(division.n_clients, division.alpha)))
+    own = np.split(least, division.n_clients)
+    return division.of([np.concatenate(pair) for pair in zip(own, pieces, strict=True)])
 
 
-def _feature(asked: Division) -> list[Samples]:
-    n, beta = asked.n_clients, asked.beta
+def _feature(division: Division) -> list[Samples]:
+    n, beta = division.n_clients, division.beta
     if not (math.isfinite(beta) and beta >= 0):
         raise UsageError(f"partition 'feature': beta is {beta}, expected a finite number of 0 or more")
-    if asked.dataset.train.features.ndim != 4:
+    if division.dataset.train.features.ndim != 4:
         raise DataError(
-            f"partition 'feature' turns images, but samples of data set {asked.dataset.name!r} have shape "
-            f"{asked.dataset.train.features.shape[1:]}; choose a data set of images, or 'natural' for synthetic data"
+            f"partition 'feature' turns images, but samples of data set {division.dataset.name!r} have shape "
+            f"{division.dataset.train.features.shape[1:]}; choose a data set of images, or 'natural' for synthetic data"
         )
-    degrees = asked.rng.permutation(np.linspace(-1, 1, n)) * MOST_DEGREES * beta  # (n_clients,)
-    brightness = np.exp(asked.rng.uniform(-1, 1, n) * MOST_BRIGHTNESS * beta)  # (n_clients,)
-    parts = _iid(asked)
+    degrees = division.rng.permutation(np.linspace(-1, 1, n)) * MOST_DEGREES * beta  # (n_clients,)
+    brightness = np.exp(division.rng.uniform(-1, 1, n) * MOST_BRIGHTNESS * beta)  # (n_clients,)
+    parts = _iid(division)
     turned = [rotate(p.features, a, axes=(2, 3), reshape=False, order=1) for p, a in zip(parts, degrees, strict=True)]
     changed = [np.clip(f * b, 0, 1).astype(np.float32) for f, b in zip(turned, brightness, strict=True)]
     return [Samples(features, part.labels) for features, part in zip(changed, parts, strict=True)]
 
 
-def _natural(asked: Division) -> list[Samples]:
-    name, parts = asked.dataset.name, asked.dataset.parts
+def _natural(division: Division) -> list[Samples]:
+    name, parts = division.dataset.name, division.dataset.parts
     if parts is None:
         raise DataError(
             f"partition 'natural': data set {name!r} does not come divided; "
             "choose 'iid' or 'two-class', or a synthetic data set"
         )
-    return asked.of(parts)
+    return division.of(parts)
 
 
 PARTITIONS: dict[PartitionName, Callable[[Division], list[Samples]]] = {
     "iid": _iid,
-    "two-class": lambda asked: asked.of(
-        partition_two_class(asked.dataset.train.labels, asked.n_clients, rng=asked.rng)
+    "two-class": lambda division: division.of(
+        partition_two_class(division.dataset.train.labels, division.n_clients, rng=division.rng)
     ),
     "natural": _natural,
     "dirichlet": _dirichlet,
@@ -159,12 +161,12 @@ def _cut(indices: Indices, shares: Floats) -> list[Indices]:
     return np.split(indices, np.round(np.cumsum(shares)[:-1] * len(indices)).astype(np.int64))
 
 
-def _check_enough(name: str, asked: Division) -> None:
-    if not (math.isfinite(asked.alpha) and asked.alpha > 0):
-        raise UsageError(f"partition {name!r}: alpha is {asked.alpha}, expected a finite number above 0")
-    if len(asked.dataset.train) < LEAST_SAMPLES * asked.n_clients:
+def _check_enough(name: str, division: Division) -> None:
+    if not (math.isfinite(division.alpha) and division.alpha > 0):
+        raise UsageError(f"partition {name!r}: alpha is {division.alpha}, expected a finite number above 0")
+    if len(division.dataset.train) < LEAST_SAMPLES * division.n_clients:
         raise DataError(
-            f"partition {name!r}: {len(asked.dataset.train)} samples for {asked.n_clients} clients, "
+            f"partition {name!r}: {len(division.dataset.train)} samples for {division.n_clients} clients, "
             f"expected {LEAST_SAMPLES} each or more; take fewer clients or raise the train limit"
         )
 

@@ -121,11 +121,11 @@ class DatasetRequest:
                 raise UsageError(f"data set: {what} is {found}, expected 1 or more")
 
 
-def load_dataset(name: DatasetName, asked: DatasetRequest) -> Dataset:
+def load_dataset(name: DatasetName, request: DatasetRequest) -> Dataset:
     """Load the data set of this name."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-    return DATASETS[name](asked)
+    return DATASETS[name](request)
 
 
 # Synthetic data
@@ -271,10 +271,10 @@ def _from_pixels(
 
 
 DATASETS: dict[DatasetName, Callable[[DatasetRequest], Dataset]] = {
-    "synthetic": lambda asked: _limited(
-        synthetic(asked.n_clients, alpha=asked.alpha, beta=asked.beta, rng=asked.rng), asked
+    "synthetic": lambda request: _limited(
+        synthetic(request.n_clients, alpha=request.alpha, beta=request.beta, rng=request.rng), request
     ),
-    "synthetic-iid": lambda asked: _limited(synthetic_iid(asked.n_clients, rng=asked.rng), asked),
+    "synthetic-iid": lambda request: _limited(synthetic_iid(request.n_clients, rng=request.rng), request),
     "regression": _load_regression,
     "digits": _load_digits,
     "mnist": partial(_load_idx, "mnist"),

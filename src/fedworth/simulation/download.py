@@ -103,7 +103,7 @@ def check_sha256(path: Path, expected: str) -> None:
     if found != expected:
         raise DataError(
             f"{path}: sha256 is {found}, expected {expected}; the file is cut short or altered: "
-            "delete it, then copy it anew or let fedworth fetch it"
+            "delete it, then copy it again or let fedworth fetch it"
         )
 
 

@@ -1,6 +1,6 @@
 """The models of the paper's studies by name: logistic regression, MLP, CNN, VGG16.
 
-All take samples of `input_shape` and return one logit a class. The same spec and seed give the same bytes.
+All take samples of `input_shape` and return one logit per class. The same spec and seed give the same bytes.
 """
 
 import itertools

@@ -77,8 +77,8 @@ class Schedule:
 class LocalTraining:
     """How a client trains in a round: a number of steps or of epochs, in batches or on all samples, and by which steps.
 
-    Momentum and Adam start anew in every round, as they do where clients keep nothing between rounds. `proximal` is μ
-    of FedProx (Li et al. 2018): μ/2 · ‖w − w^t‖² is added to the client's loss, which keeps it near the global model.
+    Momentum and Adam are reset in every round, as if clients kept nothing between rounds. `proximal` is μ of FedProx
+    (Li et al. 2018): μ/2 · ‖w − w^t‖² is added to the client's loss, which keeps it near the global model.
     """
 
     n_steps: int | None = 1
@@ -138,11 +138,11 @@ class SimulationSettings:
         n_rounds: Number of rounds.
         n_participants: Number of clients that take part in a round.
         everyone_heard: Ask all clients in the first round.
-        availability: How often each client is picked, relative to the others (default: all alike).
+        availability: How often each client is picked, relative to the others (default: equally often).
         n_steps: Local gradient steps in a round.
         n_epochs: Local epochs in a round, instead of steps.
         batch_size: Samples in a gradient step (default: all).
-        optimizer: What makes the local steps; its state starts anew in every round.
+        optimizer: Optimizer of the local steps; its state is reset in every round.
         momentum: Momentum of local steps.
         proximal: μ of FedProx, which keeps local models near the global model.
         schedule: How the learning rate changes over the rounds.
@@ -150,8 +150,8 @@ class SimulationSettings:
         decay: Decay of the schedule `decay`: rate / (1 + decay · round).
         convexity: μ of the schedules of Proposition 2.
         smoothness: L₂ of the schedules of Proposition 2.
-        aggregation: Average models all alike, or by their samples.
-        with_truth: Train the absent clients too, apart, so that the truth is known.
+        aggregation: Average models equally, or weighted by samples.
+        with_truth: Train the absent clients too, separately, so that the truth is known.
         seed: Random seed of the data, the partition, the model and the participants.
         training_seed: Another seed for batches and participants only (default: the same).
 
@@ -233,11 +233,11 @@ class SimulationSettings:
 
     def _check_availability(self) -> None:
         weights = self.availability
-        is_whole = len(weights) in (0, self.n_clients) and all(
+        is_valid = len(weights) in (0, self.n_clients) and all(
             math.isfinite(weight) and weight >= 0 for weight in weights
         )
         if (
-            not is_whole
+            not is_valid
             or 0 < sum(weight > 0 for weight in weights) < self.n_participants
             or (weights and not any(weights))
         ):
@@ -248,7 +248,7 @@ class SimulationSettings:
 
     def _check_copies(self) -> None:
         if len(dict(self.copies)) != len(self.copies):
-            raise UsageError(f"copies {self.copies}: expected one source a copy")
+            raise UsageError(f"copies {self.copies}: expected one source for each copy")
         sources = {source for _, source in self.copies}
         for copy, source in self.copies:
             if not (0 <= copy < self.n_clients and 0 <= source < self.n_clients) or copy in sources:
@@ -296,12 +296,12 @@ class SimulationSettings:
     def document(self) -> dict[str, Any]:
         """The settings as JSON."""
         document = asdict(self)
-        usual = {field.name: field.default for field in fields(self)}
-        return {name: document[name] for name in document if name not in LATER or document[name] != usual[name]}
+        defaults = {field.name: field.default for field in fields(self)}
+        return {name: document[name] for name in document if name not in LATER or document[name] != defaults[name]}
 
 
 def settings_from(document: dict[str, Any]) -> SimulationSettings:
-    """The settings that `document()` gave, or an error that names the wrong field."""
+    """The inverse of `document()`; an error names the wrong field."""
     import msgspec  # imported late, so that the command line refuses wrong options before it loads a library
 
     known = {field.name for field in fields(SimulationSettings)}

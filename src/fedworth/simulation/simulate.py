@@ -64,8 +64,8 @@ def simulate(
     Args:
         settings: The federation.
         folder: Where its ledger is written.
-        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
-        resume: Go on with a ledger that a killed run left.
+        data_folder: Folder of the data sets; `$FEDWORTH_DATA` if it is not given.
+        resume: Continue the ledger of a killed run.
         misconduct: Changes answers before the server gets them, for studies of clients that cheat.
         progress: Called with what is being done, how many parts are done and how many there are.
 
@@ -100,10 +100,10 @@ def simulate(
     if resume and is_ledger(folder):
         found = open_ledger(folder)
         wanted, recorded = settings.document(), simulation_of(found).document()
-        odd = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
-        if odd or found.settings.get("test_sha256") != task.fingerprint:
+        differing = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
+        if differing or found.settings.get("test_sha256") != task.fingerprint:
             raise ArtefactError(
-                f"{folder}: recorded with other settings ({', '.join(odd) or 'another test set'}); "
+                f"{folder}: recorded with other settings ({', '.join(differing) or 'another test set'}); "
                 "resume with the same ones, or name another folder"
             )
         writer = resume_ledger(folder)  # also renames a final model, if the run was killed just before
@@ -131,7 +131,7 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
 
     Args:
         ledger: The ledger of a simulation.
-        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+        data_folder: Folder of the data sets; `$FEDWORTH_DATA` if it is not given.
 
     Returns:
         The task, checked to be the one that the federation had.
@@ -141,7 +141,7 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
     """
     settings, expected = simulation_of(ledger), ledger.settings.get("test_sha256")
     if settings.n_clients != len(ledger.clients):
-        found = f"the settings speak of {settings.n_clients} clients, the ledger has {len(ledger.clients)}"
+        found = f"the settings name {settings.n_clients} clients, the ledger has {len(ledger.clients)}"
         raise DataError(f"{ledger.folder}: {found}; its header was edited")
     task = _task(settings, _dataset(settings, data_folder))
     if task.fingerprint != expected:
@@ -151,12 +151,12 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
 
 
 def task_for(ledger: Ledger, text: str | None, *, data_folder: Place | None = None) -> Task:
-    """The task that `--task` names; without one, the task that a simulated federation's settings make."""
+    """The task that `--task` names; without it, the task of a simulated federation."""
     return task_of(ledger, data_folder=data_folder) if text is None else load_task(text)
 
 
 def federation_of(settings: SimulationSettings, *, data_folder: Place | None = None) -> Federation:
-    """The clients of a simulated federation, remade from its settings."""
+    """A simulated federation, made again from its settings."""
     return _federation(settings, _dataset(settings, data_folder))
 
 
@@ -190,9 +190,7 @@ def run_rounds(
         model = _model_after(writer.folder, federation.aggregation)
     for round_index in range(writer.n_rounds, len(participants)):
         progress("training rounds", round_index, len(participants))
-        chosen = sorted(
-            participants[round_index]
-        )  # a fixed order of the sum, so that a resumed run gives the same bits
+        chosen = sorted(participants[round_index])  # a fixed order of summation: a resumed run gives the same bits
         absent = [k for k in everyone if k not in chosen] if with_truth else []
         trained: dict[str, Model] = {}
         answers = answers_of_round(federation, model, chosen, round_index, trained)
@@ -252,7 +250,7 @@ def retrained_models(
     Args:
         ledger: The ledger of a simulation.
         coalitions: (n_coalitions, n_clients): who is a member.
-        data_folder: Where data sets lie; `$FEDWORTH_DATA` if it is not given.
+        data_folder: Folder of the data sets; `$FEDWORTH_DATA` if it is not given.
         misconduct: Changes answers, as in `simulate`.
 
     Returns:

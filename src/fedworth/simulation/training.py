@@ -207,7 +207,7 @@ def is_perceptron(module: nn.Module) -> bool:
 def gradients(
     module: nn.Module, states: Model, inputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor's gradient of Σ weight · loss for several clients at once, one row a client.
+    """Each tensor's gradient of Σ weight · loss for several clients at once, one row per client.
 
     The result is that of `torch.func.vmap(grad(…))` to the bit. The first call of `vmap` loads torch's compiler, which
     takes two seconds.

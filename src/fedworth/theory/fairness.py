@@ -41,7 +41,7 @@ def relative_difference(a: float, b: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FairnessReport:
-    """The clients that fairness speaks of, and the largest gaps of their values."""
+    """Symmetric and null clients, and the largest gaps of their values."""
 
     symmetric_pairs: Pairs
     null_clients: tuple[int, ...]
@@ -63,7 +63,9 @@ def fairness_report(utilities: Utilities, values: Floats, *, tolerance: float = 
     """How far values are from giving the same to symmetric clients and nothing to null clients."""
     n_clients = n_members(utilities)
     if values.shape != (n_clients,) or not np.isfinite(values).all():
-        raise ValuationError(f"values of shape {values.shape}: expected {n_clients} finite ones, one a client")
+        raise ValuationError(
+            f"values of shape {values.shape}: expected {n_clients} finite numbers, one for each client"
+        )
     pairs, nulls = symmetric_pairs(utilities, tolerance=tolerance), null_clients(utilities, tolerance=tolerance)
     return FairnessReport(
         symmetric_pairs=pairs,

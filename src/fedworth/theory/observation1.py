@@ -12,8 +12,8 @@ a = k − 2b rounds, and
         = Σ_k C(T,k) (2p)^k (1−2p)^{T−k} · P(k − 2 Binomial(k, ½) ≥ s).
 
 The second line has no large factorials and is what is computed. The paper prints (1−p) instead of (1−2p), and b up to
-⌊(n−a)/2⌋ instead of ⌊(T−a)/2⌋; its terms sum to (1+p)^T. A round that hears everyone separates nobody: do not count it
-in `n_rounds`.
+⌊(n−a)/2⌋ instead of ⌊(T−a)/2⌋; its terms sum to (1+p)^T. A round with all clients separates nobody: do not count it in
+`n_rounds`.
 """
 
 import math
