@@ -33,7 +33,7 @@ from heavy import Adapted, Residual
 from memory import Watch
 from torch import nn
 
-from fedworth.games.effort import spoken
+from fedworth.games.effort import time_text
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import mixtures
@@ -320,11 +320,13 @@ def main() -> None:
         "\n| federation | rounds | test samples | training, wall | report, wall | report, CPU | own GB | evaluations |"
     )
     print("| --- |" + " ---: |" * 7)
-    walls = " | ".join(spoken(wall[name]) if name in wall else "" for name in ("record", "report"))
+    walls = " | ".join(time_text(wall[name]) if name in wall else "" for name in ("record", "report"))
     sizes = f"{args.name} | {ledger.n_rounds} | {args.samples:,} | {walls}"
-    print(f"| {sizes} | {spoken(found['cpu'])} | {found['gb']:.2f} | {found['evaluations']:,} by {found['method']} |")
-    every = f"{spoken(n_all * loop)} for all {n_all:,} of all rounds"
-    print(f"\nThe loop takes {spoken(loop)} of CPU a coalition, so {every}.")
+    print(
+        f"| {sizes} | {time_text(found['cpu'])} | {found['gb']:.2f} | {found['evaluations']:,} by {found['method']} |"
+    )
+    every = f"{time_text(n_all * loop)} for all {n_all:,} of all rounds"
+    print(f"\nThe loop takes {time_text(loop)} of CPU a coalition, so {every}.")
 
 
 if __name__ == "__main__":

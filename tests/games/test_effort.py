@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedworth.games.budget import Budget
-from fedworth.games.effort import Effort, spoken
+from fedworth.games.effort import Effort, time_text
 from fedworth.games.game import ModelGame
 from fedworth.games.rules import to_large
 from fedworth.games.shapley import all_utilities, shapley, shapley_values
@@ -200,4 +200,4 @@ def test_contributions_to_large_coalitions_take_no_evaluations_of_their_own():
     [(0.002, "2 ms"), (0.59, "590 ms"), (3.0, "3.0 s"), (400, "6.7 minutes"), (40_000, "11 hours"), (1e6, "12 days")],
 )
 def test_times_are_said_in_fitting_units(seconds, text):
-    assert spoken(seconds) == text
+    assert time_text(seconds) == text

@@ -150,7 +150,7 @@ def test_a_dense_file_is_read_with_blocks_and_without(tmp_path):
         ({"utilities": np.full((2, 4), np.inf)}, "is infinite"),
         ({"utilities": np.ones((2, 4))}, "empty coalition is 1.0, expected 0"),
         ({"coalitions": np.zeros((4, 2))}, "coalitions is float64"),
-        ({"participants": np.ones((2, 3), dtype=bool)}, "as many clients in both"),
+        ({"participants": np.ones((2, 3), dtype=bool)}, "the same number of clients in both"),
         ({"clients": np.array(["a"])}, "expected a name for each of 2"),
         ({"permutations": np.zeros((1, 2))}, "expected whole client numbers"),
     ],

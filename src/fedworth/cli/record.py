@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def adjust_simulation(given: dict[str, Any]) -> dict[str, Any]:
-    """Local epochs replace local steps; shares in steps become one share a client."""
+    """Local epochs replace local steps; shares in steps become one share per client."""
     if given.get("n_epochs") is not None:
         given.setdefault("n_steps", None)
     n_clients = min(given.get("n_clients", SimulationSettings().n_clients), MOST_CLIENTS)  # more are refused later

@@ -54,10 +54,10 @@ def sharing_as_one(rule: SharingRule, groups: Groups) -> SharingRule:
 
     def share(game: Game, rng: np.random.Generator) -> Shares:
         grouped = GroupedGame(game, groups)
-        made = rule(grouped, rng)
+        shares = rule(grouped, rng)
         parts = (grouped.members / grouped.members.sum(axis=1, keepdims=True)).T  # (n, n_players)
-        covariance = parts @ made.sampling_covariance @ parts.T
-        return Shares(parts @ made.values, covariance, made.n_evaluations, made.notes)
+        covariance = parts @ shares.sampling_covariance @ parts.T
+        return Shares(parts @ shares.values, covariance, shares.n_evaluations, shares.notes)
 
     return share
 

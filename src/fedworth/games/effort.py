@@ -40,28 +40,28 @@ from fedworth.oracle.outputs import ChangedModuleError
 from fedworth.storage import Progress, silent
 
 CHEAP_SECONDS = 60.0
-"""All coalitions are measured where that takes at most so long, for all rounds together."""
+"""All coalitions are measured if that takes at most this long, for all rounds together."""
 
 FEWEST_SAMPLED = 5
 """With fewer clients all coalitions are hardly more evaluations than a sample."""
 
 N_TIMED, FEWEST_TIMED, MOST_TIMED_SECONDS = 64, 8, 0.2
-"""Samples, and coalitions at most, that evaluations are timed on, for about a second; slow ones on samples only."""
+"""Evaluations are timed on this many samples, and fast ones on up to this many coalitions, for about a second."""
 
 USUAL_PASSES = 6
 """Passes beyond those of single clients that a forecast assumes."""
 
-MOST_UNASKED = 64
-"""Passes of a round that nobody set a limit to: rounds of wild models would take ever more."""
+MOST_UNLIMITED = 64
+"""Most passes of a round without a budget: with diverging models they would never be enough."""
 
 LONG_SECONDS = 600.0
-"""A forecast that is longer says what would shorten it."""
+"""A longer forecast says what would shorten it."""
 
 LEAST_PART = 0.05
 """The test set's part of the spread of batches is at least this, however large the draws' part is said to be."""
 
 UNUSABLE = 20.0
-"""A client's model with so many times the loss of the global model is one that no server would use alone."""
+"""No server would use a client's model alone if its loss is this many times the global model's."""
 
 UNUSABLE_NOTE = (
     "the model of {0} alone has a loss of {1:.3g} where the global model has {2:.3g} (round {3}): values are dominated "
@@ -78,7 +78,7 @@ class Effort:
 
     budget: Budget = field(default_factory=Budget)
     progress: Progress = silent
-    sampled: bool | None = None  # whether passes are saved; decided by whoever asks first, see `is_long`
+    sampled: bool | None = None  # whether passes are saved; decided once, see `is_long`
     global_losses: dict[int, float] = field(default_factory=dict)  # by number of the round, as far as they are known
     _is_forecast: bool = False
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
@@ -159,17 +159,21 @@ class Effort:
         one, n_all, n_more = self.seconds_of_pass(game), n_games * (2**n_clients - 1), sum((more or {}).values())
         every = n_all * self.seconds_of(game) if n_clients <= MOST_ENUMERATED else math.inf
         if n_clients < FEWEST_SAMPLED or self.budget.precision == 0:
-            said, expected = f"measuring all coalitions of {n_clients} clients: {n_all:,}", every + n_more * one
+            plan, expected = f"measuring all coalitions of {n_clients} clients: {n_all:,}", every + n_more * one
         else:
             n_passes = (n_clients + 2 + USUAL_PASSES) * n_games
-            all_of_them = f"all {n_all:,} coalitions would take about {spoken(every)}"
+            all_of_them = f"all {n_all:,} coalitions would take about {time_text(every)}"
             why = all_of_them if every < math.inf else "too many coalitions to measure all"
-            said = f"sampling coalitions of {n_clients} clients, since one evaluation takes {spoken(one)} and {why}: "
-            said, expected = f"{said}about {n_passes:,}", (n_passes + n_more) * one
+            plan = (
+                f"sampling coalitions of {n_clients} clients, since one evaluation takes {time_text(one)} and {why}: "
+            )
+            plan, expected = f"{plan}about {n_passes:,}", (n_passes + n_more) * one
         others = "".join(f", {n:,} {what}" for what, n in (more or {}).items() if n)
         model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
-        memory = spoken_bytes((n_clients + 2) * model)
-        log.info(f"{said} evaluations in {n_games} rounds{others}, {spoken(expected)}, {memory} of memory for models")
+        memory = bytes_text((n_clients + 2) * model)
+        log.info(
+            f"{plan} evaluations in {n_games} rounds{others}, {time_text(expected)}, {memory} of memory for models"
+        )
         if expected > LONG_SECONDS and self.budget.seconds is None and self.budget.evaluations is None:
             log.info(
                 "this is long: --test-samples 1000 measures on fewer samples (a quarter of them doubles intervals), "
@@ -275,7 +279,7 @@ class Run:
         self.effort.forecast(game, len(game.clients), self.n_games)
 
         def is_enough(found: Estimate) -> bool:
-            self._tell(len(game.clients) + 2 + found.n_passes)
+            self._show_progress(len(game.clients) + 2 + found.n_passes)
             return self._is_enough(found, game.clients)
 
         if game.kept is None:
@@ -308,8 +312,10 @@ class Run:
         part, budget = (self.n_done + 1) / self.n_games, self.effort.budget
         n_spent = self.n_evaluations + len(clients) + 2 + found.n_passes
         has_limit = (budget.evaluations, budget.seconds) != (None, None)
-        if not has_limit and found.n_passes >= MOST_UNASKED:
-            self.stopped = f"a round takes about {MOST_UNASKED} passes at most, unless --budget or --seconds allow more"
+        if not has_limit and found.n_passes >= MOST_UNLIMITED:
+            self.stopped = (
+                f"a round takes about {MOST_UNLIMITED} passes at most, unless --budget or --seconds allow more"
+            )
         elif budget.evaluations is not None and n_spent >= budget.evaluations * part:
             self.stopped = "the budget of evaluations was spent"
         elif budget.seconds is not None and self._elapsed >= budget.seconds * part:
@@ -322,7 +328,7 @@ class Run:
     def _elapsed(self) -> float:
         return 0.0 if self._started is None else time.monotonic() - self._started
 
-    def _tell(self, n_here: int) -> None:
+    def _show_progress(self, n_here: int) -> None:
         """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""
         done = sum(self.n_passes) + n_here
         each = max(done / (len(self.n_passes) + 1), n_here)
@@ -336,9 +342,9 @@ class Run:
         ratio = ratio_of(self.by_batch, self.batch_sizes, self.sampling)
         few, many = min(self.n_passes), max(self.n_passes)
         passes = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-        said = f"coalitions are sampled: {passes} evaluations a round instead of {self.n_all:,}; the sampling error is "
+        sampled = f"coalitions are sampled: {passes} evaluations a round instead of {self.n_all:,}"
         since = f", since {self.stopped}" if self.stopped else ""
-        return (f"{said}{ratio:.2f} of the test set's standard error{since}", *found)
+        return (f"{sampled}; the sampling error is {ratio:.2f} of the test set's standard error{since}", *found)
 
 
 def test_covariance(by_batch: Floats, batch_sizes: Indices, sampling: Floats) -> Floats:
@@ -359,14 +365,14 @@ def ratio_of(by_batch: Floats, batch_sizes: Indices, sampling: Floats) -> float:
     return math.sqrt(float(sampling.sum()) / max(of_test_set, 1e-300))
 
 
-def spoken(seconds: float) -> str:
-    """A time as a reader says it."""
+def time_text(seconds: float) -> str:
+    """A time in a suitable unit."""
     for unit, name in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 1.5 * unit:
             return f"{seconds / unit:.2g} {name}" if seconds / unit < 10 else f"{seconds / unit:,.0f} {name}"
     return f"{seconds:.1f} s" if seconds >= 1 else f"{float(f'{1000 * seconds:.2g}'):g} ms"
 
 
-def spoken_bytes(n_bytes: float) -> str:
-    """A size as a reader says it."""
+def bytes_text(n_bytes: float) -> str:
+    """A size in MB or GB."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{max(n_bytes / 1e6, 0.1):,.1f} MB"

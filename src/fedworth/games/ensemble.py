@@ -64,7 +64,7 @@ PIECE = 1 << 19
 """Numbers of the ensemble's outputs that are computed at a time: they stay in the processor's cache."""
 
 N_BINS = 12
-"""Groups of sizes that have a β of their own; few clients have one a size."""
+"""Groups of sizes, each with its own β; with few clients every size is a group."""
 
 HELD = 3.0
 """How firmly β of a size is held to that of all sizes, in draws."""
@@ -108,7 +108,7 @@ def ensemble_shapley(game: ModelGame, rng: np.random.Generator, is_enough: Enoug
     Returns:
         Values by block of test samples; evaluations are counted in passes of the whole test set, rounded up.
     """
-    work = _Work(game, rng)
+    work = _Estimation(game, rng)
     next_look = FEWEST_PASSES
     for part in work.parts():
         work.add_ensemble(part)
@@ -157,8 +157,8 @@ class _Draws:
     expected: list[Floats] = field(default_factory=list)
 
 
-class _Work:
-    """What is known of a game after some passes."""
+class _Estimation:
+    """What the passes so far have measured of a game."""
 
     def __init__(self, game: ModelGame, rng: np.random.Generator) -> None:
         self.game, self.rng, self.n = game, rng, len(game.clients)
@@ -178,9 +178,7 @@ class _Work:
         n_batches = len(self.batches)
         # of the 2n numbers that are estimated, n Shapley values are the first: see `contrasts_of`
         self.by_batch = np.zeros((2 * self.n, n_batches))  # U(all) and size 1, of the models
-        self.of_ensemble = np.zeros(
-            (2, self.n_bins, 2 * self.n, n_batches)
-        )  # Σ_s A_s(g) of bins, by half of the passes
+        self.of_ensemble = np.zeros((2, self.n_bins, 2 * self.n, n_batches))  # Σ_s A_s(g), by half of the passes
         self.in_cells = np.zeros((2, self.n_bins, 2 * self.n, game.n_blocks))  # the same, by half of the batches, block
         self.n_drawn = np.zeros(2, dtype=np.int64)  # how often the ensemble was drawn in each half of the passes
         self.is_enumerated = 2**self.n <= MOST_COALITIONS
@@ -201,7 +199,7 @@ class _Work:
         first, again = self.game.outputs(np.zeros((2, self.n), bool), [some, np.concatenate(self.batches[:2])])
         if not torch.allclose(first, again[: len(some)], rtol=1e-3, atol=1e-4, equal_nan=True):
             raise DependentSamplesError
-        each = max(1, first.numel() * (self.n + 2) // len(self.batches[0]))  # numbers a sample
+        each = max(1, first.numel() * (self.n + 2) // len(self.batches[0]))  # numbers per sample
         per_part = max(1, int(KEPT_NUMBERS / each * len(self.batches) / len(self.task.labels) / DRAWN_BATCHES))
         n_groups = -(-len(self.batches) // DRAWN_BATCHES)
         ends = np.linspace(0, n_groups, -(-n_groups // per_part) + 1).astype(int) * DRAWN_BATCHES
@@ -267,20 +265,20 @@ class _Work:
 
     def expected(self, part: _Part, weights: tuple[Floats, Floats], some: slice) -> Floats:
         """(k, n_samples): g(S) − u(all) of coalitions, given by their r and h, on some of a part's samples."""
-        relative, bent = weights
+        relative, gap_weights = weights
         gap, labels = part.gap[some], part.labels[some]
         outputs = self._mixed(relative, part.before[some], part.alone[:, some])
-        outputs += torch.from_numpy(bent).to(gap).reshape(-1, *[1] * gap.ndim) * gap
+        outputs += torch.from_numpy(gap_weights).to(gap).reshape(-1, *[1] * gap.ndim) * gap
         return self._scores(outputs, labels) - part.score_all[some]
 
     def _expected_each(self, part: _Part, coalitions: Memberships) -> Floats:
         """(n_samples,): g(S) − u(all) of one coalition for each of a part's samples."""
-        relative, bent = self._weights(coalitions)
+        relative, gap_weights = self._weights(coalitions)
         like, shape = part.gap, (-1, *[1] * (part.gap.ndim - 1))
         outputs = torch.from_numpy(1 - relative.sum(axis=1)).to(like).view(shape) * part.before
         for weight, alone in zip(relative.T, part.alone, strict=True):
             outputs += torch.from_numpy(weight).to(like).view(shape) * alone
-        outputs += torch.from_numpy(bent).to(like).view(shape) * part.gap
+        outputs += torch.from_numpy(gap_weights).to(like).view(shape) * part.gap
         return np.asarray(self._scores(outputs[None], part.labels)[0] - part.score_all)
 
     def add_ensemble(self, part: _Part) -> None:
@@ -303,12 +301,12 @@ class _Work:
         of_samples = np.zeros((self.n_bins, 2 * self.n, len(part.samples)))
         starts = part.starts[:-1:DRAWN_BATCHES].tolist()
         drawn = draw(needs_of(self.n), N_DRAWN, rng=self.rng, n_groups=len(starts))
-        relative, bent = self._weights(drawn.coalitions)
+        relative, gap_weights = self._weights(drawn.coalitions)
         size = max(1, PIECE // max(1, part.before.numel() // len(starts)))
         for group, (start, end) in enumerate(itertools.pairwise([*starts, len(part.samples)])):
             mine, some = np.flatnonzero(drawn.groups == group), slice(start, end)  # in the order of their sizes
             for which in np.split(mine, range(size, len(mine), size)):
-                expected = self.expected(part, (relative[which], bent[which]), some)
+                expected = self.expected(part, (relative[which], gap_weights[which]), some)
                 of_samples[:, :, some] += self._strata(drawn.coalitions[which], drawn.weights[which], expected)
         self._add_strata(part, of_samples, half)
 

@@ -1,11 +1,11 @@
 """Cooperative games: what any coalition of some clients achieves, on each block of test samples.
 
-A game's utilities have one column a block; their sum over the blocks is the paper's utility U_t(S), and U_t(∅) = 0.
+A game's utilities have one column per block; their sum over the blocks is the paper's utility U_t(S), and U_t(∅) = 0.
 
     ModelGame      a coalition's model is a mixture of one round's models, and the oracle measures it, once
     MatrixGame     utilities that a utility matrix holds
     SummedGame     the sum of several games of the same clients, such as the games of all rounds
-    Measured       a game of models by another measure that its oracle takes in the same forward pass
+    ColumnGame     a game of models by another measure that its oracle takes in the same forward pass
     CountedGame    any game, and how many of its coalitions were asked for
 
 A sharing rule (`SharingRule`) divides what everyone achieves together among the clients of a game.
@@ -77,7 +77,7 @@ def everyone_of(game: Game) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """What sampled coalitions of a game say."""
+    """Estimates from sampled coalitions of a game."""
 
     shapley: Shares
     to_large: Shares  # what each client adds to coalitions of at least half of the others
@@ -141,7 +141,7 @@ class ModelGame:
         return self.kept.outputs(coalitions, which, self.measured_outputs)
 
     def measured_outputs(self, coalitions: Memberships, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
-        """As `outputs`, whatever is kept from another run."""
+        """As `outputs`, but always measured."""
         oracle = self.oracle
         if not isinstance(oracle, OutputOracle):
             raise UtilityError(f"{type(oracle).__name__} gives no outputs of single samples; use another oracle")
@@ -152,7 +152,7 @@ class ModelGame:
         """Refuse utilities, (n_coalitions, …), of which some are not finite."""
         bad = np.flatnonzero(~np.isfinite(utilities.reshape(len(coalitions), -1)).all(axis=1))
         if len(bad):
-            members = names(coalitions[bad[0]], tuple(self._known[k] for k in self.clients))
+            members = names(coalitions[bad[0]], tuple(self._all_names[k] for k in self.clients))
             raise UtilityError(
                 f"round {self.round_.entry.number}, coalition {members}: utility is "
                 f"{utilities[bad[0]].sum()}, expected a finite number; see whether a model of the coalition diverged"
@@ -165,7 +165,7 @@ class ModelGame:
         return found
 
     @property
-    def _known(self) -> tuple[str, ...]:
+    def _all_names(self) -> tuple[str, ...]:
         """The names of all clients of the federation."""
         return self.client_names or tuple(map(str, range(len(self.weights))))
 
@@ -176,7 +176,7 @@ class ModelGame:
             yield
         except ClientModelError as error:
             raise UtilityError(
-                str(error).replace(f"client {error.client}", f"client {self._known[error.client]!r}")
+                str(error).replace(f"client {error.client}", f"client {self._all_names[error.client]!r}")
             ) from None
 
 
@@ -232,7 +232,7 @@ class GameOfColumns(Game, Protocol):
         """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
 
 
-class Measured:
+class ColumnGame:
     """A game by another measure: one of the columns that follow the blocks, as a game with one block."""
 
     n_blocks = 1

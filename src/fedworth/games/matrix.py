@@ -1,6 +1,6 @@
 """The paper's utility matrix: rounds × coalitions, of which only coalitions of a round's participants can be seen.
 
-It is needed for the completion by factors, for Algorithm 1's permutations, and for utilities that users bring. It is
+It is needed for the completion by factors, for Algorithm 1's permutations, and for utilities of the user's own. It is
 kept as a list of seen cells over named columns; a cell that is not in the list is unseen and has no default. The empty
 coalition (U_t(∅) = 0) is a seen cell of every round; the paper's sums over S ⊆ I_t count it.
 
@@ -159,7 +159,7 @@ class UtilityMatrix:
         return self.permutations[kept].reshape(len(self.permutations), -1)
 
     def needed_coalitions(self) -> Memberships:
-        """The columns that a value rests on: the prefixes of the permutations, or all coalitions of the heard."""
+        """The columns that a value rests on: the permutations' prefixes, or all coalitions of those who took part."""
         if self.heard_permutations is not None:
             return distinct(prefixes(self.heard_permutations, self.n_clients))[0]
         return distinct(coalitions_of(np.flatnonzero(self.heard), self.n_clients))[0]
@@ -217,7 +217,7 @@ class UtilityMatrix:
         }
 
     def save(self, path: Place) -> None:
-        """Write the matrix, whole or not at all.
+        """Write the matrix atomically.
 
         Args:
             path: An `.npz` file.
@@ -299,7 +299,7 @@ def _from_dense(arrays: Arrays) -> UtilityMatrix:
         raise UtilityError(f"utilities are {found}, expected float64 of shape {expected}, blocks after that if any")
     if len(participants) == 0 or participants.shape[1] != coalitions.shape[1]:
         found = f"participants of shape {participants.shape} and coalitions of shape {coalitions.shape}"
-        raise UtilityError(f"{found}, expected one round or more, and as many clients in both")
+        raise UtilityError(f"{found}, expected one round or more, and the same number of clients in both")
     if not are_distinct(coalitions):
         raise UtilityError("coalitions: two rows are the same set of clients; give each once")
     if np.isinf(utilities).any():

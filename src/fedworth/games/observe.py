@@ -1,8 +1,8 @@
 """Measure the seen part of the paper's utility matrix.
 
-    exactly                 all coalitions of each round's participants, where at most 12 clients were heard
-    by permutations         the prefixes of M permutations of all heard clients, as far as they lie within a round's
-                            participants (Algorithm 1); N⌈ln N⌉ permutations unless asked otherwise
+    exactly                 all coalitions of each round's participants, if at most 12 clients took part
+    by permutations         the prefixes of M permutations of all clients that took part, as far as they lie within a
+                            round's participants (Algorithm 1); N⌈ln N⌉ permutations unless asked otherwise
 
 A budget stops the measuring. With permutations the answer is then a matrix of fewer permutations; an exact matrix has
 no smaller version, so a budget that is too small for it is refused.
@@ -25,10 +25,10 @@ from fedworth.storage import Progress, silent
 
 FEWEST_PERMUTATIONS, MOST_PERMUTATIONS = 2, 10_000_000
 MOST_BYTES = 1 << 28
-"""What the prefixes of all permutations may take where nobody asked for a number of them."""
+"""Most memory for the prefixes of the default number of permutations."""
 
 FIRST_BATCH, BATCH_SECONDS = 16, 1.0
-"""Coalitions are measured for about so long between two looks at the clock, and at the progress."""
+"""Coalitions are measured for about this long between two checks of the time, and two reports of progress."""
 
 
 def planned_permutations(
@@ -69,8 +69,8 @@ def utility_matrix(
             )
         if not work.measure(wanted):
             raise UsageError(
-                "time ran out before all coalitions were measured; what was measured is kept, so run again to go on, "
-                "or sample coalitions with --permutations M"
+                "time ran out before all coalitions were measured; what was measured is kept, so run again to "
+                "continue, or sample coalitions with --permutations M"
             )
         return _matrix(federation, wanted, None)
     square = max(1, permutations.shape[1])  # permutations are balanced in groups of this size

@@ -32,23 +32,23 @@ from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, n_clients_of, 
 ALPHA, BETA = 16.0, 1.0
 
 PER_CLIENT = 10
-"""Coalitions drawn a client, about."""
+"""About how many coalitions are drawn per client."""
 
 FEWEST_ORDERS, MOST_ORDERS = 2, 200
 LEFT_OUT = 1e-4
-"""What all sizes together count that Beta-Shapley does not draw."""
+"""Total weight of the sizes that Beta-Shapley does not draw."""
 
 SLACK = 1e-6
-"""What a coalition may complain of beyond e, as a part of the largest utility; e is known to a tolerance only."""
+"""By how much a complaint may exceed e, as a part of the largest utility; e is known to a tolerance only."""
 
 HELD_OUT = 5
-"""One in so many of the least core's drawn coalitions only checks the payment."""
+"""One in this many of the least core's drawn coalitions only checks the payment."""
 
 TRUNCATED = 0.05
-"""A coalition so near to everyone's utility, as a part of it, is taken for everyone by `tmc` and `gtg`."""
+"""`tmc` and `gtg` stop an order when its utility is this near to everyone's, as a part of it."""
 
 SETTLED, LOOK_BACK, MOST_BATCHES = 0.05, 10, 200
-"""`tmc` and `gtg` stop when values moved by less than this part in so many batches of n orders, or after the most."""
+"""`tmc` and `gtg` stop when values moved by less than this part in this many batches of n orders, or after the most."""
 
 
 def leave_one_out(game: Game, _rng: np.random.Generator) -> Shares:
@@ -59,7 +59,7 @@ def leave_one_out(game: Game, _rng: np.random.Generator) -> Shares:
 
 
 def banzhaf(game: Game, rng: np.random.Generator) -> Shares:
-    """What a client adds to a coalition of others, all of which are equally likely; the whole is not shared out."""
+    """What a client adds to a random coalition of the others; shares need not add up to the whole."""
     n = len(game.clients)
     if n <= MOST_ENUMERATED:
         return exact_shares(game, lambda utilities: semivalues(utilities, np.full(n, 2.0 ** (1 - n))))
@@ -77,7 +77,7 @@ def banzhaf(game: Game, rng: np.random.Generator) -> Shares:
 
 
 def to_large(game: Game, rng: np.random.Generator) -> Shares:
-    """What a client adds to coalitions of at least half of the others; the whole is not shared out.
+    """What a client adds to coalitions of at least half of the others; shares need not add up to the whole.
 
     `games.effort` estimates it with the Shapley values where coalitions of models are sampled.
     """
@@ -154,8 +154,8 @@ def _parts_of_orders(n: int, size: int, n_orders: int, rng: np.random.Generator)
     places = (np.arange(per_order * size) % n).reshape(per_order, size)
     orders = rng.permuted(np.tile(np.arange(n), (n_orders, 1)), axis=1)
     rows = np.zeros((n_orders, per_order, n), dtype=bool)
-    for order, made in zip(orders, rows, strict=True):
-        np.put_along_axis(made, order[places], True, axis=1)
+    for order, coalitions in zip(orders, rows, strict=True):
+        np.put_along_axis(coalitions, order[places], True, axis=1)
     return rows.reshape(-1, n)
 
 

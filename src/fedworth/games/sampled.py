@@ -30,7 +30,7 @@ from fedworth.coalitions import distinct, of_size
 from fedworth.games.game import Game, Shares
 
 PER_CLIENT = 20
-"""Evaluations a client."""
+"""Evaluations per client."""
 
 FEWEST_FITTED = 20
 """Draws of a fold below which coefficients are not fitted."""
@@ -63,7 +63,7 @@ def contrasts_of_clients(of_clients: Floats) -> Floats:
 
 
 def sampled_shapley(game: Game, rng: np.random.Generator) -> Shares:
-    """The Shapley values of a game of three clients or more, from about `PER_CLIENT` evaluations a client."""
+    """The Shapley values of a game of three clients or more, from about `PER_CLIENT` evaluations per client."""
     n = len(game.clients)
     sizes = np.arange(2.0, n)
     needs = 1 / (sizes * np.sqrt(n - sizes))  # the contrasts are largest for the smallest and the largest coalitions

@@ -1,6 +1,6 @@
 """A smaller test set in which every class keeps its share.
 
-Utilities are differences of mean losses, so n of N test samples make them n/N of the price. One subset for all
+Utilities are differences of mean losses, so with n of N test samples they cost n/N of the time. One subset for all
 coalitions keeps equal clients exactly equal. A subset drawn without regard to labels adds much noise to the values of
 clients with few classes; keeping the shares of classes, the added variance was 1/6 (logistic, synthetic), 1/12
 (logistic, digits) and 1/28 (MLP, digits) of that.

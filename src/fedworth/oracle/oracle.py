@@ -40,8 +40,8 @@ MOST_OUTPUTS = 1 << 23
 """Numbers in a batch's outputs, where a sample has many labels: pixels or tokens, times classes."""
 
 OUTLYING, N_ROUNDED, UNSURE = 100.0, 512, 0.1
-"""A model is tested for rounding if a number in it is so many times the global model's; on so many samples; and it is
-refused if rounding may move the loss by this part of it."""
+"""A model is tested for rounding if a number in it is this many times the global model's; on this many samples; and it
+is refused if rounding may move the loss by this part of it."""
 
 
 class Oracle(Protocol):
@@ -77,7 +77,7 @@ def also_of(oracle: Oracle) -> tuple[Measure, ...]:
 
 
 def n_columns_of(oracle: Oracle) -> int:
-    """The number of columns of an oracle's utilities: one a block, and one for each other measure."""
+    """The number of columns of an oracle's utilities: one per block, and one for each other measure."""
     return oracle.n_blocks + len(also_of(oracle))
 
 
@@ -507,16 +507,16 @@ def mix_into(
     """As `mix`, but summed in the models' own precision and written into `buffer`; half precision in float64."""
     members = _members(models, of_clients)
     for name, like in global_model.items():
-        made, parts = buffer[name], [(float(of_clients[k]), models[k][name]) for k in members]
+        mixed, parts = buffer[name], [(float(of_clients[k]), models[k][name]) for k in members]
         if like.dtype not in (torch.float32, torch.float64):
-            made.copy_(_summed([(of_global, like), *parts]))
+            mixed.copy_(_summed([(of_global, like), *parts]))
             continue
         if of_global:
             parts.append((of_global, like))
         (weight, first), *others = parts
-        torch.mul(first, weight, out=made)
+        torch.mul(first, weight, out=mixed)
         for weight, tensor in others:
-            made.add_(tensor, alpha=weight)
+            mixed.add_(tensor, alpha=weight)
     return buffer
 
 
@@ -532,11 +532,11 @@ def _members(models: dict[int, Model], of_clients: NDArray[np.float64]) -> list[
 def _in_pieces(parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:
     """The weighted sum of large tensors, piece by piece: float64 copies would take the memory of several models."""
     like = parts[0][1]
-    made = torch.empty_like(like, memory_format=torch.contiguous_format)
+    total = torch.empty_like(like, memory_format=torch.contiguous_format)
     for start in range(0, like.numel(), PIECE):
         some = slice(start, start + PIECE)
-        made.view(-1)[some] = _summed([(weight, tensor.reshape(-1)[some]) for weight, tensor in parts])
-    return made
+        total.view(-1)[some] = _summed([(weight, tensor.reshape(-1)[some]) for weight, tensor in parts])
+    return total
 
 
 def _summed(parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Outputs of sampled coalitions that are kept, so that interrupted sampling goes on where it stopped.
+"""Outputs of sampled coalitions that are kept, so that interrupted sampling continues where it stopped.
 
 The draws of a game follow from the seed, so a second run asks for the same outputs in the same order. Those that a
 first run has measured are answered from a file in the user's cache folder, beside the kept utilities:
@@ -88,7 +88,7 @@ class KeptOutputs:
             self.save()
 
     def _compare(self, found: torch.Tensor, row: Memberships, samples: Indices, measure: Measure) -> None:
-        """Measure one answer in so many again, on a few samples: the 1st, 2nd, 4th, 8th …"""
+        """Measure the 1st, 2nd, 4th, 8th … answer again, on a few samples."""
         self.n_answered += 1
         if self.n_answered & (self.n_answered - 1):
             return
@@ -105,7 +105,7 @@ class KeptOutputs:
             self._saved = len(self.known), time.monotonic()
 
     def forget(self) -> None:
-        """Start anew, without what was kept."""
+        """Discard what was kept."""
         self.known, self.n_answered, self.n_bytes, self._saved = {}, 0, 0, (0, time.monotonic())
 
 

@@ -127,7 +127,7 @@ def _measure(
     mixtures: Mixtures,
     which: Sequence[Indices] | None,
 ) -> Any:
-    """Measure some coalitions in a worker, or give their outputs; a reference in a list is fetched once a worker."""
+    """Measure some coalitions in a worker, or give their outputs; each worker fetches the oracle once."""
     import ray
 
     (reference,) = oracle

@@ -197,21 +197,21 @@ class RuleOracle:
             raise ModelError(f"round {round_.entry.number}: a coalition has members without a model in this round")
         held = {**round_.client_models, **round_.apart_models}
         arrays = [arrays_of(held[k]) for k in members]
-        made, _ = self.rule.aggregate(
+        model, _ = self.rule.aggregate(
             arrays_of(round_.global_model), arrays, [float(mixtures.weights[k]) for k in members], state
         )
-        return model_of(made, round_.global_model)
+        return model_of(model, round_.global_model)
 
     def _contributions(self, round_: Round, rule: LinearRule, state: State) -> Round:
         """The round with every client's contribution in place of its model; the last round is remembered."""
         if not self._held or self._held[0][0] is not round_:
             before = arrays_of(round_.global_model)
             models = {**round_.client_models, **round_.apart_models}
-            made = {
+            contributions = {
                 k: model_of(rule.contribution(before, arrays_of(model), state), round_.global_model)
                 for k, model in models.items()
             }
-            self._held = [(round_, Round(round_.entry, round_.global_model, made, {}))]
+            self._held = [(round_, Round(round_.entry, round_.global_model, contributions, {}))]
         return self._held[0][1]
 
     def _state(self, round_index: int) -> State:

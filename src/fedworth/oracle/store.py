@@ -8,7 +8,7 @@ Nothing is read from the folder of a ledger, so whoever sends one cannot decide 
 The key covers the bytes of the round, the test set, the module's layers and their settings, the measures, the weighting
 with the clients' weights, the server's rule, the blocks of test samples and the versions. Only a task that is known to
 be the same is answered: code of the user's own, as a loss, a measure, a rule or a layer, can read anything, so such a
-task is measured again. A file that is damaged, or that cannot be written, costs time and nothing else.
+task is measured again. A file that is damaged, or that cannot be written, only costs time.
 """
 
 import hashlib

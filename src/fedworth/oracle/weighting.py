@@ -86,7 +86,7 @@ def mixtures(coalitions: Memberships, weights: NDArray[np.float64], weighting: W
 def client_weights(
     sample_counts: Mapping[int, float], n_clients: int, *, weighting: Weighting, aggregation: Aggregation
 ) -> NDArray[np.float64]:
-    """(n_clients,): 1, the number of samples, or (fixed) the part of the whole; 0 for a client never heard."""
+    """(n_clients,): 1, the number of samples, or (fixed) the part of the whole; 0 for a client without a model."""
     checked_name("weighting", Weighting, weighting)
     heard = np.isin(np.arange(n_clients), list(sample_counts))
     counts = np.array([sample_counts.get(k, 0) for k in range(n_clients)], dtype=np.float64)

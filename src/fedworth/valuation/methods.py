@@ -28,7 +28,7 @@ from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown
 from fedworth.games.as_one import Groups, averaged, sharing_as_one
 from fedworth.games.effort import Effort
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import Game, GameOfColumns, Measured, Shares, SharingRule, SummedGame, everyone_of
+from fedworth.games.game import ColumnGame, Game, GameOfColumns, Shares, SharingRule, SummedGame, everyone_of
 from fedworth.games.given import given_game
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc, to_large
@@ -290,7 +290,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
                 if not is_exact or not isinstance(game, GameOfColumns) or len(game.clients) > MOST_ENUMERATED:
                     by_measure.pop(name, None)  # other measures are known where every coalition was measured
                 elif name in by_measure:
-                    found = exact_shares(Measured(game, game.n_blocks + column), shapley_values)
+                    found = exact_shares(ColumnGame(game, game.n_blocks + column), shapley_values)
                     by_measure[name][game.clients] += weight * found.totals
     notes.update(dict.fromkeys(run.notes()))
     if games.sampling is not None:

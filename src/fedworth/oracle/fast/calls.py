@@ -1,9 +1,9 @@
 """What the parts of a module take and give, seen in two forward passes of a few samples.
 
 Nothing is read from the module's code. In the second pass there is noise on every tensor that varies among the models
-of a round. A part that gives the same in both passes is *constant*: it is evaluated once, not once a coalition. A
-linear layer whose input is constant is *affine*: what it gives is linear in the model, so it is evaluated once a client
-and then mixed.
+of a round. A part that gives the same in both passes is *constant*: it is evaluated once, not once per coalition. A
+linear layer whose input is constant is *affine*: what it gives is linear in the model, so it is evaluated once per
+client and then mixed.
 """
 
 from collections.abc import Callable

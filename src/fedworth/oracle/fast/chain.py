@@ -2,8 +2,8 @@
 
     z_S = z_0 + s_S Σ_{k∈S} z_k        z_0 = W_0 x + b_0,  z_k = a_k ((W_k − W_0) x + b_k − b_0)
 
-with s_S the scale of the coalition's weights a_k. A coalition then costs as many products a unit as there are clients,
-instead of as many as there are inputs. Later layers are mixed, and evaluated for many coalitions in one product. A
+with s_S the scale of the coalition's weights a_k. A coalition then costs one product per unit and client, instead of
+one per unit and input. Later layers are mixed, and evaluated for many coalitions in one product. A
 sample's logits are mixed around those of the global model, in the model's precision, so that a logit of −1e9 that
 masks a class does no harm to the others.
 """
@@ -173,9 +173,8 @@ class _Work:
         labels = self.few.labels
         margins = logits.sub_(logits.gather(1, labels.expand(len(logits), 1, -1))).mul_(LOG2_E)
         if ACCURACY in self.chain.criteria:  # of equal classes the first is predicted
-            margins += (torch.arange(margins.shape[1], device=labels.device)[:, None] < labels) * margins.new_tensor(
-                TIE
-            )
+            is_before = torch.arange(margins.shape[1], device=labels.device)[:, None] < labels
+            margins += is_before * margins.new_tensor(TIE)
         return margins
 
     def _cross_entropies(
@@ -225,13 +224,13 @@ class Mixer:
         if not self.by_sums:
             torch.mm(self.product, z.flatten(1), out=out.flatten(1))
             return out
-        each, made = z[1:].unbind(), out.unbind()
+        each, sums = z[1:].unbind(), out.unbind()
         for i, joining in enumerate(self.joining):
-            total = torch.zeros_like(each[0]) if self.is_fresh[i] else made[i - 1]
+            total = torch.zeros_like(each[0]) if self.is_fresh[i] else sums[i - 1]
             if not joining:
-                made[i].copy_(total)
+                sums[i].copy_(total)
             for k in joining:
-                total = torch.add(total, each[k], out=made[i])
+                total = torch.add(total, each[k], out=sums[i])
         return torch.addcmul(z[:1], out, self.scales[:, :, None], out=out)
 
 

@@ -1,7 +1,7 @@
 """The module itself, coalition by coalition, without the parts that need not be evaluated each time.
 
-A constant part is evaluated once for the test set. An affine part is evaluated once a client and mixed. What is left is
-evaluated by torch in batches of a size that fits the processor's cache.
+A constant part is evaluated once for the test set. An affine part is evaluated once per client and mixed. What is left
+is evaluated by torch in batches of a size that fits the processor's cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,18 +59,17 @@ class Loop:
         self._kept: tuple[Model, list[Given], list[Given]] | None = None
 
     def __str__(self) -> str:
-        said = [f"the module in batches of {self.batch}"]
+        words = [f"the module in batches of {self.batch}"]
         used = [name for name, is_used in self.parts.constant.items() if is_used]
-        said += [f"with {', '.join(used)} evaluated once"] if used else []
-        said += [f"with mixed outputs of {', '.join(self.parts.affine)}"] if self.parts.affine else []
-        return ", ".join(said)
+        words += [f"with {', '.join(used)} evaluated once"] if used else []
+        words += [f"with mixed outputs of {', '.join(self.parts.affine)}"] if self.parts.affine else []
+        return ", ".join(words)
 
     def totals(self, models: RoundModels, mixtures: Mixtures, n_threads: int) -> Floats:
         """(n_mixtures, n_criteria, n_blocks): the scores, summed over the samples of each block; higher is better."""
         n_numbers = sum(models.origin[name].numel() for name in models.varying)
-        size = max(
-            1, min(MIXED // max(1, n_numbers), TOGETHER_MIXED)
-        )  # whatever the threads, so that bits are the same
+        # The same size for any number of threads, so that bits are the same
+        size = max(1, min(MIXED // max(1, n_numbers), TOGETHER_MIXED))
         parts = [mixtures.rows(np.arange(at.start, at.stop)) for at in slices(len(mixtures), size)]
         constants, entering = self._constants(models)
         affine = [self._affine(models, given) for given in entering]
@@ -102,12 +101,12 @@ class Loop:
             mixed = {name: _images_last(tensor) for name, tensor in mixed.items()}
         coefficients = np.concatenate([np.ones((len(mixtures), 1)), mixtures.of_clients], axis=1)
         rows = range(len(mixtures))
-        made = [{**models.frozen, **{name: tensor[row] for name, tensor in mixed.items()}} for row in rows]
+        states = [{**models.frozen, **{name: tensor[row] for name, tensor in mixed.items()}} for row in rows]
         found = np.zeros((len(mixtures), len(self.criteria), self._n_blocks))
         for batch, constant, stacked in zip(self._batches, constants, affine, strict=True):
             for row, given in enumerate(_mixed(stacked, coefficients)):
                 replica.given = {**constant, **given}
-                outputs = outputs_of(replica.module, made[row], batch.inputs)
+                outputs = outputs_of(replica.module, states[row], batch.inputs)
                 found[row] += block_totals(self.criteria, outputs, batch.labels, batch.block_numbers, self._n_blocks)
         return found
 
@@ -147,7 +146,7 @@ class Loop:
 
     def _affine(self, models: RoundModels, taken: Given) -> Given:
         """(1 + n_clients, …): what affine parts of the global model give, and those of every client's difference."""
-        made = {}
+        affine = {}
         for name, entering in taken.items():
             layer, n = Layer.of(name), len(models.clients)
             weight, bias = models.origin[layer.weight], models.origin.get(layer.bias)
@@ -160,8 +159,8 @@ class Loop:
             if layer.bias in models.updates:
                 shape = n, *[1] * (entering.ndim - 1), len(weight)
                 of_clients = of_clients + models.updates[layer.bias].view(shape)
-            made[name] = torch.cat([of_global, of_clients])
-        return made
+            affine[name] = torch.cat([of_global, of_clients])
+        return affine
 
 
 class _Replica:
@@ -194,8 +193,8 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """Images with their channels last in memory, which convolutions on the CPU are faster with."""
     if tensor.ndim != 4:
         return tensor
-    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, memory_format=torch.channels_last)
-    return made.copy_(tensor)  # `contiguous` leaves images of one channel as they are
+    images = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, memory_format=torch.channels_last)
+    return images.copy_(tensor)  # `contiguous` leaves images of one channel as they are
 
 
 def _images_last(stacked: torch.Tensor) -> torch.Tensor:

@@ -161,5 +161,5 @@ def merge_duplicates(models: RoundModels, mixtures: Mixtures) -> tuple[Mixtures,
 
 
 def slices(n: int, size: int) -> list[slice]:
-    """Slices of so many, one after the other, that cover n."""
+    """Consecutive slices of `size` that cover n."""
     return [slice(start, min(n, start + size)) for start in range(0, n, size)]

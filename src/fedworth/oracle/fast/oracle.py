@@ -54,10 +54,10 @@ N_CHECKED = 4
 """Coalitions that are compared with the plain loop when a route is new; on later rounds it is one."""
 
 BLOCK_SAMPLES, MOST_BLOCKS = 128, 32
-"""The comparison is on blocks of so many samples together, or more; a test set without blocks is divided into some."""
+"""The comparison is on blocks with at least this many samples together; a test set without blocks is divided."""
 
 TOLERANCE, ROUNDING = 1e-3, 3e-6
-"""How far the plain loop may be: so much of a utility, and so much of the scores before and after."""
+"""How far the plain loop may be: this part of a utility, and this part of the scores before and after."""
 
 TIED = 1e-5
 """Two classes tie if their outputs differ by at most this part of the largest, or of the global model's largest."""
@@ -88,7 +88,7 @@ class FastOracle:
     Args:
         task: What models are judged by.
         measure: `loss`, or a measure of the task such as `accuracy`.
-        n_threads: The number of threads; one a processor if it is not given.
+        n_threads: The number of threads; one per processor if it is not given.
         also: Other measures, which are taken in the same forward pass: a column of the utilities each.
 
     Example:
@@ -121,7 +121,7 @@ class FastOracle:
         return FastOracle, (self.task, self.measure, self.n_threads, self.also)
 
     def describe(self) -> str:
-        """The routes taken so far, one a line, and how many coalitions each has measured."""
+        """The routes taken so far, one per line, and how many coalitions each has measured."""
         return "\n".join(f"{route} ({n:,} coalitions)" for route, n in self._counts.items()) or NOTHING_YET
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Floats:
@@ -155,7 +155,7 @@ class FastOracle:
         try:
             scores = route.totals(
                 models, wanted, self.n_threads
-            )  # (n_wanted, n_criteria, n_blocks); global model first
+            )  # (n_wanted, n_criteria, n_blocks), global model first
         except RuntimeError as error:  # a view of channels-last images, for example
             self._routes[key] = plain = PlainLoop(f"the route fails with {str(error).partition(chr(10))[0]!r}")
             return plain
@@ -286,10 +286,7 @@ class FastOracle:
 
     @cached_property
     def _counted_blocks(self) -> list[tuple[torch.Tensor, Floats]]:
-        """Blocks to compare on, a few at a time, with the part of all labels that count which they have, (n_criteria,).
-
-        So many blocks go together that they have `BLOCK_SAMPLES` samples.
-        """
+        """Groups of blocks with `BLOCK_SAMPLES` samples or more, and their part of all counted labels (n_criteria,)."""
         criteria, labels, blocks = self._criteria, self.task.labels, self._samples.blocks
         n_groups = min(MOST_BLOCKS, -(-len(labels) // BLOCK_SAMPLES))
         groups = torch.arange(self._samples.n_blocks, device=blocks.device) % n_groups
