@@ -216,7 +216,7 @@ def test_edited_rewards_are_found(run, told, refused):
     document["cents"][0] += 1
     document["cents"][1] -= 1
     (run / "rewards.json").write_text(json.dumps(document))
-    assert "cents" in refused(12, "verify", run)
+    assert "rewards: the amounts do not follow" in refused(12, "verify", run)
 
 
 def test_what_was_chosen_and_what_cannot_be_compared_is_said(run, told):
