@@ -370,7 +370,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Watch:
-    """Value a federation while it still trains: the table changes after each round, until the ledger is closed.
+    """Value a federation while it trains: the table changes after each round, until the ledger is closed.
 
     Args:
         ledger: The ledger that a recorder writes, or will write.

@@ -1,4 +1,4 @@
-"""Simulate, value and report in one go; and value a federation while it still trains.
+"""Simulate, value and report in one go; and value a federation while it trains.
 
     run       settings.json  ledger/  report.json, .html, .csv, .md
     watch     report.json, .html, .csv, .md, written anew after each round
