@@ -108,7 +108,7 @@ def test_whoever_is_done_leaves_no_lock(tmp_path, end):
     elif end == "release":
         writer.release()
         writer.release()
-        with pytest.raises(LedgerError, match="go on with resume_ledger"):
+        with pytest.raises(LedgerError, match="continue with resume_ledger"):
             one_round(writer)
     del writer
     gc.collect()
@@ -151,7 +151,7 @@ def in_a_fork(work):
 
 def test_a_forked_child_cannot_write_its_parents_ledger_and_the_parent_can(tmp_path):
     writer = create_ledger(tmp_path / "l", aggregation="samples")
-    assert "go on with resume_ledger" in in_a_fork(lambda: str(one_round(writer)))
+    assert "continue with resume_ledger" in in_a_fork(lambda: str(one_round(writer)))
     assert "is being recorded by" in in_a_fork(lambda: str(resume_ledger(tmp_path / "l")))
     one_round(writer)
     assert verify_ledger(tmp_path / "l").n_rounds == 1

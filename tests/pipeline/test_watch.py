@@ -194,4 +194,4 @@ def test_the_command_says_that_the_recorder_was_killed_and_that_another_goes_on(
     assert "no round comes until a recorder resumes it" in told[0]
     later = capsys.readouterr().err
     assert "a recorder writes it again" in later
-    assert "its recorder has let go of it" in later
+    assert "its recorder has released it" in later

@@ -123,7 +123,7 @@ def test_a_receipt_never_raises_into_the_training(sent, tmp_path, caplog):
     assert receipt(sent, round_number=0, n_samples=1, file=tmp_path / "r") is None
     (tmp_path / "file").write_text("")
     assert receipt(SENT, round_number=0, n_samples=1, file=tmp_path / "file" / "r") is None
-    assert caplog.text.count("training goes on") == 2
+    assert caplog.text.count("training continues") == 2
 
 
 def test_a_broken_line_is_named(tmp_path):

@@ -119,7 +119,7 @@ def test_outputs_of_another_shape_are_told(name):
     [
         ("binary", torch.tensor([0, 1, 2]), "other values than 0 and 1"),
         ("pairwise", torch.ones(3), "all labels are 1, so there is nothing to rank"),
-        ("pairwise", torch.ones(3, 2), "expected one a sample"),
+        ("pairwise", torch.ones(3, 2), "expected one per sample"),
         ("squared-error", torch.tensor([0, 1, 2]), "expected floating point numbers"),
         ("squared-error", torch.tensor([0, 1, math.nan]), "NaN or infinite"),
         ("cox", torch.ones(3), r"expected \(n_samples, 2\): a time, and 1 if the event was seen"),

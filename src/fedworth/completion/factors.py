@@ -137,7 +137,7 @@ class FactorCompletion:
         made = self.coalition_factors @ self.round_factors.sum(axis=0)  # (n_coalitions,)
         totals = np.einsum("ack,atk->ac", others.coalition_factors, others.round_factors)
         moved = np.sqrt(others.weights)[:, None] * (totals - made)  # (n_alternatives, n_coalitions)
-        game = FactorGame(self, moved.T)  # one block an alternative: values are linear
+        game = FactorGame(self, moved.T)  # one block per alternative: values are linear
         if self.permutations is None:
             values = exact_shares(game, shapley_values).values
         else:
@@ -177,7 +177,7 @@ class FactorCompletion:
             first = names(coalitions[unseen[0]], self.clients)
             raise UnseenError(
                 f"{len(unseen):,} of {len(rows):,} coalitions were never seen, the first {first}; their utilities "
-                "cannot be estimated: let a round hear everyone, or ask for zeros by name with --unseen zero"
+                "cannot be estimated: let one round ask everyone, or ask for zeros by name with --unseen zero"
             )
         return rows
 

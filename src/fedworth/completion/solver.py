@@ -91,7 +91,7 @@ class Problem:
         return self.rows.astype(np.int32)
 
     def transposed(self, cells: Floats) -> csr_array:
-        """(n_columns, n_rows), sparse, with one number a seen cell."""
+        """(n_columns, n_rows), sparse, with one number per seen cell."""
         return csr_array((cells, self._sparse_rows, self._starts), shape=self.shape[::-1])
 
     @cached_property
@@ -110,7 +110,7 @@ class Problem:
         return self.transposed(self.values)
 
     def blocks(self, cells: Floats) -> bsr_array:
-        """(n_columns · rank, n_rows · rank), sparse, with one block (rank, rank) a seen cell."""
+        """(n_columns · rank, n_rows · rank), sparse, with one block (rank, rank) per seen cell."""
         rank = cells.shape[1]
         shape = (self.shape[1] * rank, self.shape[0] * rank)
         return bsr_array((cells, self._sparse_rows, self._starts), shape=shape)
@@ -169,7 +169,7 @@ class Collapsed:
 
 
 def collapse(whole: Problem) -> Collapsed:
-    """The problem with one column a round for all columns seen in this round only, and without columns of zeros."""
+    """The problem with one column per round for all columns seen in this round only, and without columns of zeros."""
     n_in_column = np.bincount(whole.columns, minlength=whole.shape[1])
     is_single = n_in_column[whole.columns] == 1  # (n_seen,)
     has_energy = np.bincount(whole.columns, weights=np.abs(whole.values), minlength=whole.shape[1]) > 0

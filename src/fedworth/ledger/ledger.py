@@ -1,7 +1,7 @@
 """Reading a ledger: the folder that holds everything a federation trained.
 
     federation.json               clients, aggregation, how the model and the task are made
-    manifest.jsonl                one line a round; the chain in each line covers all lines before it
+    manifest.jsonl                one line per round; the chain in each line covers all lines before it
     rounds/000000.safetensors     global/<tensor>, client/<index>/<tensor>: what the server held
     apart/000000.safetensors      apart/<index>/<tensor>: models of absent clients, for the ground truth only
     final.safetensors             global/<tensor>: the model after the last round
@@ -141,7 +141,7 @@ class Ledger:
         return frozenset(k for t in range(self.n_rounds) for k in self.participants(t))
 
     def sample_counts(self, round_index: int | None = None) -> dict[int, float]:
-        """Each client's number of samples as last reported, or as reported in this round if it was heard in it."""
+        """Each client's number of samples as last reported, or as reported in this round if it answered in it."""
         if round_index is None:
             return dict(self._last_counts)
         entry = self.entries[round_index]
@@ -150,7 +150,7 @@ class Ledger:
 
     @cached_property
     def _last_counts(self) -> dict[int, float]:
-        """The last report of each client; counts of models kept apart are used only for clients never heard."""
+        """The last report of each client; counts of models kept apart are used only for clients that never answered."""
         counts: dict[int, float] = {}
         for entry in self.entries:
             counts.update(zip(entry.apart, entry.apart_sample_counts, strict=True))

@@ -108,7 +108,7 @@ def recorder_gone(folder: Path) -> str | None:
     try:
         descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        return "its recorder has let go of it"
+        return "its recorder has released it"
     except OSError:
         return None
     try:
@@ -158,7 +158,7 @@ def _holder(path: Path) -> str:
         text = file.read(MAX_TEXT_BYTES)
     remedy = "stop that one first, or choose another folder"
     if _parse(text).get("pid") == os.getpid():
-        remedy = "that is this very process: call release() on its recorder, or go on with that one"
+        remedy = "that is this very process: call release() on its recorder, or use that one"
     return f"is being recorded by {_describe(text)}; a ledger has one recorder at a time: {remedy}"
 
 

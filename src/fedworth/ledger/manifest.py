@@ -1,7 +1,7 @@
 """The header and the manifest of a ledger.
 
 `federation.json` is the header: the clients, how the server averages, and settings. `manifest.jsonl` has one JSON
-line a round. Lines are only ever appended, and each holds a hash over everything before it:
+line per round. Lines are only ever appended, and each holds a hash over everything before it:
 
     chain_0 = sha256(federation.json),  chain_{n+1} = sha256(chain_n + line n without its chain)
 

@@ -396,7 +396,7 @@ class LedgerWriter:
         self.release()
 
     def release(self) -> None:
-        """Stop writing, drop an open round, and let another recorder go on with the ledger."""
+        """Stop writing, drop an open round, and let another recorder continue the ledger."""
         self.abort_round()
         if self.lock.is_held:
             self._settle([])
@@ -416,7 +416,7 @@ class LedgerWriter:
             raise LedgerError(f"{self.folder}: the ledger is closed; record into a new one")
         if not self.lock.is_held:
             found = "this recorder has released it, or another process has taken its lock"
-            raise LedgerError(f"{self.folder}: {found}; go on with resume_ledger; nothing was written")
+            raise LedgerError(f"{self.folder}: {found}; continue with resume_ledger; nothing was written")
 
     def _append(self, line: Line) -> None:
         """Commit a line: all of it is on the device, or the manifest is as it was."""

@@ -65,19 +65,19 @@ def record(
     Args:
         recorded: Flower's grid, or a strategy of the old API.
         ledger: The folder to write.
-        clients: The expected clients; those never heard will be named as such.
+        clients: The expected clients; the report names those that never took part.
         strategy: Its rule goes into the ledger, and the metric that it weights by is read; it is not changed.
         rule: The server's rule, if the strategy does not tell it.
-        aggregation: `uniform` if the strategy weights all clients alike.
+        aggregation: `uniform` if the strategy weights all clients equally.
         weighted_by: The metric that the strategy weights by, if the strategy does not tell it.
         real_weights: Weights need not be whole numbers.
         arrays: The record that holds the model, if there are several.
         names: Old API: names of the tensors, as in `module.state_dict()`.
-        n_rounds: Old API: close the ledger after so many rounds, if nobody can call `close()`.
-        hear_everyone: The first round waits for so many nodes and asks all of them; this changes the training.
+        n_rounds: Old API: close the ledger after this many rounds, if nobody can call `close()`.
+        hear_everyone: The first round waits for this many nodes and asks all of them; this changes the training.
         wait_seconds: How long it waits for them.
         keys_last: The SuperLink authenticates its nodes, so a name stays with the key it was first heard from.
-        resume: Go on with the ledger of a server that was stopped.
+        resume: Continue the ledger of a stopped server.
         valued_by: What values the rounds so far for `values`.
         track: Where each round's values are shown, as in `record_into`.
         task: What values are measured on then.
@@ -140,8 +140,8 @@ def strategy_rule(strategy: Any) -> Rule | None:
     A derived class counts as its base class unless it aggregates in its own way. The rule is compared with the recorded
     models in any case.
     """
-    made = MAKERS.get(_aggregating_class(strategy))
-    return None if made is None else made(strategy)
+    make = MAKERS.get(_aggregating_class(strategy))
+    return None if make is None else make(strategy)
 
 
 def strategy_weight_metric(strategy: Any) -> str | None:

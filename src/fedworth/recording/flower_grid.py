@@ -102,7 +102,7 @@ class RecordingGrid:
         return self.recorder.values(task, **how)
 
     def name_of(self, node: int) -> str | None:
-        """A node's name; None if it was never heard."""
+        """A node's name; None if it has not answered yet."""
         return self.nodes.names.get(node)
 
     def _sent(self, messages: Iterable[Any]) -> list[Any]:
@@ -136,12 +136,10 @@ class RecordingGrid:
         expected = self.hear_everyone or 0
         deadline = time.monotonic() + self.wait_seconds
         while len(nodes := list(self.inner.get_node_ids())) < expected and time.monotonic() < deadline:
-            log.info("fedworth: the first round hears everyone; %d of %d are connected", len(nodes), expected)
+            log.info("fedworth: the first round asks everyone; %d of %d are connected", len(nodes), expected)
             time.sleep(POLL_SECONDS)
         if len(nodes) < expected:
-            log.warning(
-                "fedworth: only %d of %d clients are there to be heard in the first round", len(nodes), expected
-            )
+            log.warning("fedworth: only %d of %d clients are connected for the first round", len(nodes), expected)
         asked, first = {m.metadata.dst_node_id for m in train}, train[0]
         kind = first.metadata.message_type
         return [Message(content=first.content, dst_node_id=n, message_type=kind) for n in nodes if n not in asked]
@@ -194,9 +192,7 @@ class RecordingGrid:
         by_node, settled = round_.replies_by_node(), self._settle(round_)
         known = [(node, reply) for node, reply in by_node if node in self.nodes.names]
         model = model_sent(round_.messages, self.arrays)
-        replies = [
-            reply for reply in round_.replies if not reply.has_error()
-        ]  # in the order in which they are appended
+        replies = [reply for reply in round_.replies if not reply.has_error()]  # in the order of their arrival
         is_first = self.trees is not None and not any(map(np.size, model.values()))
         if self.trees is not None:
             model = self.trees.start(model, model_in(replies[0].content, self.arrays) if replies else None)
@@ -246,7 +242,7 @@ def model_in(content: Any, record: str | None) -> dict[str, Any]:
 
 
 def weight_in(content: Any, key: str, aggregation: Aggregation) -> Any:
-    """The weight of a reply; 1 if the server weights all alike."""
+    """The weight of a reply; 1 if the server weights all equally."""
     for metrics in content.metric_records.values():
         if key in metrics:
             return metrics[key]

@@ -72,7 +72,7 @@ class RecordingStrategy:
         return self.recorder.values(task, **how)
 
     def name_of(self, cid: str) -> str | None:
-        """A client proxy's name; None if it was never heard."""
+        """A client proxy's name; None if it has not answered yet."""
         return self.nodes.names.get(cid)
 
     def _begin(self, given: Any, client_manager: Any) -> Any:
@@ -80,7 +80,7 @@ class RecordingStrategy:
         if self.hear_everyone is not None and self.recorder.writer.n_rounds == 0 and self.after is None and sent:
             if not client_manager.wait_for(self.hear_everyone, int(self.wait_seconds)):
                 there = client_manager.num_available()
-                log.warning("fedworth: only %d of %d clients are there to be heard first", there, self.hear_everyone)
+                log.warning("fedworth: only %d of %d clients are there for the first round", there, self.hear_everyone)
             asked = {proxy.cid for proxy, _ in sent}
             sent += [(proxy, sent[0][1]) for cid, proxy in client_manager.all().items() if cid not in asked]
         self.asked, self.connected = sent, set(client_manager.all())

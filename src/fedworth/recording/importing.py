@@ -44,7 +44,7 @@ def import_folder(
     """Make a ledger from models that were kept in files.
 
     Args:
-        folder: A subfolder a round, with `global` and a file for each client in it, and `samples.json`.
+        folder: A subfolder for each round, with `global` and a file for each client in it, and `samples.json`.
         ledger: Where the ledger is written.
         aggregation: How the server averaged: by `samples`, or `uniform`.
         progress: Progress callback.
@@ -115,7 +115,7 @@ def _round_folders(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: no such folder")
     places = sorted((path for path in folder.iterdir() if path.is_dir()), key=_in_order)
     if not places:
-        raise DataError(f"{folder}: no subfolders in it, expected one a round")
+        raise DataError(f"{folder}: no subfolders in it, expected one for each round")
     return places
 
 

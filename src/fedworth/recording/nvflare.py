@@ -111,7 +111,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
                     recorder, str(error) if isinstance(error, FedworthError) else f"{type(error).__name__}: {error}"
                 )
         except Exception as error:
-            log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
+            log.error("fedworth: recording failed (%s: %s); training continues", type(error).__name__, error)
 
     def _on_start_run(self, fl_ctx: Any) -> None:
         try:
@@ -136,8 +136,8 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         """The task's file where the job has brought it, or where it is named."""
         if self.task is None:
             return None
-        brought = Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id())) / self.task
-        return str(brought) if brought.with_name(brought.name.rpartition(":")[0]).is_file() else self.task
+        copy = Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id())) / self.task
+        return str(copy) if copy.with_name(copy.name.rpartition(":")[0]).is_file() else self.task
 
     def valued(self, valued_by: Valuer, task: Task, **how: Any) -> dict[str, float]:
         """Each site's value so far; empty if nothing is recorded yet."""
@@ -263,9 +263,9 @@ class Receivers:
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:  # noqa: ARG002
         """Show each site's numbers."""
-        told = [(metric.client, metric.name, metric.number) for metric in metrics]
-        told += [(site, "round", step) for site in dict.fromkeys(metric.client for metric in metrics)]
-        for site, name, number in told:
+        numbers = [(metric.client, metric.name, metric.number) for metric in metrics]
+        numbers += [(site, "round", step) for site in dict.fromkeys(metric.client for metric in metrics)]
+        for site, name, number in numbers:
             at = {"global_step": step} if self.has_steps else {}
             tag = f"fedworth/{name.replace(' ', '-')}"
             sent = create_analytic_dxo(tag, number, AnalyticsDataType.SCALAR, **at).to_shareable()

@@ -43,17 +43,17 @@ def receipt(
         sent, is_named = _named(model, names), names is not None or not isinstance(model, list | tuple)
         if difference_from is not None:
             sent = with_difference(_named(difference_from, names), sent)
-        made = receipt_of(model_of(sent), int(round_number), n_samples, is_named=is_named)
+        kept = receipt_of(model_of(sent), int(round_number), n_samples, is_named=is_named)
         path = Path(file)
         make_folder(path.parent)
-        line = (json.dumps(asdict(made)) + "\n").encode()
+        line = (json.dumps(asdict(kept)) + "\n").encode()
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, line)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return made
+        return kept
 
     return attempt(written)
 

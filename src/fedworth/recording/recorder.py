@@ -5,7 +5,7 @@
     recorder.client_model("clinic-a", model, n_samples=120)
     recorder.client_failed("clinic-b", "out of memory")
     recorder.end_round()
-    recorder.close(global_model)              # or recorder.release(), if the federation goes on another day
+    recorder.close(global_model)              # or recorder.release(), if the federation continues another day
 
 The methods are those of `LedgerWriter`, but none of them raises; errors are logged. An answer that cannot be averaged
 is quarantined and the others are kept. A round that cannot be recorded becomes a line in the ledger that says why.
@@ -49,11 +49,11 @@ Valuer = Callable[..., dict[str, float]]
 
 
 def attempt(action: Callable[..., T], *args: Any) -> T | None:
-    """Call `action`; an error is logged and the result is None, so that the training goes on."""
+    """Call `action`; an error is logged and the result is None, so that the training continues."""
     try:
         return action(*args)
     except Exception as error:
-        log.error("fedworth: recording failed (%s: %s); training goes on", type(error).__name__, error)
+        log.error("fedworth: recording failed (%s: %s); training continues", type(error).__name__, error)
         return None
 
 
@@ -153,8 +153,8 @@ class LiveRecorder:
 
     def _receipts(self) -> dict[str, Receipt]:
         ledger = open_ledger(self.writer.folder)
-        made = {name: receipts_of(ledger, name, slice(-1, None)) for name in ledger.clients}
-        return {name: found[0] for name, found in made.items() if found}
+        by_name = {name: receipts_of(ledger, name, slice(-1, None)) for name in ledger.clients}
+        return {name: found[0] for name, found in by_name.items() if found}
 
     def close(self, final_model: Arrays) -> None:
         """Commit the model after the last round."""
@@ -164,7 +164,7 @@ class LiveRecorder:
         self._finish_tracking()
 
     def release(self) -> None:
-        """Stop recording without a final model, so that another recorder can go on with the ledger."""
+        """Stop recording without a final model, so that another recorder can continue the ledger."""
         self._report_missing()
         try:
             self.writer.release()
@@ -262,7 +262,7 @@ def record_into(
         vertical: The clients and the head of a vertical federation, whose clients send embeddings of their features.
         real_weights: Clients report any weight above 0 instead of a number of samples.
         settings: What else to write into the ledger's header.
-        resume: Go on with the ledger that a stopped server left.
+        resume: Continue the ledger of a stopped server.
         track: Where each round's values are shown: `mlflow`, `wandb`, `tensorboard:FOLDER`, `prometheus:FILE`, an
             object with the methods of `fedworth.report.trackers.Tracker`, or several of these.
         task: What values are measured on then: a task, or its place, such as `mytask.py:task`.

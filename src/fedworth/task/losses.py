@@ -14,7 +14,7 @@
     next-token       the same where labels are the texts themselves: each position predicts the next token
     texts            as next-token, but averaged over the tokens of each text first: all texts count alike
     squared-error    (output − label)², averaged over all labels
-    binary           log loss of one logit a sample
+    binary           log loss of one logit per sample
     hinge-binary     max(0, 1 − y·output), y = ±1
     multi-label      log loss of every flag's logit, averaged over all flags
     pairwise         mean over pairs of a 1 and a 0 of log(1 + exp(−(s_1 − s_0)))
@@ -35,10 +35,10 @@ import torch.nn.functional as F
 from fedworth.errors import DataError, unknown_name
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Outputs (n_samples, …) and labels (n_samples, …) → one number a sample, or one number."""
+"""Outputs (n_samples, …) and labels (n_samples, …) → one number per sample, or one number."""
 
 UserFunction = Callable[[torch.Tensor, torch.Tensor], Any]
-"""A user's loss or measure: outputs and labels of the whole test set → one number, or one a sample to be averaged."""
+"""A user's loss or measure: outputs and labels of the whole test set → one number, or one per sample to be averaged."""
 
 Check = Callable[..., str]
 """Says what is wrong with labels, or with outputs beside their labels; an empty string means nothing."""
@@ -98,7 +98,7 @@ class Loss:
 
 def _one_class(labels: torch.Tensor) -> str:
     if labels.dtype != torch.int64 or labels.ndim != 1:
-        return f"labels are {_kind(labels)}, expected one int64 class a sample"
+        return f"labels are {_kind(labels)}, expected one int64 class per sample"
     least = int(labels.min())
     return f"found label {least}, expected 0 or more; recode it" if least < 0 else ""
 
@@ -128,7 +128,7 @@ def _zero_or_one(labels: torch.Tensor) -> str:
 def _both_flags(labels: torch.Tensor) -> str:
     """0 or 1 for each sample, and some of each: only pairs of both can be ranked."""
     is_one_each = labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1)
-    problem = _zero_or_one(labels) or ("" if is_one_each else f"labels are {_kind(labels)}, expected one a sample")
+    problem = _zero_or_one(labels) or ("" if is_one_each else f"labels are {_kind(labels)}, expected one per sample")
     if not problem and bool((labels == labels.view(-1)[0]).all()):
         return f"all labels are {int(labels.view(-1)[0])}, so there is nothing to rank; expected some 0 and some 1"
     return problem
@@ -162,14 +162,14 @@ def _kind(labels: torch.Tensor) -> str:
 
 
 def _logits(dimension: int) -> Check:
-    """One logit a class along `dimension`; the other dimensions are those of the labels."""
+    """One logit per class along `dimension`; the other dimensions are those of the labels."""
 
     def check(outputs: torch.Tensor, labels: torch.Tensor) -> str:
         rest = outputs.shape[:dimension] + outputs.shape[dimension + 1 :] if outputs.ndim > dimension else None
         largest = int(labels.max())
         if outputs.ndim == labels.ndim + 1 and rest == labels.shape and largest < outputs.shape[dimension]:
             return ""
-        what = "one row a sample and one logit a class" if labels.ndim == 1 else "a logit of each class for each label"
+        what = "one row per sample, one logit per class" if labels.ndim == 1 else "a logit of each class for each label"
         shape = "" if labels.ndim == 1 else f" of shape {tuple(labels.shape)}"
         return f"outputs of shape {tuple(outputs.shape)}, labels{shape} up to {largest}; expected {what}"
 
@@ -177,21 +177,21 @@ def _logits(dimension: int) -> Check:
 
 
 def _as_labels(outputs: torch.Tensor, labels: torch.Tensor) -> str:
-    """One output a label; outputs (n, 1) fit labels (n,)."""
+    """One output per label; outputs (n, 1) fit labels (n,)."""
     if outputs.numel() == labels.numel() and len(outputs) == len(labels):
         return ""
     shapes = f"outputs of shape {tuple(outputs.shape)}, labels of shape {tuple(labels.shape)}"
-    return f"{shapes}; expected one output a label"
+    return f"{shapes}; expected one output per label"
 
 
 def _one_score(outputs: torch.Tensor, labels: torch.Tensor) -> str:
     if outputs.numel() == len(labels):
         return ""
-    return f"outputs of shape {tuple(outputs.shape)} for {len(labels)} samples; expected one output a sample"
+    return f"outputs of shape {tuple(outputs.shape)} for {len(labels)} samples; expected one output per sample"
 
 
 def _masks(outputs: torch.Tensor, labels: torch.Tensor) -> str:
-    """Logits of classes, or one logit a pixel where labels are 0 and 1."""
+    """Logits of classes, or one logit per pixel where labels are 0 and 1."""
     if outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1:
         return _as_labels(outputs, labels)
     return _logits(1)(outputs, labels)
@@ -273,7 +273,7 @@ def _overlap(shares: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return scores.sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
-# Numbers and flags: one output a label
+# Numbers and flags: one output per label
 
 
 def _in_columns(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -438,11 +438,11 @@ def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criteri
         except (TypeError, ValueError, RuntimeError):
             kind = f"gave a {type(given).__name__} for {len(labels)} samples"
             raise DataError(
-                f"{name_of(function)}: {kind}, expected one number or one a sample; see what it returns"
+                f"{name_of(function)}: {kind}, expected one number or one per sample; see what it returns"
             ) from None
         if found.is_complex() or found.ndim > 1 or (found.ndim == 1 and len(found) != len(labels)):
             shape = f"gave {found.dtype} of shape {tuple(found.shape)} for {len(labels)} samples"
-            raise DataError(f"{name_of(function)}: {shape}, expected one number or one a sample")
+            raise DataError(f"{name_of(function)}: {shape}, expected one number or one per sample")
         return found.double() / len(labels) if found.ndim else found.double()
 
     unit = getattr(function, "unit", "in its own unit")

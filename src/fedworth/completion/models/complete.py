@@ -26,10 +26,10 @@ from fedworth.storage import Progress, silent
 from fedworth.threads import one_blas_thread
 
 FAR_OUTSIDE = 4.0
-"""Clients whose predictions have so many times the variance of the held-out ones get a caveat."""
+"""Clients whose predictions have this many times the variance of the held-out ones get a caveat."""
 
 FEW_ROUNDS = 3
-"""Clients that took part in at most so many rounds, and in at most a quarter of all, get a caveat."""
+"""Clients that took part in at most this many rounds, and in at most a quarter of all, get a caveat."""
 
 MOST_REMEMBERED = 1 << 26
 """Bytes of measured utilities beyond which those of earlier rounds are forgotten: with many blocks of test samples they

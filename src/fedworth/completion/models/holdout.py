@@ -73,7 +73,7 @@ TAIL = 0.95
 """The upper end of a 90 % interval."""
 
 FEWEST_DEGREES = 3.0
-"""Degrees of freedom are at least so many."""
+"""The least number of degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class HeldOut:
 
 
 def hold_out(models: PredictedModels, singletons: Singletons, *, few: bool = False) -> HeldOut:
-    """Predict what was heard, and compare; `few`: fewer answers, on fewer coalitions."""
+    """Predict recorded answers, and compare; `few`: fewer answers, on fewer coalitions."""
     federation, process = models.federation, models.process
     has_singletons = uses_singletons(federation.weighting)
     missed_rounds = np.asarray(~models.known[:, federation.heard].all(axis=1))

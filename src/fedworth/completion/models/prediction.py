@@ -45,7 +45,7 @@ from fedworth.ledger.ledger import Model, Round
 from fedworth.oracle.oracle import n_threads_of
 
 FEWEST_CHOOSING, MOST_CHOOSING = 300, 600
-"""With at least this many updates they choose the hyperparameters; at most so many of them are asked."""
+"""With at least this many updates, up to this many of them choose the hyperparameters."""
 
 ALWAYS = (0.5, 0.1, 0.1, 0.03)  # A
 NEARBY = (0.1, 0.5, 0.3, 0.1)  # B
