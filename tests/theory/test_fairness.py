@@ -200,7 +200,7 @@ def test_wrong_shapes_and_unseen_cells_are_refused():
         symmetric_pairs(np.zeros(6))
     with pytest.raises(ValuationError, match="not finite"):
         null_clients(np.array([0.0, np.nan]))
-    with pytest.raises(ValuationError, match="one a client"):
+    with pytest.raises(ValuationError, match="one for each client"):
         fairness_report(np.zeros(4), np.zeros(3))
     with pytest.raises(ValuationError, match="shapes"):
         completeness(np.zeros((2, 4)), np.zeros((3, 4)))
