@@ -18,6 +18,7 @@ from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, fitted, mix, plain_utilities
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
+from fedworth.task import task as task_module
 from fedworth.task.task import Task
 from tests.support.zoo import round_of
 
@@ -102,7 +103,9 @@ def test_the_empty_coalition_has_utility_zero_to_the_bit(round_, weighting):
 def test_utilities_do_not_depend_on_the_size_of_the_batches(round_, monkeypatch):
     task = a_task(30)
     whole = LoopOracle(task).utilities(round_, uniform()).sum(axis=1)
-    monkeypatch.setattr(oracle_module, "BATCH", 7)
+    monkeypatch.setattr(task_module, "MOST_SAMPLES", 7)
+    task = a_task(30)
+    assert task.batch_size == 7
     np.testing.assert_allclose(LoopOracle(task).utilities(round_, uniform()).sum(axis=1), whole, rtol=1e-12, atol=1e-15)
 
 

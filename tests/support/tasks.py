@@ -42,6 +42,14 @@ class Two(nn.Module):
         return {"logits": torch.relu(self.left(left)) + self.right(right), "more": None}
 
 
+class Scores(Words):
+    """The log-probability of each word after the ones before it."""
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        given = super().forward(words).log_softmax(dim=2)[:, :-1].gather(2, words[:, 1:, None])[:, :, 0]
+        return nn.functional.pad(given, (1, 0))
+
+
 def rows(n_out: int) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, n_out))
 
@@ -63,7 +71,13 @@ def task_with(loss: Any, seed: int = 0, **more: Any) -> Task:
                 return Task(pixels(3), torch.randn(N, 2, 4, 4), labels, loss=loss, **more)
             case "tokens" | "next-token" | "texts":
                 words = torch.randint(0, 7, (N, 5))
-                return Task(Words(), words, torch.where(words == 3, -100, words), loss=loss, **more)
+                return Task(
+                    Scores() if loss == "texts" else Words(),
+                    words,
+                    torch.where(words == 3, -100, words),
+                    loss=loss,
+                    **more,
+                )
             case "squared-error":
                 return Task(rows(2), x, torch.randn(N, 2), loss=loss, **more)
             case "binary" | "hinge-binary" | "pairwise":

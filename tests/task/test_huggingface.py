@@ -128,13 +128,27 @@ def test_the_loss_of_each_sample_is_the_models_own(case):
         assert found == pytest.approx(own, abs=1e-5)
 
 
+def n_answers(samples):
+    return [len(sample["input_ids"]) - 2 for sample in samples]
+
+
 def test_every_text_counts_alike_whatever_its_length():
     model, samples = adapted_writer(), with_answers()
     task = Task.from_transformers(model, samples)
     expected = np.mean([own_loss(model, sample) for sample in samples])
     assert -float(task.criterion("loss").quality(task.outputs(task.state), task.labels)) == pytest.approx(expected)
     by_token = Task.from_transformers(model, samples, loss="next-token")
-    assert -float(by_token.criterion("loss").quality(task.outputs(task.state), task.labels)) != pytest.approx(expected)
+    found = -float(by_token.criterion("loss").quality(by_token.outputs(task.state), task.labels))
+    assert found == pytest.approx(np.average([own_loss(model, s) for s in samples], weights=n_answers(samples)))
+    assert found != pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_of_many_words_gets_few_texts_at_a_time_and_gives_a_number_a_place():
+    model = model_of("GPT2LMHeadModel", "GPT2Config", **{**GPT, "vocab_size": 20_000})
+    task = Task.from_transformers(model, texts())
+    assert task.batch_size == (1 << 23) // (task.labels.shape[1] * 20_000)
+    assert task.outputs(task.state).shape == task.labels.shape
+    assert model(**task.inputs).logits.shape == (*task.labels.shape, 20_000)  # the user's own model is as it was
 
 
 def test_a_loader_that_pads_each_batch_gives_the_same_task():

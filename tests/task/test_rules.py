@@ -1,5 +1,7 @@
 """Rules are pure; a linear one is the weighted mean of its members' contributions; each has its closed form."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from fedworth.task.rules import (
     LinearRule,
     Median,
     Private,
+    ProductMean,
     ServerMomentum,
     State,
     TrimmedMean,
@@ -155,3 +158,65 @@ def test_settings_that_make_no_sense_are_refused():
         rule_from({"name": "private", "inner": {"name": "median"}, "clipping_norm": 1.0, "noise": 0.0})
     with pytest.raises(UsageError, match="expected a mean"):
         Private(Median(), 1.0, 0.0)  # type: ignore[arg-type]
+
+
+def adapters(n, shape_a, shape_b, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "x.lora_A.weight": rng.normal(size=shape_a),
+            "x.lora_B.weight": rng.normal(size=shape_b),
+            "b": rng.normal(size=2),
+        }
+        for _ in range(n)
+    ]
+
+
+def product(model):
+    a, b = model["x.lora_A.weight"], model["x.lora_B.weight"]
+    return b.reshape(len(b), -1) @ a.reshape(len(a), -1)
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b"),
+    [((2, 7), (5, 2)), ((2, 3, 3, 3), (5, 2, 1, 1)), ((4, 7), (3, 4))],
+    ids=["linear", "convolution", "fewer outputs than the rank"],
+)
+def test_products_are_averaged_and_cut_to_the_rank_as_a_dense_svd_does(shape_a, shape_b):
+    start, *given = adapters(5, shape_a, shape_b)
+    weights = [1.0, 2.0, 3.0, 4.0]
+    made, _ = ProductMean().aggregate(start, given, weights, State())
+    u, sizes, v = np.linalg.svd(np.average([product(model) for model in given], axis=0, weights=weights))
+    rank = min(shape_a[0], len(sizes))
+    np.testing.assert_allclose(product(made), u[:, :rank] * sizes[:rank] @ v[:rank], atol=1e-12)
+    np.testing.assert_allclose(made["b"], np.average([model["b"] for model in given], axis=0, weights=weights))
+    assert {name: array.shape for name, array in made.items()} == {name: array.shape for name, array in start.items()}
+    alone, _ = ProductMean().aggregate(start, given[:1], [3.0], State())
+    np.testing.assert_allclose(product(alone), product(given[0]), atol=1e-12)
+
+
+def test_models_are_compared_by_their_products_at_their_true_distance():
+    first, second, third = adapters(3, (2, 7), (5, 2))
+    turned = {
+        **first,
+        "x.lora_A.weight": first["x.lora_A.weight"] * -3,
+        "x.lora_B.weight": first["x.lora_B.weight"] / -3,
+    }
+    found = ProductMean().products([first, turned, second, third])
+    np.testing.assert_allclose(found[1]["x.lora_A.weight"], found[0]["x.lora_A.weight"], atol=1e-12)
+    for one, other, mine, yours in ((first, second, 0, 2), (second, third, 2, 3)):
+        apart = np.linalg.norm(found[mine]["x.lora_A.weight"] - found[yours]["x.lora_A.weight"])
+        assert apart == pytest.approx(np.linalg.norm(product(one) - product(other)))
+
+
+def test_arrays_without_names_need_the_names_of_the_adapters():
+    start, *given = adapters(4, (2, 7), (5, 2))
+    named = ProductMean(names=tuple(start))
+    by_place = [dict(zip("012", model.values(), strict=True)) for model in (start, *given)]
+    found, _ = named.aggregate(by_place[0], by_place[1:], [1, 1, 1], State())
+    expected, _ = ProductMean().aggregate(start, given, [1, 1, 1], State())
+    for one, other in zip(found.values(), expected.values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert rule_from(json.loads(json.dumps(named.document()))) == named
+    with pytest.raises(UsageError, match="no tensors called lora_A and lora_B"):
+        ProductMean().aggregate(by_place[0], by_place[1:], [1, 1, 1], State())

@@ -32,12 +32,9 @@ from fedworth.task.modules import UtilityModule, tied_names
 from fedworth.task.task import N_PROBED, Task, refuse_probabilities
 from fedworth.threads import fitting_threads
 
-BATCH, OUTPUT_BATCH = 1024, 256
+OUTPUT_BATCH = 256
 PIECE = 1 << 20
 """Numbers of a tensor that are mixed at a time."""
-
-MOST_OUTPUTS = 1 << 23
-"""Numbers in a batch's outputs, where a sample has many labels: pixels or tokens, times classes."""
 
 OUTLYING, N_ROUNDED, UNSURE = 100.0, 512, 0.1
 """A model is tested for rounding if a number in it is this many times the global model's; on this many samples; and it
@@ -168,7 +165,7 @@ def plain_utilities(
 def outputs_on(task: Task, model: Model, samples: Indices) -> torch.Tensor:
     """The outputs of a model on some samples, given by their numbers; on the CPU."""
     model = {name: tensor.to(task.device) for name, tensor in model.items()}  # once, not for each batch
-    size = min(batch_size(task, model), OUTPUT_BATCH)
+    size = min(task.batch_size, OUTPUT_BATCH)
     if len(samples) and samples[-1] - samples[0] == len(samples) - 1 and (np.diff(samples) == 1).all():
         first = int(samples[0])  # consecutive samples are not copied
         batches: list[slice | torch.Tensor] = [
@@ -344,7 +341,7 @@ def _score_without(criterion: Criterion, outputs: torch.Tensor, labels: torch.Te
 def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The model's outputs and the labels of the test set, batch by batch."""
     model = {name: tensor.to(task.device) for name, tensor in model.items()}  # once, not for each batch
-    size = batch_size(task, model)
+    size = task.batch_size
     for start in range(0, len(task.labels), size):
         some = slice(start, start + size)
         with torch.inference_mode():
@@ -359,20 +356,12 @@ def together(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.
     return torch.cat(outputs), torch.cat(labels)
 
 
-def batch_size(task: Task, model: Model) -> int:
-    """How many samples the module gets at a time."""
-    if task.labels.ndim == 1:
-        return BATCH
-    with torch.inference_mode():
-        return max(1, min(BATCH, MOST_OUTPUTS // max(1, task.outputs(model, slice(0, 1)).numel())))
-
-
 def refuse_unfit(task: Task, criteria: Sequence[Criterion], model: Model) -> None:
     """Refuse a module whose outputs the loss cannot take, and a module or a function of the user's that is random.
 
     The module is tried on the first samples, a user's function on all of them.
     """
-    some = slice(0, N_PROBED)
+    some = slice(0, min(N_PROBED, task.batch_size))
     labels = task.labels[some].clone()
     labels.view(-1)[0] = task.labels.max()  # so that a label without a logit is found
     with torch.inference_mode():
@@ -450,7 +439,8 @@ def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
             continue
         model = mix(round_.global_model, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
         with torch.inference_mode():
-            outputs, labels = task.outputs(model, slice(0, N_ROUNDED)), task.labels[:N_ROUNDED]
+            some = slice(0, min(N_ROUNDED, task.batch_size))
+            outputs, labels = task.outputs(model, some), task.labels[some]
             loss = abs(float(task.judged_by.criterion.quality(outputs, labels)))
         largest = float(outputs.amax(dim=over).abs().max())  # a class that is masked by −1e9 does no harm
         if UNSURE * max(1.0, loss) < largest * torch.finfo(outputs.dtype).eps / 2 < np.inf:

@@ -216,8 +216,9 @@ def _random_blocks(shares: Floats, n_samples: int | None) -> Cells:
 def _outputs(task: Task) -> torch.Tensor:
     """The module's own outputs, with the weights that it has."""
     with torch.inference_mode():
-        starts = range(0, len(task.labels), BATCH)
-        return torch.cat([task.outputs(task.state, slice(start, start + BATCH)) for start in starts])
+        size = min(BATCH, task.batch_size)
+        starts = range(0, len(task.labels), size)
+        return torch.cat([task.outputs(task.state, slice(start, start + size)) for start in starts])
 
 
 def _scores(criterion: Criterion, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -8,14 +8,19 @@ The loss is the one of `LOSSES` that gives, on padded samples, what the model it
 
     sequence classification      cross-entropy, multi-label or squared-error, as the labels are
     causal language models       texts: the mean over the label tokens of a sample
-    classes or words in place    tokens, the mean over the label tokens of all samples
+    classes or words in place    tokens: the mean over the label tokens of all samples
+
+A causal language model gives a number for each word of its vocabulary at each place, millions for a text. The task's
+module is one that gives the log-probabilities of the labels instead: a number a place.
 """
 
+import copy
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fedworth.errors import DataError, UsageError
@@ -67,9 +72,9 @@ def loss_like_models(model: nn.Module, samples: list[Sample], together: Sample) 
         raise UsageError(f"test set: the model's own loss of sample {place} is not finite; has it a label that counts?")
     gaps, rows = {}, [slice(i, i + 1) for i in range(len(places))]
     for name in _candidates(labels):
-        loss = LOSSES[name]
-        if not (loss.labels(labels) or loss.outputs(outputs, labels)):
-            found = [-float(loss.criterion.quality(outputs[row], labels[row])) for row in rows]
+        loss, given = LOSSES[name], token_scores(outputs, labels) if name == "texts" else outputs
+        if not (loss.labels(labels) or loss.outputs(given, labels)):
+            found = [-float(loss.criterion.quality(given[row], labels[row])) for row in rows]
             gaps[name] = float(((torch.tensor(found) - expected).abs() / expected.abs().clamp(min=1)).max())
     best, *others = sorted(gaps, key=lambda name: gaps[name]) or [""]
     allowed = max(ALLOWED, 4 * torch.finfo(outputs.dtype).eps)  # padding changes how sums are rounded
@@ -81,6 +86,34 @@ def loss_like_models(model: nn.Module, samples: list[Sample], together: Sample) 
         f"test set: labels of {labels.dtype} and outputs of shape {tuple(outputs.shape)} do not tell which loss is the "
         f"model's own ({said}); name it, or give a function of logits and labels: loss=…"
     )
+
+
+def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(n_samples, length): the log-probability of each label after the words before it; 0 for the first one.
+
+    Labels of −100 have 0, too.
+    """
+    following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    losses = F.cross_entropy(logits.float().flatten(0, 1), following.flatten(), reduction="none", ignore_index=IGNORED)
+    return F.pad(-losses.view(labels.shape)[:, :-1], (1, 0))
+
+
+def scoring(model: nn.Module) -> nn.Module:
+    """The model, with the same tensors, as one that takes labels and gives their log-probabilities."""
+    tensors = [*model.parameters(), *model.buffers()]
+    made = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    made.register_forward_pre_hook(_take_labels, with_kwargs=True)
+    made.register_forward_hook(_give_scores)
+    return made
+
+
+def _take_labels(model: nn.Module, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    vars(model)[TRUE] = given[TRUE]  # with labels, the model would compute its own loss, which takes as long again
+    return args, {name: tensor for name, tensor in given.items() if name != TRUE}
+
+
+def _give_scores(model: nn.Module, _: Any, outputs: Any) -> torch.Tensor:
+    return token_scores(outputs.logits, vars(model).pop(TRUE))
 
 
 def _candidates(labels: torch.Tensor) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,7 @@ from fedworth.arrays import Indices
 from fedworth.errors import DataError, FedworthError, ModelError, UsageError, unknown_name
 from fedworth.ledger.model import Model, tensor_bytes
 from fedworth.task.adapters import exchanged_names, peft_names
-from fedworth.task.huggingface import loss_like_models, padded, samples_of
+from fedworth.task.huggingface import loss_like_models, padded, samples_of, scoring
 from fedworth.task.losses import DEFAULT_LOSS, Criterion, Loss, UserFunction, identity_of, loss_of, user_criterion
 from fedworth.task.modules import (
     Like,
@@ -38,6 +39,7 @@ from fedworth.task.modules import (
 from fedworth.task.rules import Rule
 from fedworth.task.samples import Inputs, each, gathered, outputs_of, rows, tensors_of
 
+MOST_SAMPLES, MOST_NUMBERS = 1024, 1 << 23  # in a batch, and in the largest layer for it
 N_PROBED = 32  # samples on which outputs are tested for being probabilities
 PROBABILITY_TOLERANCE = 1e-3
 
@@ -144,7 +146,10 @@ class Task:
             more["loss"] = loss_like_models(model, samples, together)
         if "exchanged" not in more:
             more["exchanged"] = peft_names(model)
-        return cls(model, together, together.pop("labels"), **more)
+        labels = together["labels"]
+        if more["loss"] == "texts":
+            return cls(scoring(model), together, labels, **more)
+        return cls(model, {name: tensor for name, tensor in together.items() if tensor is not labels}, labels, **more)
 
     @classmethod
     def from_estimator(
@@ -233,6 +238,28 @@ class Task:
         """The device of the test set."""
         return self.labels.device
 
+    @cached_property
+    def batch_size(self) -> int:
+        """How many samples the module gets at a time: fewer, if a sample has many labels or is a text.
+
+        Such a sample may need millions of numbers in a layer, which is seen in a forward pass of one sample.
+        """
+        if len(self.labels) == 1 or (self.labels.ndim == 1 and not isinstance(self.inputs, dict)):
+            return MOST_SAMPLES
+        sizes = [1]
+
+        def note(_: nn.Module, __: Any, given: Any) -> None:
+            sizes.append(given.numel() if isinstance(given, torch.Tensor) else 1)
+
+        handles = [part.register_forward_hook(note) for part in self.module.modules()]
+        try:
+            with torch.inference_mode():
+                self.outputs(self.state, slice(0, 1))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return max(1, min(MOST_SAMPLES, MOST_NUMBERS // max(sizes)))
+
     @property
     def state(self) -> Model:
         """The module's tensors that the federation exchanges, not copied."""
@@ -310,7 +337,7 @@ def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> Non
     if last_layer is None:
         return
     with torch.inference_mode():
-        others = [task.outputs(_far_from(task, model, seed), slice(0, N_PROBED)) for seed in range(2)]
+        others = [task.outputs(_far_from(task, model, seed), slice(0, len(outputs))) for seed in range(2)]
     if any(torch.equal(other, outputs) or _probability_layer(task, other) != last_layer for other in others):
         return
     instead = "loss='probabilities'" if last_layer == "softmax" else "a loss of your own"

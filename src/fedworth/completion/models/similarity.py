@@ -63,9 +63,10 @@ def _outputs(task: Task, model: Model) -> Floats:
     """(n_numbers,): a model's outputs on evenly spaced test samples; for a utility function its parameters."""
     if compared_by(task) == PARAMETERS:
         return sketch(model)
-    some = slice(None, None, -(-len(task.labels) // MOST_SAMPLES))
+    some = torch.arange(0, len(task.labels), -(-len(task.labels) // MOST_SAMPLES), device=task.device)
+    model = fitted_model(model, task)
     with torch.inference_mode():
-        found = task.outputs(fitted_model(model, task), some).to(torch.float64)
+        found = torch.cat([task.outputs(model, part) for part in some.split(task.batch_size)]).to(torch.float64)
     classes = task.judged_by.over_classes
     if classes is not None and found.shape[classes] > 1:
         found = found - found.mean(dim=classes, keepdim=True)

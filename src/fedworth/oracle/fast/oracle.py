@@ -202,7 +202,8 @@ class FastOracle:
         over = self.task.judged_by.over_classes
         if over is None or all(criterion.is_smooth for criterion in self._criteria):
             return False
-        models, some = {**round_.client_models, **round_.apart_models}, slice(0, N_SEEN)
+        models = {**round_.client_models, **round_.apart_models}
+        some = slice(0, min(N_SEEN, self.task.batch_size))
         with torch.inference_mode():
             usual = self.task.outputs(round_.global_model, some).double()
             if usual.ndim <= over or usual.shape[over] < 2:
@@ -224,7 +225,8 @@ class FastOracle:
             for tensor in (models.origin[name] for name in models.updates)
         ):
             return PlainLoop("half precision rounds every model differently")
-        which = torch.from_numpy(np.unique(np.linspace(0, len(self._samples) - 1, N_SEEN).astype(np.int64)))
+        n_seen = min(N_SEEN, max(2, self.task.batch_size))
+        which = torch.from_numpy(np.unique(np.linspace(0, len(self._samples) - 1, n_seen).astype(np.int64)))
         few = self._samples.at(which.to(self.task.device))
         before = {name: tensor.clone() for name, tensor in self._module.state_dict().items()}
         try:
@@ -241,6 +243,7 @@ class FastOracle:
             parts = Parts()
         images = self.task.device.type == "cpu" and all(x.ndim == 4 for x in tensors_of(self.task.inputs))
         batch = int(2 ** np.clip(np.log2(BATCH / seen.largest).round(), 5 if images else 7, 10))
+        batch = min(batch, self.task.batch_size)
         if self._is_whole and len(self._samples) * seen.largest > MOST_BYTES // 16:
             return PlainLoop("a measure needs all outputs at once")
         return Loop(self._module, parts, self._samples, self._criteria, batch, images=images)
