@@ -176,7 +176,7 @@ def test_a_client_that_no_round_heard_has_no_value_and_is_named():
     cells = utilities(3, 4)
     found = value(matrix_of(cells, present), "fedsv")
     assert np.isnan(found.values[2])
-    assert any("never heard in 3 rounds: client c" in note for note in found.notes)
+    assert any("took part in none of 3 rounds: client c" in note for note in found.notes)
     with pytest.raises(NeverHeardError, match="client c"):
         value(matrix_of(cells, present), "fedsv", ValuationSettings(strict=True))
 
@@ -256,7 +256,7 @@ def test_values_by_accuracy_are_measured_with_those_by_loss_and_other_ranks_are_
     np.testing.assert_allclose(by_loss.by_measure["accuracy"], by_accuracy.values, atol=1e-9)
     assert by_accuracy.by_measure == {}
     apart = [k for k in range(6) if by_loss.ranks[k] != by_accuracy.ranks[k]]
-    (told,) = [note for note in by_loss.notes if note.startswith("by accuracy the order is another: ")]
+    (told,) = [note for note in by_loss.notes if note.startswith("by accuracy the order differs: ")]
     assert 0 < len(apart) <= 5
     for k in apart:
         assert f"{k} has rank {by_accuracy.ranks[k]} instead of {by_loss.ranks[k]}" in told

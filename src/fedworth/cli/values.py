@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedworth.report.report import Report as ReportObject
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
-    from fedworth.valuation.federation import BroughtUtilities, Federation
+    from fedworth.valuation.federation import Federation, MeasuredUtilities
 
 LONGEST_WAIT = 86_400.0  # seconds between two looks
 COMPARE_LEGEND = (
@@ -75,15 +75,15 @@ def open_federation(
 
 def _source(
     of: Path, task: TaskOptions, settings: ValuationSettings, work: WorkSettings, progress: "Progress"
-) -> "Federation | BroughtUtilities":
+) -> "Federation | MeasuredUtilities":
     """A ledger's federation, or the utilities in a file."""
     if of.is_dir():
         return open_federation(of, task, settings, work, progress)
     from fedworth.games.matrix import UtilityMatrix
-    from fedworth.valuation.federation import BroughtUtilities
+    from fedworth.valuation.federation import MeasuredUtilities
 
     _refuse_for_utilities(of, task, settings, work)
-    return BroughtUtilities(UtilityMatrix.load(of), settings)
+    return MeasuredUtilities(UtilityMatrix.load(of), settings)
 
 
 def _refuse_for_utilities(of: Path, task: TaskOptions, settings: ValuationSettings, work: WorkSettings) -> None:

@@ -34,17 +34,16 @@ class Caveat:
 
 
 ONCE = (  # of one client, and of several
-    "{} was heard in one round only; its interval is likely too narrow",
-    "{} were heard in one round only; their intervals are likely too narrow",
+    "{} took part in one round only; its interval is likely too narrow",
+    "{} took part in one round only; their intervals are likely too narrow",
 )
 LITTLE = (
-    "{} was heard in {} of {} rounds only; its interval may be too narrow",
-    "{} were heard in {} of {} rounds only; their intervals may be too narrow",
+    "{} took part in {} of {} rounds only; its interval may be too narrow",
+    "{} took part in {} of {} rounds only; their intervals may be too narrow",
 )
 EARLY = (
-    "{} was not heard after round {}; if its data have changed since then, its value is not what the interval says",
-    "{} were not heard after round {}; if their data have changed since then, their values are not what the intervals "
-    "say",
+    "{} did not take part after round {}; if its data have changed since then, its interval does not hold",
+    "{} did not take part after round {}; if their data have changed since then, their intervals do not hold",
 )
 UNLIKE = (
     "{} is unlike the clients that predictions were checked on; its interval may be too narrow",
@@ -116,7 +115,7 @@ class Completion(Protocol):
         """Whose values may be less certain than their intervals say, and why."""
 
     def game(self, round_index: int) -> Game:
-        """The game of a round among the heard clients."""
+        """The game of a round among the clients that took part in some round."""
 
     def covariance(self) -> Floats | None:
         """(n_heard, n_heard): of the errors of the Shapley values summed over the rounds; None if unknown."""

@@ -19,7 +19,7 @@ from fedworth.report.scores import scores_of
 from fedworth.storage import Place, Progress, json_bytes, silent
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
-from fedworth.valuation.federation import BroughtUtilities, Federation, values_by
+from fedworth.valuation.federation import Federation, MeasuredUtilities, values_by
 from fedworth.valuation.methods import round_gains
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
@@ -84,7 +84,7 @@ def report_on(
     """
     settings, work = settings or ValuationSettings(), work or WorkSettings()
     if isinstance(of, UtilityMatrix):
-        return _on_utilities(BroughtUtilities(of, settings), methods, title, copies)
+        return _on_utilities(MeasuredUtilities(of, settings), methods, title, copies)
     if task is None:
         raise UsageError(f"{of.folder}: a ledger is valued on a task; give one (a model and a test set)")
     sampled = None if like is None else like.sampled
@@ -136,7 +136,7 @@ def _n_missing(ledger: Ledger) -> int:
 
 
 def _on_utilities(
-    source: BroughtUtilities,
+    source: MeasuredUtilities,
     methods: Sequence[str] | None,
     title: str | None,
     copies: tuple[tuple[str, str], ...],
@@ -173,7 +173,7 @@ def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: Val
         raise ArtefactError(f"{path}: a report with another task or other settings; name another folder (--out)")
 
 
-def _coverage(federation: Federation | BroughtUtilities) -> dict[str, object] | None:
+def _coverage(federation: Federation | MeasuredUtilities) -> dict[str, object] | None:
     """How many cells of the utility matrix were seen, by coalition size; None where no matrix was made."""
     try:
         return federation.utility_matrix().coverage()

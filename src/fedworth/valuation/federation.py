@@ -1,4 +1,4 @@
-"""What methods value: a recorded federation, or utilities that a user brings.
+"""What methods value: a recorded federation, or utilities that were measured elsewhere.
 
 In: a ledger, a task and settings. Out: valuations by any method. Rounds are opened once, coalitions measured once, each
 completion made once, whichever methods ask for them.
@@ -52,7 +52,7 @@ Refusals = tuple[tuple[str, str], ...]
 
 
 def game_notes(settings: ValuationSettings) -> tuple[str, ...]:
-    """That another game is shared out than the clients' own: some are valued as one, or are there in any case."""
+    """Notes on a game other than the plain one: clients valued as one, or there in any case."""
     notes = [
         f"clients {text} are valued as one, as asked; those of them that a round values have equal parts of its value"
         for text in settings.as_one
@@ -166,7 +166,7 @@ class Federation:
         return self._values[method]
 
     def slow_methods(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of the methods that would take more than a minute, since they measure many coalitions."""
+        """The methods that would take more than a minute, since they measure many coalitions."""
         game = self._first_game
         if game is None or self.settings.budget.precision == 0 or not has_outputs(game):
             return ()
@@ -314,15 +314,15 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-class BroughtUtilities:
-    """Utilities that a user brings, as a source of games; no models are known."""
+class MeasuredUtilities:
+    """Utilities that were measured elsewhere, as a source of games; no models are known."""
 
     recorded = None
     is_vertical = False
     left_out: tuple[str, ...] = ()
 
     def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:
-        _refuse_groups(settings, True, "utilities that were brought")
+        _refuse_groups(settings, True, "given utilities")
         self.matrix, self.settings = matrix, settings
         self.clients, self.participants = matrix.clients, matrix.participants
         self.test_set, self.interval = brought_cells(matrix.n_blocks), settings.interval
@@ -333,11 +333,11 @@ class BroughtUtilities:
         self.notes = game_notes(settings)
 
     def game(self, round_index: int) -> Game:
-        """The game among a round's participants, as far as its utilities were brought."""
+        """The game among a round's participants, as far as its utilities are known."""
         return MatrixGame(self.matrix, round_index, np.flatnonzero(self.participants[round_index]))
 
     def utility_matrix(self) -> UtilityMatrix:
-        """The utilities that were brought."""
+        """The given utilities."""
         return self.matrix
 
     def by_factors(self) -> FactorCompletion:
@@ -357,22 +357,22 @@ class BroughtUtilities:
         return with_errors(self.matrix, factors_of(self.matrix, self.settings))
 
 
-def values_by(source: Federation | BroughtUtilities, methods: Iterable[str]) -> tuple[tuple[Valuation, ...], Refusals]:
-    """Valuations by several methods, and which methods gave none, with the reason; `strict`: that is an error."""
-    made: list[Valuation] = []
+def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) -> tuple[tuple[Valuation, ...], Refusals]:
+    """Valuations by several methods, and the methods that were refused, with the reason; an error if `strict`."""
+    valuations: list[Valuation] = []
     refusals: list[tuple[str, str]] = []
     for method in methods:
         try:
-            made.append(source.value(method))
+            valuations.append(source.value(method))
         except (CompletionError, ValuationError) as error:
             if source.strict:
                 raise
             refusals.append((method, str(error)))
-    return tuple(made), tuple(refusals)
+    return tuple(valuations), tuple(refusals)
 
 
-def completed_arrays(source: Federation | BroughtUtilities, completion: Completion) -> dict[str, NDArray[Any]]:
-    """A completed utility matrix as arrays of a file: every coalition of the heard clients in every round."""
+def completed_arrays(source: Federation | MeasuredUtilities, completion: Completion) -> dict[str, NDArray[Any]]:
+    """A completed utility matrix as arrays: every coalition of the clients that took part, in every round."""
     n_heard, n_clients = len(completion.heard), len(completion.clients)
     if n_heard > MOST_ENUMERATED:
         raise TooManyError(
@@ -409,9 +409,9 @@ def value(utilities: UtilityMatrix, method: str = "comfedsv", settings: Valuatio
         settings: Rank and penalty of the completion, what to do with unseen coalitions, seed.
 
     Returns:
-        The values, how sure they are, and what to mind.
+        The values, their uncertainty, and notes.
 
     Example:
         fedworth.value(utilities, "fedsv")["north"].value
     """
-    return value_by(BroughtUtilities(utilities, settings or ValuationSettings()), method)
+    return value_by(MeasuredUtilities(utilities, settings or ValuationSettings()), method)

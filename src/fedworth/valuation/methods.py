@@ -43,8 +43,8 @@ from fedworth.valuation.ranking import EQUAL, ranks_of
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
-MOST_TOLD = 5
-"""Clients that are named whose rank by another measure differs."""
+MOST_NAMED = 5
+"""At most this many clients are named whose rank by another measure differs."""
 
 MR_DECAY = 0.9
 """What a round counts in MR, relative to the one before (λ of Song et al., 2019)."""
@@ -55,7 +55,7 @@ UNKNOWN_ESTIMATES = (
 UNKNOWN_SAMPLING = "how much the drawn coalitions change the values is not known"
 NO_PARTS = "the method gives no values by block of test samples"
 ALL_ALIKE = "every block of test samples gives the same values"
-UNKNOWN = "how sure the values are is not known: {reason}"
+UNKNOWN = "the errors of the values are not known: {reason}"
 ON_THIS_TEST_SET = "the intervals hold on this test set only: {reason}"
 NO_WEIGHTS = "the method has no values by group, so it cannot give values for other shares of groups"
 NO_GAME = "this measure shares out no game, and no standard errors of it are known"
@@ -75,7 +75,7 @@ class GameSource(Protocol):
     sums: "dict[str, tuple[Valuation, Errors]]"  # made so far, since one method may need another's
     effort: Effort
     seed: int
-    strict: bool  # whether a client that no round has heard is an error
+    strict: bool  # whether a client that never took part is an error
     as_one: Groups  # clients that are valued as one
     given: Indices  # clients that are there in any case; the others are valued by what they add for them
 
@@ -169,7 +169,7 @@ def later_rounds(source: GameSource) -> RoundGames:
 
 
 def all_clients_round(source: GameSource) -> RoundGames:
-    """The first round in which all clients that were ever heard took part."""
+    """The first round in which all clients took part, apart from those that never did."""
     found = np.flatnonzero(_has_everyone(source) & source.participants.any(axis=1))
     if len(found) == 0:
         most, n_heard = int(source.participants.sum(axis=1).max(initial=0)), len(heard_clients(source))
@@ -180,7 +180,7 @@ def all_clients_round(source: GameSource) -> RoundGames:
 
 
 def by_models(source: GameSource) -> RoundGames:
-    """Everyone's game of each round, on heard and predicted models."""
+    """Everyone's game of each round, on recorded and predicted models."""
     return _completed(source, source.by_models())
 
 
@@ -229,24 +229,24 @@ def share_out(
     """
 
     def value(source: GameSource) -> Valuation:
-        found = games(source)
+        rounds = games(source)
         if not on_sum:
-            return add_up(source, rule, found)
-        whole = SummedGame([found.game(t) for t in found.rounds])
-        made = add_up(source, rule, RoundGames(lambda _: whole, [0], found.completion))
-        return replace(made, by_round=None, n_evaluations=made.n_evaluations * len(found.rounds))
+            return add_up(source, rule, rounds)
+        whole = SummedGame([rounds.game(t) for t in rounds.rounds])
+        valuation = add_up(source, rule, RoundGames(lambda _: whole, [0], rounds.completion))
+        return replace(valuation, by_round=None, n_evaluations=valuation.n_evaluations * len(rounds.rounds))
 
     return value
 
 
 def add_up(source: GameSource, rule: SharingRule, games: RoundGames) -> Valuation:
     """Share out each game, and sum values, covariances and costs over the rounds."""
-    made, errors = _sums(source, rule, games)
-    if made.completion is None or games.completion is None:
-        return _with_uncertainty(source, made, errors, ())
+    valuation, errors = _sums(source, rule, games)
+    if valuation.completion is None or games.completion is None:
+        return _with_uncertainty(source, valuation, errors, ())
     if rule is not shapley:  # a completion knows the errors of Shapley values only
-        return _with_uncertainty(source, made, replace(errors, estimates=None), ())
-    return _with_uncertainty(source, made, errors, games.completion.caveats)
+        return _with_uncertainty(source, valuation, replace(errors, estimates=None), ())
+    return _with_uncertainty(source, valuation, errors, games.completion.caveats)
 
 
 def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Valuation, Errors]:
@@ -316,7 +316,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
             ratios, whole = _error_ratios(source, completion)
             of_estimates = None if covariance is None else spread(whole**2 * covariance, heard, n_clients)
             errors = Errors(of_estimates, sampling, ratios)
-    made = Valuation(
+    valuation = Valuation(
         method="",
         clients=source.clients,
         values=values,
@@ -328,7 +328,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         notes=tuple(notes),
         n_evaluations=n_evaluations,
     )
-    return made, errors
+    return valuation, errors
 
 
 def cell_weights_of(source: GameSource) -> Floats | None:
@@ -340,9 +340,9 @@ def _reweighted(shares: Shares, cell_weights: Floats) -> Shares:
     """Shares for a population; the errors of drawn coalitions change in size as the shares do."""
     if shares.values.shape[1] != len(cell_weights):
         raise ValuationError(NO_WEIGHTS)
-    made = replace(shares, values=shares.values * cell_weights)
-    size = float((made.totals**2).sum()) / max(float((shares.totals**2).sum()), 1e-300)
-    return replace(made, sampling_covariance=size * shares.sampling_covariance)
+    weighted = replace(shares, values=shares.values * cell_weights)
+    size = float((weighted.totals**2).sum()) / max(float((shares.totals**2).sum()), 1e-300)
+    return replace(weighted, sampling_covariance=size * shares.sampling_covariance)
 
 
 def _error_ratios(source: GameSource, completion: Completion) -> tuple[Floats | None, float]:
@@ -361,7 +361,7 @@ def _error_ratios(source: GameSource, completion: Completion) -> tuple[Floats | 
 
 def _with_uncertainty(
     source: GameSource,
-    made: Valuation,
+    valuation: Valuation,
     errors: Errors,
     caveats: Sequence[Caveat],
     cells: Cells | Undivided | None = None,
@@ -371,20 +371,20 @@ def _with_uncertainty(
     Without the errors of estimates or of drawn coalitions there are no intervals. If only the test set's part is
     unknown, intervals hold on this test set only, and a caveat says so.
     """
-    if made.block_values is None and made.n_evaluations == 0:
-        return made  # there was no round to share out
+    if valuation.block_values is None and valuation.n_evaluations == 0:
+        return valuation  # there was no round to share out
     cells, of_test_set, unknown = cells or source.test_set, None, []
     if source.interval == "new-data":
-        found = _of_test_set(cells, made)
+        found = _of_test_set(cells, valuation)
         of_test_set, unknown = (None, [found]) if isinstance(found, str) else (found, [])
-    made = replace(made, groups=_groups(cells, made, errors, with_test_set=of_test_set is not None))
+    valuation = replace(valuation, groups=_groups(cells, valuation, errors, with_test_set=of_test_set is not None))
     missing = [UNKNOWN_ESTIMATES] if errors.estimates is None and (len(source.given) or not caveats) else []
-    missing += [UNKNOWN_SAMPLING] if np.isnan(np.diag(errors.sampling)[~np.isnan(made.values)]).any() else []
+    missing += [UNKNOWN_SAMPLING] if np.isnan(np.diag(errors.sampling)[~np.isnan(valuation.values)]).any() else []
     if errors.estimates is None or missing or (unknown and not np.nansum(errors.estimates + errors.sampling)):
-        said = (UNKNOWN.format(reason=reason) for reason in (*missing, *unknown))
-        return replace(made, notes=(*made.notes, *map(str, caveats), *said))
+        reasons = (UNKNOWN.format(reason=reason) for reason in (*missing, *unknown))
+        return replace(valuation, notes=(*valuation.notes, *map(str, caveats), *reasons))
     known = uncertainty(
-        made.values,
+        valuation.values,
         errors.estimates,
         sampling=errors.sampling,
         test_set=of_test_set,
@@ -392,31 +392,33 @@ def _with_uncertainty(
         n_test_samples=None if isinstance(cells, Undivided) else cells.n_samples,
         caveats=(*caveats, *(Caveat((), ON_THIS_TEST_SET.format(reason=reason)) for reason in unknown)),
     )
-    return replace(made, uncertainty=known)
+    return replace(valuation, uncertainty=known)
 
 
-def _of_test_set(cells: Cells | Undivided, made: Valuation) -> Floats | str:
+def _of_test_set(cells: Cells | Undivided, valuation: Valuation) -> Floats | str:
     """(n_clients, n_clients): the test set's part of the covariance, or why it is not known."""
     if isinstance(cells, Undivided):
         return cells.reason
-    if made.block_values is None:
+    if valuation.block_values is None:
         return NO_PARTS
-    residuals = cells.residuals(made.block_values)
-    if np.nanmax(np.abs(residuals), initial=0) <= EQUAL * np.nanmax(np.abs(made.values), initial=0):
+    residuals = cells.residuals(valuation.block_values)
+    if np.nanmax(np.abs(residuals), initial=0) <= EQUAL * np.nanmax(np.abs(valuation.values), initial=0):
         return ALL_ALIKE
     return np.asarray(residuals @ residuals.T)
 
 
-def _groups(cells: Cells | Undivided, made: Valuation, errors: Errors, *, with_test_set: bool) -> GroupValues | None:
+def _groups(
+    cells: Cells | Undivided, valuation: Valuation, errors: Errors, *, with_test_set: bool
+) -> GroupValues | None:
     """The values by group, if the test samples have groups; their errors are NaN if those of estimates are unknown."""
-    if isinstance(cells, Undivided) or not cells.groups or made.block_values is None:
+    if isinstance(cells, Undivided) or not cells.groups or valuation.block_values is None:
         return None
-    estimates = np.full((len(made.values), len(cells.groups)), np.nan)
+    estimates = np.full((len(valuation.values), len(cells.groups)), np.nan)
     if errors.estimates is not None and not np.nansum(errors.estimates):
         estimates[:] = 0.0
     elif errors.estimates is not None and errors.ratios is not None:
         estimates[:] = np.outer(np.diag(errors.estimates), errors.ratios**2)
-    return group_values(made.block_values, cells, estimates, np.diag(errors.sampling), with_test_set=with_test_set)
+    return group_values(valuation.block_values, cells, estimates, np.diag(errors.sampling), with_test_set=with_test_set)
 
 
 def comfedsv(source: GameSource) -> Valuation:
@@ -436,41 +438,43 @@ def comfedsv(source: GameSource) -> Valuation:
         rule = lambda game, _rng: permutation_shapley(game, permutations)  # noqa: E731
         whole = SummedGame([games.game(t) for t in games.rounds])  # all rounds have the same permutations
         games = replace(games, sampling=permutation_shapley(whole, permutations).sampling_covariance)
-    made, errors = _sums(source, rule, games)
-    made, caveats = replace(made, n_evaluations=completion.n_seen), completion.caveats
+    valuation, errors = _sums(source, rule, games)
+    valuation, caveats = replace(valuation, n_evaluations=completion.n_seen), completion.caveats
     if completion.n_unseen:  # only if they are to count as 0: otherwise the game has refused
-        made = replace(made, notes=(*made.notes, f"{completion.n_unseen:,} coalitions were never seen and count as 0"))
+        valuation = replace(
+            valuation, notes=(*valuation.notes, f"{completion.n_unseen:,} coalitions were never seen and count as 0")
+        )
     if source.recorded is not None:
         reference, of_reference = _sums_by_models(source)
         if of_reference.estimates is not None:
-            apart = made.values - reference.values
+            apart = valuation.values - reference.values
             total = np.outer(apart, apart) + of_reference.estimates + of_reference.sampling
             errors, caveats = Errors(total, 0 * total), source.by_models().caveats
     cells = source.test_set  # the utility matrix is not divided into groups
     cells = cells if isinstance(cells, Undivided) else cells.without_groups()
-    return _with_uncertainty(source, made, errors, caveats, cells)
+    return _with_uncertainty(source, valuation, errors, caveats, cells)
 
 
 def comfedsv_models(source: GameSource) -> Valuation:
     """ComFedSV by models: the Shapley value of everyone's game of each round, on recorded and predicted models."""
-    made, errors = _sums_by_models(source)
-    known = _with_uncertainty(source, made, errors, source.by_models().caveats)
-    return replace(known, notes=(*known.notes, *_other_orders(known)))
+    valuation, errors = _sums_by_models(source)
+    valuation = _with_uncertainty(source, valuation, errors, source.by_models().caveats)
+    return replace(valuation, notes=(*valuation.notes, *_other_orders(valuation)))
 
 
-def _other_orders(made: Valuation) -> Iterator[str]:
-    """Clients whose rank by another measure is none that their rank interval has."""
-    ranges = (None,) * len(made) if made.uncertainty is None else made.uncertainty.rank_intervals
-    for name, values in made.by_measure.items():
+def _other_orders(valuation: Valuation) -> Iterator[str]:
+    """Clients whose rank by another measure lies outside their rank interval."""
+    ranges = (None,) * len(valuation) if valuation.uncertainty is None else valuation.uncertainty.rank_intervals
+    for name, values in valuation.by_measure.items():
         ranks = ranks_of(values).tolist()
-        told = [
+        differing = [
             f"{client} has rank {rank:.0f} instead of {own}"
-            for client, own, rank, ends in zip(made.clients, made.ranks, ranks, ranges, strict=True)
+            for client, own, rank, ends in zip(valuation.clients, valuation.ranks, ranks, ranges, strict=True)
             if ends is not None and not ends[0] <= rank <= ends[1]
         ]
-        if told:
-            more = f", and {len(told) - MOST_TOLD} more differ" if len(told) > MOST_TOLD else ""
-            yield f"by {name} the order is another: {', '.join(told[:MOST_TOLD])}{more}"
+        if differing:
+            more = f", and {len(differing) - MOST_NAMED} more differ" if len(differing) > MOST_NAMED else ""
+            yield f"by {name} the order differs: {', '.join(differing[:MOST_NAMED])}{more}"
 
 
 def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:
@@ -632,12 +636,12 @@ def methods() -> dict[str, Method]:
     """All methods by name: fedworth's own, and those that other packages offer."""
     offered = {}
     for entry in entry_points(group="fedworth.methods"):
-        made = entry.load()
-        if not isinstance(made, Method):
+        method = entry.load()
+        if not isinstance(method, Method):
             raise UsageError(
-                f"entry point {entry.name!r} of fedworth.methods: a {type(made).__name__}, expected a Method"
+                f"entry point {entry.name!r} of fedworth.methods: a {type(method).__name__}, expected a Method"
             )
-        offered[entry.name] = made
+        offered[entry.name] = method
     return {**offered, **METHODS}
 
 
@@ -649,7 +653,7 @@ def method_named(name: str) -> Method:
 
 
 def method_text(name: str) -> Method:
-    """A method for those who print its label and description; one that is not installed here has its name only."""
+    """The method of this name, for its label and description; one that is not installed here has its name only."""
     return methods().get(name) or Method(name, name, share_out(shapley))
 
 
@@ -668,8 +672,8 @@ def value_by(source: GameSource, name: str) -> Valuation:
     if why := unfit(name, is_vertical=source.is_vertical):
         raise ValuationError(why)
     silent = never_heard(source)
-    made = method.value(source)
-    return replace(made, method=name, notes=(*source.notes, *silent, *made.notes))
+    valuation = method.value(source)
+    return replace(valuation, method=name, notes=(*source.notes, *silent, *valuation.notes))
 
 
 def round_gains(source: GameSource) -> Floats | None:
@@ -687,7 +691,7 @@ def heard_clients(source: GameSource) -> Indices:
 
 
 def never_heard(source: GameSource) -> tuple[str, ...]:
-    """A note that names the clients that no round has heard; an error under `strict`, or if nobody was heard."""
+    """A note that names the clients that never took part; an error under `strict`, or if nobody took part."""
     heard = heard_clients(source)
     if len(heard) == 0:
         raise ValuationError("no client took part in any round, so nobody can be valued")
@@ -696,20 +700,20 @@ def never_heard(source: GameSource) -> tuple[str, ...]:
     if not missing:
         return ()
     n_rounds = len(source.participants)
-    found = f"never heard in {n_rounds} rounds: client{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    found = f"took part in none of {n_rounds} rounds: client{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
     if source.strict:
         raise NeverHeardError(f"{found}; let a round ask everyone, or leave out --strict to value the others")
     return (f"{found}; they have no value, and the others are valued without them",)
 
 
 def spread(square: Floats, heard: Indices, n_clients: int) -> Floats:
-    """(n_clients, n_clients): a matrix of the heard clients as one of all clients, NaN for the rest."""
+    """(n_clients, n_clients): a matrix of the clients that took part as one of all clients, NaN for the rest."""
     everyone = np.full((n_clients, n_clients), np.nan)
     everyone[np.ix_(heard, heard)] = square
     return everyone
 
 
 def _has_everyone(source: GameSource) -> NDArray[np.bool_]:
-    """(n_rounds,): whether all clients that were ever heard took part."""
+    """(n_rounds,): whether all clients took part, apart from those that never did."""
     heard = source.participants.any(axis=0)
     return np.asarray((source.participants | ~heard).all(axis=1))

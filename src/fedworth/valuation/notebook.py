@@ -61,10 +61,10 @@ def notebook_html(title: str, text: str, lines: Sequence["ClientValue"], note: s
     rows = "".join(_row(line, _reach(ordered), digits) for line in shown)
     heads = "".join(f"<th>{head}</th>" for head in ("client", "", "value", "likely range", "share", "rank"))
     more = f"<p>… {n_more:,} more</p>" if n_more else ""
-    said = f"<p>{escape(note)}</p>" if note else ""
+    note_html = f"<p>{escape(note)}</p>" if note else ""
     table = f"<table><caption>{escape(title)}</caption><tr>{heads}</tr>{rows}</table>"
     plain = f'<pre class="fedworth-text">{escape(text)}</pre>'
-    return f'<style>{_style()}</style>{plain}<div class="fedworth-view">{table}{more}{said}</div>'
+    return f'<style>{_style()}</style>{plain}<div class="fedworth-view">{table}{more}{note_html}</div>'
 
 
 def _row(line: "ClientValue", reach: tuple[float, float], digits: int) -> str:

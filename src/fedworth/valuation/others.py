@@ -6,7 +6,7 @@
     cosine      r_i ← .95 r_i + .05 cos(Δ_i^t, Σ_k c_k Δ_k^t) in its rounds               CGSV (Xu et al., 2021)
     retraining  Shapley value of what each coalition would have reached by training alone; simulations only
 
-c are the weights among the round's participants (in `or`, among those of S). Influence takes one backward pass a
+c are the weights among the round's participants (in `or`, among those of S). Influence takes one backward pass per
 round; the cosine needs no test set.
 """
 
@@ -30,7 +30,7 @@ MOMENTUM = 0.95
 """How much of a reputation a round keeps in `cosine`."""
 
 MOST_RETRAINED = 10
-"""Clients up to which every coalition is trained anew."""
+"""Clients up to which every coalition is trained again."""
 
 TOGETHER = 64
 """Coalitions' models that are held in memory at once."""
@@ -75,7 +75,7 @@ def retrained(federation: RecordedFederation) -> TrainedGame:
     n = len(federation.heard)
     if n > MOST_RETRAINED:
         raise TooManyError(
-            f"{n} clients have {2**n:,} coalitions, each of which would be trained anew; "
+            f"{n} clients have {2**n:,} coalitions, each of which would be trained again; "
             f"at most {MOST_RETRAINED} clients are retrained; choose another method"
         )
     return _training_game(federation, lambda rows: retrained_models(federation.ledger, rows))
@@ -126,9 +126,9 @@ def _shares(federation: RecordedFederation, t: int, participants: Indices) -> Fl
 
 
 def _rebuilt_models(federation: RecordedFederation, coalitions: Memberships) -> list[Model]:
-    """M_S, one a coalition; a round's updates are shared out among all coalitions by one product a tensor."""
+    """M_S of each coalition; a round's updates are added to all of them by one product per tensor."""
     start, n = federation.round(0).global_model, len(coalitions)
-    made = {name: tensor.to(torch.float64).expand(n, *tensor.shape).clone() for name, tensor in start.items()}
+    sums = {name: tensor.to(torch.float64).expand(n, *tensor.shape).clone() for name, tensor in start.items()}
     for t, participants in _rounds(federation):
         round_ = federation.round(t)
         present = np.zeros_like(coalitions)
@@ -136,8 +136,8 @@ def _rebuilt_models(federation: RecordedFederation, coalitions: Memberships) -> 
         counted = mixtures(present, federation.weights(t), federation.weighting).of_clients[:, participants]
         for name, before in round_.global_model.items():
             updates = _updates(round_, participants, name)  # (n_participants, n_numbers)
-            made[name] += (torch.from_numpy(counted) @ updates).reshape(n, *before.shape)
-    whole = {name: x if start[name].is_floating_point() else x.round() for name, x in made.items()}
+            sums[name] += (torch.from_numpy(counted) @ updates).reshape(n, *before.shape)
+    whole = {name: x if start[name].is_floating_point() else x.round() for name, x in sums.items()}
     return [{name: tensors[k].to(start[name].dtype) for name, tensors in whole.items()} for k in range(n)]
 
 

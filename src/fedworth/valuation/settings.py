@@ -23,7 +23,7 @@ class ValuationSettings:
     """How a ledger is valued: everything but the ledger and the task that decides the numbers.
 
     Args:
-        weighting: How a coalition's models are averaged: all alike, by their samples, or with the fixed weights of the
+        weighting: How a coalition's models are averaged: equally, weighted by samples, or with the fixed weights of the
             whole round (default: as the server averaged).
         measure: What a model's utility is: `loss`, or a measure of the task such as `accuracy`.
         test_samples: Evaluate on this many test samples, each class in proportion (default: all).
@@ -91,7 +91,7 @@ class ValuationSettings:
 
 @dataclass(frozen=True)
 class WorkSettings:
-    """Where and by what coalitions are measured; nothing here changes a value.
+    """Where coalitions are measured; no setting changes a value.
 
     Args:
         device: Where models are evaluated: `cpu`, `cuda`, `cuda:1` …

@@ -1,12 +1,12 @@
-"""How sure values are: intervals, rank intervals, pairwise probabilities and a verdict.
+"""The uncertainty of values: intervals, rank intervals, pairwise probabilities and a verdict.
 
 The errors of values have three sources, and their covariances add up:
 
     Σ = Σ_estimates + Σ_sampling + Σ_test
 
-what no round has shown and had to be estimated (the completion), the sampling of coalitions, and the test set, which is
-a sample of the data that a value is meant for (`task.cells`). The first two are errors of the value on this test set;
-all three of the value on data like the test set. Which of the two is asked for is a setting (`Interval`).
+the estimation of coalitions that no round has shown (the completion), the sampling of coalitions, and the test set,
+which is a sample of the data that a value is meant for (`task.cells`). The first two are errors of the value on this
+test set; all three of the value on data like the test set. Which of the two is asked for is a setting (`Interval`).
 
     90 % interval     value ± t sd,  t Student's quantile: 1.645 if the test set's part is small, 1.696 if it is all
     P(i over j)       T((s_i − s_j) / √(e² + q (1 + q/ω²))); ½ if the two values are equal
@@ -89,7 +89,7 @@ ONE_VALUE = "Only one of the {clients} has a value, so there is no order."
 EXACT = "On exactly this test set the values are measured without error; on other data they would differ."
 
 ORIGINS = {
-    Source.ESTIMATES: "what no round has shown and had to be estimated",
+    Source.ESTIMATES: "coalitions that no round has shown and that were estimated",
     Source.SAMPLING: "the sampling of coalitions",
     Source.TEST_SET: "the test set",
     Source.RUNS: "differences between the runs",

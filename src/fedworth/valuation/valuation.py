@@ -92,10 +92,10 @@ class Valuation:
             raise ValuationError(f"{self.method}: values of shape {self.values.shape}, expected {(n,)}")
         if np.isinf(self.values).any():
             raise ValuationError(f"{self.method}: the value of a client is infinite")
-        known = self.uncertainty
+        uncertainty = self.uncertainty
         shapes = [
-            ("standard deviations", None if known is None else known.standard_deviations, (n,)),
-            ("chances", None if known is None else known.chances, (n, n)),
+            ("standard deviations", None if uncertainty is None else uncertainty.standard_deviations, (n,)),
+            ("chances", None if uncertainty is None else uncertainty.chances, (n, n)),
             ("values by group", None if self.groups is None else self.groups.values, (n, None)),
             ("contributions to large coalitions", None if self.marginals is None else self.marginals.large, (n,)),
             ("values by round", self.by_round, (None, n)),
@@ -104,8 +104,8 @@ class Valuation:
         for what, array, shape in shapes:
             if array is not None and not _fits(array, shape):
                 raise ValuationError(f"{self.method}: {what} of shape {array.shape}, expected {n} clients")
-        if known is not None and len(known.rank_intervals) != n:
-            raise ValuationError(f"{self.method}: {len(known.rank_intervals)} rank intervals, expected {n}")
+        if uncertainty is not None and len(uncertainty.rank_intervals) != n:
+            raise ValuationError(f"{self.method}: {len(uncertainty.rank_intervals)} rank intervals, expected {n}")
 
     @property
     def label(self) -> str:
@@ -151,8 +151,12 @@ class Valuation:
     @property
     def sampling_errors(self) -> Floats | None:
         """(n_clients,): standard errors of the sampling of coalitions alone; None if all were measured, or unknown."""
-        known = self.uncertainty
-        return None if known is None or Source.SAMPLING not in known.shares else known.parts[Source.SAMPLING]
+        uncertainty = self.uncertainty
+        return (
+            None
+            if uncertainty is None or Source.SAMPLING not in uncertainty.shares
+            else uncertainty.parts[Source.SAMPLING]
+        )
 
     @property
     def intervals(self) -> Floats | None:
@@ -181,8 +185,8 @@ class Valuation:
 
     def __repr__(self) -> str:
         best = sorted(self, reverse=True)[:3]
-        told = ", ".join(f"{line.client!r}: {line.value:+.4g}" for line in best if line.value is not None)
-        return f"<Valuation by {self.method} of {len(self)} clients; {told}{', …' if len(self) > len(best) else ''}>"
+        values = ", ".join(f"{line.client!r}: {line.value:+.4g}" for line in best if line.value is not None)
+        return f"<Valuation by {self.method} of {len(self)} clients; {values}{', …' if len(self) > len(best) else ''}>"
 
     def _repr_html_(self) -> str:
         note = "" if self.uncertainty is None else self.uncertainty.sentence
@@ -231,13 +235,12 @@ class Valuation:
         ]
 
     def document(self) -> dict[str, Any]:
-        """The valuation as JSON in full precision, with what follows from it."""
+        """The valuation as JSON in full precision, with derived entries."""
         derived = {"label": self.label, "description": self.description, "covered": list(map(str, self.covered))}
         document: dict[str, Any] = document_of(replace(self, block_values=None))
         if self.uncertainty is not None:
             known = self.uncertainty
-            said = {"trust": str(known.trust), "sentence": known.sentence, "advice": known.advice}
-            document["uncertainty"] |= said
+            document["uncertainty"] |= {"trust": str(known.trust), "sentence": known.sentence, "advice": known.advice}
         lines = list(self)
         intervals = [None if line.low is None else [line.low, line.high] for line in lines]
         return {
@@ -251,7 +254,7 @@ class Valuation:
 
     @staticmethod
     def from_document(document: Any) -> "Valuation":
-        """The valuation that `document()` gave.
+        """The inverse of `document()`.
 
         Example:
             assert fedworth.Valuation.from_document(valuation.document()) == valuation

@@ -224,13 +224,13 @@ def test_clients_heard_in_few_or_early_rounds_get_a_caveat(settings, tmp_path):
 
 def test_a_caveat_names_all_clients_that_it_is_about():
     assert str(heard_little({"b": 3, "a": 2}, 12)) == (
-        "b and a were heard in 2 or 3 of 12 rounds only; their intervals may be too narrow"
+        "b and a took part in 2 or 3 of 12 rounds only; their intervals may be too narrow"
     )
-    assert str(heard_early({"a": 2, "b": 4, "c": 3})).startswith("a, b and c were not heard after round 4; if their")
+    assert str(heard_early({"a": 2, "b": 4, "c": 3})).startswith("a, b and c did not take part after round 4; if their")
     everyone = [f"{{{k}}}" for k in range(20)]  # braces, as in a template
     many = heard_once(everyone)
     assert many.clients == tuple(everyone)
-    assert "{11} and 8 more were heard in one round only" in str(many)
+    assert "{11} and 8 more took part in one round only" in str(many)
 
 
 def test_full_participation_has_no_caveat(settings, tmp_path):
