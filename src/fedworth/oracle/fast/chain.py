@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedworth.arrays import Floats, Indices
+from fedworth.arrays import Floats
 from fedworth.ledger.ledger import Model
 from fedworth.oracle.fast.calls import Activation, Layer
 from fedworth.oracle.fast.models import RoundModels, Samples, slices
@@ -78,7 +78,8 @@ class Chain:
             mixers = [Mixer(here, at, first[0]) for at in slices(len(here), size)]
             work = [_Work(self, first, later, mixers, few) for few in some]
             for few, totals in zip(some, in_order(_Work.totals, work, n_threads), strict=True):
-                found[part, :, _places(few.blocks.unique_consecutive().cpu().numpy())] += totals
+                first_block = int(few.blocks[0])
+                found[part, :, first_block : first_block + totals.shape[2]] += totals
         found *= [[1.0 if criterion.is_better_higher else -1.0] for criterion in self.criteria]
         return found
 
@@ -120,12 +121,6 @@ class Chain:
         return weight, _each(models, layer.bias, mixtures)[:, :, None]
 
 
-def _places(blocks: Indices) -> Indices | slice:
-    """Ascending numbers as a slice, which numpy adds to several times as fast, if they are consecutive."""
-    is_slice = blocks[-1] - blocks[0] == len(blocks) - 1
-    return slice(int(blocks[0]), int(blocks[-1]) + 1) if is_slice else blocks
-
-
 @dataclass(frozen=True)
 class _Work:
     """A few samples, and all mixtures of a part."""
@@ -137,18 +132,21 @@ class _Work:
     few: Samples
 
     def totals(self) -> Floats:
-        """(n_mixtures, n_criteria, n_blocks of these samples): the criteria, summed over the samples of each block."""
+        """(n_mixtures, n_criteria, n): the criteria, summed over the samples of each block, from their first to their
+        last."""
         assert isinstance(self.few.inputs, torch.Tensor)
         weight, bias = self.first
         z = (weight @ self.few.inputs.T).view(len(bias), -1, len(self.few)) + bias  # z_0, and z_k of each client
-        counts = self.few.blocks.unique_consecutive(return_counts=True)[1].cpu().numpy()
-        starts = np.cumsum(counts) - counts  # of the blocks; samples are in their order
         if not self.later and self.chain.by_margins:
             z = self._margins(z)  # linear in the model as well
         widths = z.shape[1], *(weight.shape[1] for weight, _ in self.later)
         rooms = [z.new_empty(len(self.mixers[0]), width, z.shape[2]) for width in widths]
-        scores = (self._scores(mixer, z, rooms).cpu().numpy() for mixer in self.mixers)
-        return np.concatenate([np.add.reduceat(each, starts, axis=2) for each in scores])
+        blocks = (self.few.blocks - self.few.blocks[0]).cpu()  # samples are in their order
+        shape = self.mixers[-1].at.stop, len(self.chain.criteria), int(blocks[-1]) + 1
+        found = torch.zeros(shape, dtype=torch.float64)
+        for mixer in self.mixers:
+            found[mixer.at].index_add_(2, blocks, self._scores(mixer, z, rooms).cpu())
+        return found.numpy()
 
     def _scores(self, mixer: "Mixer", z: torch.Tensor, rooms: list[torch.Tensor]) -> torch.Tensor:
         """(n_mixtures, n_criteria, n_samples): the criteria of each sample."""
