@@ -13,7 +13,7 @@ from fedworth.ledger.ledger import Model, Round
 from fedworth.oracle.oracle import mix
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.losses import LOSSES
-from fedworth.task.samples import outputs_of, widened
+from fedworth.task.samples import each, outputs_of
 from fedworth.task.task import Task
 
 N = 24
@@ -106,7 +106,9 @@ class Wide:
     def quality(self, model: Model, measure: str) -> float:
         module, criterion = copy.deepcopy(self.task.module).double().eval(), self.task.criterion(measure)
         with torch.inference_mode():
-            outputs = outputs_of(module, _double(model), widened(self.task.inputs))
+            outputs = outputs_of(
+                module, _double(model), each(self.task.inputs, lambda t: t.double() if t.is_floating_point() else t)
+            )
         return criterion.total(outputs, self.task.labels) / criterion.n_counted(self.task.labels)
 
     def utilities(self, round_: Round, wanted: Mixtures, measure: str) -> NDArray[np.float64]:

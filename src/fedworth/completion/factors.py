@@ -134,9 +134,9 @@ class FactorCompletion:
         others = self.alternatives
         if others is None:
             return None
-        made = self.coalition_factors @ self.round_factors.sum(axis=0)  # (n_coalitions,)
+        own = self.coalition_factors @ self.round_factors.sum(axis=0)  # (n_coalitions,)
         totals = np.einsum("ack,atk->ac", others.coalition_factors, others.round_factors)
-        moved = np.sqrt(others.weights)[:, None] * (totals - made)  # (n_alternatives, n_coalitions)
+        moved = np.sqrt(others.weights)[:, None] * (totals - own)  # (n_alternatives, n_coalitions)
         game = FactorGame(self, moved.T)  # one block per alternative: values are linear
         if self.permutations is None:
             values = exact_shares(game, shapley_values).values

@@ -55,12 +55,12 @@ def receipt_of(model: Model, round_number: int, n_samples: float, *, is_named: b
 
 def receipts_of(ledger: Ledger, client: str, some: slice = slice(None)) -> tuple[Receipt, ...]:
     """The receipts for a client's models that were averaged in some rounds of a ledger."""
-    k, made = ledger.clients.index(client), []
+    k, receipts = ledger.clients.index(client), []
     for entry in ledger.entries[some]:
         if k in entry.participants:
             n_samples = entry.sample_counts[entry.answered.index(k)]
-            made.append(receipt_of(ledger.open_round(entry.round_index).client_models[k], entry.number, n_samples))
-    return tuple(made)
+            receipts.append(receipt_of(ledger.open_round(entry.round_index).client_models[k], entry.number, n_samples))
+    return tuple(receipts)
 
 
 def unused_rounds(ledger: Ledger, client: str, some: slice = slice(None)) -> tuple[tuple[int, str], ...]:

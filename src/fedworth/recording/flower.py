@@ -105,9 +105,9 @@ def record(
     recorder.valued_by = valued_by
     nodes = NodeNames(owners_of(open_ledger(recorder.writer.folder)), keys_last)
     own = (tuple(names), n_rounds) if make is RecordingStrategy else (by, arrays)
-    made = make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)
-    made.trees = trees
-    return made
+    recording = make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)
+    recording.trees = trees
+    return recording
 
 
 def _maker(recorded: Any) -> Callable[..., Any]:

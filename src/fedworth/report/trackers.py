@@ -177,8 +177,8 @@ class PrometheusTracker:
             for metric in metrics:
                 stem, _, kind = metric.name.partition("/")
                 labels = {"client": metric.client} | ({"kind": kind} if kind else {})
-                told = ",".join(f'{label}="{_escaped(said)}"' for label, said in labels.items())
-                lines += [f"fedworth_{stem}{{{told}}} {metric.number!r}"] if stem == name else []
+                shown = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+                lines += [f"fedworth_{stem}{{{shown}}} {metric.number!r}"] if stem == name else []
         partial = self.path.with_name(f".{self.path.name}.part")  # so that nobody reads half a file
         partial.write_text("\n".join([*lines, ""]), encoding="utf-8", errors="backslashreplace")
         partial.replace(self.path)

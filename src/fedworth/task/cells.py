@@ -47,7 +47,7 @@ OWN_UTILITY = "a utility of your own gives one number for all test samples, so n
 ONE_CLASS = "all test samples are of one class, so nothing can be told about data with other classes"
 UNDEFINED = "{name} is not defined without some of the test samples, so it cannot be told how it varies with them"
 OWN_ORACLE = "the oracle that was given measures all test samples together"
-BROUGHT = "the utilities are not given by block of test samples"
+NO_BLOCKS = "the utilities are not given by block of test samples"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,15 +124,15 @@ def divide(
     asked for, classes are groups only if the utilities of so many coalitions by cell fit into memory.
     """
     most_classes = min(MOST_CLASSES, MOST_BYTES // (8 * N_BLOCKS * max(1, n_coalitions)))
-    made, cells = _divide(task, criterion, _grouping(task, by, most_classes if shares is None else len(task.labels)))
+    divided, cells = _divide(task, criterion, _grouping(task, by, most_classes if shares is None else len(task.labels)))
     if shares is None:
-        return made, cells
+        return divided, cells
     if isinstance(cells, Undivided) or not cells.groups:
         why = (
             cells.reason if isinstance(cells, Undivided) else "the test samples have no groups, or the measure no parts"
         )
         raise UsageError(f"--group-shares: {why}; leave the option out")
-    return made, replace(cells, population=_population(shares, cells))
+    return divided, replace(cells, population=_population(shares, cells))
 
 
 def _grouping(task: Task, by: str | None, most_classes: int) -> tuple[str, tuple[str, ...]]:
@@ -198,15 +198,15 @@ def _divide(task: Task, criterion: Criterion, grouping: tuple[str, tuple[str, ..
 
 
 def cells_of(task: Task) -> Cells | Undivided:
-    """The cells of a task whose blocks somebody else has set: each block is a random part of the test set."""
+    """The cells of a task that has blocks already: each block is a random part of the test set."""
     if task.blocks is None or task.n_blocks == 1:
         return Undivided(OWN_ORACLE)
     return _random_blocks(np.bincount(task.blocks, minlength=task.n_blocks) / len(task.labels), len(task.labels))
 
 
-def brought_cells(n_blocks: int) -> Cells | Undivided:
-    """The cells of utilities that a user brings: each block is a random part of the test set, all of one size."""
-    return Undivided(BROUGHT) if n_blocks == 1 else _random_blocks(np.full(n_blocks, 1 / n_blocks), None)
+def cells_of_blocks(n_blocks: int) -> Cells | Undivided:
+    """The cells of given utilities: each block is a random part of the test set, all of one size."""
+    return Undivided(NO_BLOCKS) if n_blocks == 1 else _random_blocks(np.full(n_blocks, 1 / n_blocks), None)
 
 
 def _random_blocks(shares: Floats, n_samples: int | None) -> Cells:

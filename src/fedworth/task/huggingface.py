@@ -81,10 +81,10 @@ def loss_like_models(model: nn.Module, samples: list[Sample], together: Sample) 
     # A model that knows nothing yet gives nearly the same loss in each place, so the second best must be far off.
     if best and gaps[best] <= allowed and all(gaps[name] > 10 * gaps[best] for name in others):
         return best
-    said = " and ".join(f"{name} differs from it by {gap:.2g}" for name, gap in gaps.items()) or "no loss takes it"
+    shown = " and ".join(f"{name} differs from it by {gap:.2g}" for name, gap in gaps.items()) or "no loss takes it"
     raise UsageError(
         f"test set: labels of {labels.dtype} and outputs of shape {tuple(outputs.shape)} do not tell which loss is the "
-        f"model's own ({said}); name it, or give a function of logits and labels: loss=…"
+        f"model's own ({shown}); name it, or give a function of logits and labels: loss=…"
     )
 
 

@@ -434,8 +434,8 @@ def user_criterion(function: UserFunction, *, is_better_higher: bool) -> Criteri
         try:
             given = function(outputs.clone(), labels.clone())  # it may change them in place
         except Exception as error:
-            said = f"failed on {len(labels)} samples with {type(error).__name__}: {error}"
-            raise DataError(f"{name_of(function)}: {said}") from error
+            failure = f"failed on {len(labels)} samples with {type(error).__name__}: {error}"
+            raise DataError(f"{name_of(function)}: {failure}") from error
         try:
             found = torch.as_tensor(given)
         except (TypeError, ValueError, RuntimeError):

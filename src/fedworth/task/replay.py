@@ -87,14 +87,14 @@ class LedgerCheck:
     def refuse_others(self) -> None:
         """Refuse a ledger whose server did not follow the rule, or whose answers are masked."""
         self.refuse_masked()
-        odd = [check for check in self.checks if not check.is_same and check.gap is not None]
-        if not odd:
+        wrong = [check for check in self.checks if not check.is_same and check.gap is not None]
+        if not wrong:
             return
-        worst, n_checked = max(odd, key=lambda check: check.gap or 0.0), sum(c.gap is not None for c in self.checks)
+        worst, n_checked = max(wrong, key=lambda check: check.gap or 0.0), sum(c.gap is not None for c in self.checks)
         remark = f" ({worst.remark})" if worst.remark else ""
         raise RuleError(
             f"round {worst.number}: the recorded next model is not the {rule_name(self.rule)} of the participants' "
-            f"models; they differ by {worst.gap:.2g} of the round's update{remark}; {len(odd)} of {n_checked} rounds "
+            f"models; they differ by {worst.gap:.2g} of the round's update{remark}; {len(wrong)} of {n_checked} rounds "
             "that could be checked differ; name the server's rule (Task(rule=…), or strategy=… when recording), or "
             "value the federation as if its server averaged: --as-average"
         )
@@ -198,10 +198,10 @@ def _comparable(rule: Rule, round_: Round, predicted: Arrays, following: Model) 
     )
     if not (isinstance(rule, ProductMean) and has_shapes):
         return round_, predicted, following
-    made, *found = rule.products([predicted, *map(arrays_of, models)])
+    products, *found = rule.products([predicted, *map(arrays_of, models)])
     tensors = [model_of(arrays, {n: model[n] for n in arrays}) for arrays, model in zip(found, models, strict=True)]
     clients = dict(zip(round_.client_models, tensors[2:], strict=True))
-    return Round(round_.entry, tensors[1], clients, {}), made, tensors[0]
+    return Round(round_.entry, tensors[1], clients, {}), products, tensors[0]
 
 
 def _compare(round_: Round, predicted: Arrays, following: Model, noise: float) -> RoundCheck:

@@ -274,7 +274,7 @@ class ProductMean(Rule):
         self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
         """Average the products without writing them out: the SVD is that of a small matrix between two bases."""
-        made = dict(weighted_mean(models, weights))
+        mean = dict(weighted_mean(models, weights))
         shares = np.array(weights) / sum(weights)
         for a, b in self._pairs(global_model):
             rank = len(global_model[a])
@@ -286,8 +286,8 @@ class ProductMean(Rule):
             more = ((0, 0), (0, rank - len(roots)))  # columns of 0, where a layer is smaller than the rank
             after_b, after_a = np.pad(outer @ u[:, :rank] * roots, more), np.pad(inner @ v[:rank].T * roots, more).T
             for name, factor in ((a, after_a), (b, after_b)):
-                made[name] = factor.reshape(global_model[name].shape).astype(global_model[name].dtype)
-        return made, state
+                mean[name] = factor.reshape(global_model[name].shape).astype(global_model[name].dtype)
+        return mean, state
 
     def products(self, models: Sequence[Arrays]) -> Sequence[Arrays]:
         """The models with B A in place of A and B, in bases that all of them share: distances stay what they are."""
@@ -301,8 +301,8 @@ class ProductMean(Rule):
 
     def _pairs(self, model: Arrays) -> list[tuple[str, str]]:
         """The names of A and B of every adapter."""
-        said = {str(place): name for place, name in enumerate(self.names)}
-        own = {said.get(name, name): name for name in model}
+        named = {str(place): name for place, name in enumerate(self.names)}
+        own = {named.get(name, name): name for name in model}
         found = [(own[n], own[other]) for n in own for other in (LORA_A.sub(r"\1B", n),) if other != n and other in own]
         if not found:
             raise UsageError(
@@ -387,9 +387,9 @@ def rule_name(rule: Rule) -> str:
     """The rule in words, with its settings."""
     settings = rule.document()
     name = settings.pop("name")
-    told = ", ".join(f"{key} {value}" for key, value in settings.items())
+    shown = ", ".join(f"{key} {value}" for key, value in settings.items())
     name = "weighted mean" if name == "mean" else name
-    return f"{name} ({told})" if told else str(name)
+    return f"{name} ({shown})" if shown else str(name)
 
 
 def noise_of(rule: Rule) -> float:
@@ -418,12 +418,12 @@ def arrays_of(model: Model) -> Arrays:
 
 def model_of(arrays: Arrays, like: Model) -> Model:
     """Arrays as a model with the dtypes of `like`; where it has integers, numbers are rounded."""
-    made = {}
+    model = {}
     for name, tensor in like.items():
         array = np.array(arrays[name])
         is_rounded = array.dtype.kind == "f" and not tensor.is_floating_point()
-        made[name] = torch.from_numpy(np.asarray(np.round(array)) if is_rounded else array).to(tensor.dtype)
-    return made
+        model[name] = torch.from_numpy(np.asarray(np.round(array)) if is_rounded else array).to(tensor.dtype)
+    return model
 
 
 def _stacked(models: Sequence[Arrays], name: str) -> NDArray[Any]:

@@ -38,11 +38,6 @@ def rows(inputs: Inputs, which: slice | torch.Tensor) -> Inputs:
     return each(inputs, lambda tensor: tensor[which])
 
 
-def widened(inputs: Inputs) -> Inputs:
-    """The inputs in double precision; integers stay as they are."""
-    return each(inputs, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
-
-
 def outputs_of(module: nn.Module, model: Model, inputs: Inputs) -> torch.Tensor:
     """The outputs of a module with a model's weights; tied tensors are in a model under each of their names."""
     arguments = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, dict) else (inputs,)

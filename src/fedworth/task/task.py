@@ -320,10 +320,10 @@ class Task:
 
 def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
     """Torch's message about inputs that do not fit, what was found, and what to do."""
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     shown = ", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors_of(inputs))
     dtypes = ", ".join(sorted({str(tensor.dtype) for tensor in model.values()}))
-    return f"{said} (found inputs {shown} and a model of {dtypes}); give inputs of the module's dtype, as .float() does"
+    return f"{text} (found inputs {shown} and a model of {dtypes}); give inputs of the module's dtype, as .float() does"
 
 
 def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> None:

@@ -93,9 +93,9 @@ def refuse_other_form(task: Task, form: EmbeddingForm, where: str) -> None:
         )
     found = EmbeddingForm(module.widths, module.n_samples, module.combine)  # type: ignore[arg-type]
     if found != form:
-        raise UsageError(f"{where}: has {_told(form)}, and the task {_told(found)}; make the task of the same ones")
+        raise UsageError(f"{where}: has {_described(form)}, and the task {_described(found)}; make both the same")
 
 
-def _told(form: EmbeddingForm) -> str:
+def _described(form: EmbeddingForm) -> str:
     widths = ", ".join(map(str, form.widths))
     return f"embeddings of {form.n_samples} samples and widths {widths} for their {form.combine}"

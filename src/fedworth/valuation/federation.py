@@ -39,7 +39,7 @@ from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.server import server_of
 from fedworth.oracle.store import LedgerStore, Session
 from fedworth.storage import Progress, silent
-from fedworth.task.cells import Cells, Undivided, brought_cells, cells_of, divide
+from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
 from fedworth.task.task import Task
 from fedworth.valuation.methods import Errors, value_by
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -325,7 +325,7 @@ class MeasuredUtilities:
         _refuse_groups(settings, True, "given utilities")
         self.matrix, self.settings = matrix, settings
         self.clients, self.participants = matrix.clients, matrix.participants
-        self.test_set, self.interval = brought_cells(matrix.n_blocks), settings.interval
+        self.test_set, self.interval = cells_of_blocks(matrix.n_blocks), settings.interval
         self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self.effort = Effort(settings.budget)
         self.seed, self.strict = settings.seed, settings.strict

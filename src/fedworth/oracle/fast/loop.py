@@ -182,11 +182,11 @@ def _mixed(stacked: Given, coefficients: Floats) -> Iterator[Given]:
         return
     size = max(1, TOGETHER // max(tensor[0].numel() for tensor in stacked.values()))
     for at in slices(len(coefficients), size):
-        made = {
+        mixed = {
             name: (torch.from_numpy(coefficients[at]).to(tensor) @ tensor.flatten(1)).view(-1, *tensor.shape[1:])
             for name, tensor in stacked.items()
         }
-        yield from ({name: tensor[row] for name, tensor in made.items()} for row in range(at.stop - at.start))
+        yield from ({name: tensor[row] for name, tensor in mixed.items()} for row in range(at.stop - at.start))
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
