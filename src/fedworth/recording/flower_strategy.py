@@ -80,7 +80,9 @@ class RecordingStrategy:
         if self.hear_everyone is not None and self.recorder.writer.n_rounds == 0 and self.after is None and sent:
             if not client_manager.wait_for(self.hear_everyone, int(self.wait_seconds)):
                 there = client_manager.num_available()
-                log.warning("fedworth: only %d of %d clients are there for the first round", there, self.hear_everyone)
+                log.warning(
+                    "fedworth: only %d of %d clients are connected for the first round", there, self.hear_everyone
+                )
             asked = {proxy.cid for proxy, _ in sent}
             sent += [(proxy, sent[0][1]) for cid, proxy in client_manager.all().items() if cid not in asked]
         self.asked, self.connected = sent, set(client_manager.all())

@@ -88,7 +88,7 @@ def test_the_first_round_does_not_wait_for_ever(grid, tmp_path, caplog):
     grid.late = {3}
     start(fedavg(), fedworth.flower.record(grid, ledger=tmp_path / "l", hear_everyone=4, wait_seconds=0))
     assert len(open_ledger(tmp_path / "l").entries[0].participants) == 3
-    assert "only 3 of 4 clients are there" in caplog.text
+    assert "only 3 of 4 clients are connected" in caplog.text
 
 
 def test_a_hand_written_loop_of_push_and_pull_is_recorded(grid, tmp_path):
