@@ -166,6 +166,13 @@ def test_a_loader_that_pads_each_batch_gives_the_same_task():
     torch.testing.assert_close(again.outputs(again.state), whole.outputs(whole.state))
 
 
+def with_a_prompt():
+    """PEFT's prompt tuning puts two words of its own before each text, and gives logits for them, too."""
+    peft = libraries().peft
+    writer = model_of("GPT2LMHeadModel", "GPT2Config", **GPT)
+    return peft.get_peft_model(writer, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+
+
 class Doubled(torch.nn.Module):
     """A model with a loss that fedworth does not know."""
 
@@ -192,9 +199,10 @@ class Doubled(torch.nn.Module):
         (adapted_writer, lambda: texts(labels=lambda _, w: [w[0]] + [-100] * (len(w) - 1)), UsageError, "not finite"),
         (classifier, lambda: [{"text": "not tokenized", "label": 1}], UsageError, "no loss for it"),
         (classifier, lambda: [{"input_ids": "words", "label": 1}], DataError, "tokenize it first"),
+        (with_a_prompt, texts, UsageError, r"outputs of shape \(3, 11, 40\) do not tell.*no loss takes it"),
         (classifier, list, DataError, "no samples"),
         (classifier, lambda: ["a text"], DataError, "an item is a str"),
-        (classifier, lambda: [*with_classes(), {"input_ids": [1], "position_ids": [0]}], DataError, "columns"),
+        (classifier, lambda: [*with_classes(), {"input_ids": [1], "inputs_embeds": [0.0]}], DataError, "columns"),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:.*")  # transformers on a label that it does not expect

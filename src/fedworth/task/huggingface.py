@@ -11,7 +11,7 @@ The loss is the one of `LOSSES` that gives, on padded samples, what the model it
     classes or words in place    tokens: the mean over the label tokens of all samples
 
 A causal language model gives a number for each word of its vocabulary at each place, millions for a text. The task's
-module is one that gives the log-probabilities of the labels instead: a number a place.
+module is one that gives the log-probabilities of the labels instead: one number per place.
 """
 
 import copy
@@ -71,7 +71,7 @@ def loss_like_models(model: nn.Module, samples: list[Sample], together: Sample) 
         place = places[int((~expected.isfinite()).nonzero()[0])]
         raise UsageError(f"test set: the model's own loss of sample {place} is not finite; has it a label that counts?")
     gaps, rows = {}, [slice(i, i + 1) for i in range(len(places))]
-    for name in _candidates(labels):
+    for name in _candidates(outputs, labels):
         loss, given = LOSSES[name], token_scores(outputs, labels) if name == "texts" else outputs
         if not (loss.labels(labels) or loss.outputs(given, labels)):
             found = [-float(loss.criterion.quality(given[row], labels[row])) for row in rows]
@@ -116,10 +116,13 @@ def _give_scores(model: nn.Module, _: Any, outputs: Any) -> torch.Tensor:
     return token_scores(outputs.logits, vars(model).pop(TRUE))
 
 
-def _candidates(labels: torch.Tensor) -> tuple[str, ...]:
+def _candidates(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[str, ...]:
+    """The losses that may be the model's own, by the kind of its outputs and labels."""
     if labels.is_floating_point():
         return ("squared-error", "multi-label")
-    return ("cross-entropy",) if labels.ndim == 1 else ("texts", "tokens")
+    if labels.ndim == 1:
+        return ("cross-entropy",)
+    return ("texts", "tokens") if outputs.ndim == 3 and outputs.shape[:2] == labels.shape else ()
 
 
 def _rows(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

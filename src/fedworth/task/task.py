@@ -141,7 +141,7 @@ class Task:
             task = fedworth.Task.from_transformers(model, tokenized_test_set)
         """
         samples = samples_of(model, dataset)
-        together = padded(samples, getattr(model.config, "pad_token_id", None))
+        together = padded(samples, getattr(getattr(model, "config", None), "pad_token_id", None))
         if "loss" not in more:
             more["loss"] = loss_like_models(model, samples, together)
         if "exchanged" not in more:
