@@ -23,7 +23,7 @@ from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation import methods as registry
 from fedworth.valuation.federation import Federation
-from fedworth.valuation.methods import METHODS, methods
+from fedworth.valuation.methods import METHODS, OF_EMBEDDINGS, methods
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from tests.support.games import matrix_of, participation, shapley_by_definition
 
@@ -118,7 +118,7 @@ def test_copies_are_worth_the_same_by_models_and_in_truth(ledger):
         assert values[4] == pytest.approx(values[0], abs=1e-7), method
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("retraining", "verfedsv")])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in {"retraining", *OF_EMBEDDINGS}])
 def test_every_method_values_a_ledger(ledger, method):
     found = federation(ledger).value(method)
     assert found.method == method

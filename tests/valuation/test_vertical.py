@@ -178,3 +178,65 @@ def test_many_clients_are_sampled(tmp_path):
     gained = Federation(ledger, vertical.task(), work=PLAIN).game(1).utilities(np.ones((1, 14), dtype=bool)).sum()
     assert made.values.sum() == pytest.approx(gained, abs=1e-9)
     assert made.uncertainty is not None
+
+
+@pytest.fixture(scope="module")
+def informative(tmp_path_factory):
+    """Embeddings of 400 samples: a has a signal, its twin has the same, b another one, noise has none."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    noise = [torch.randn(400, 2, generator=generator, dtype=torch.float64) for _ in range(3)]
+    sent = {"a": noise[0] + labels[:, None], "b": noise[1] + labels[:, None], "noise": noise[2]}
+    sent["twin"] = sent["a"]
+    vertical = Vertical(nn.Linear(8, 2).double(), labels, dict.fromkeys(sent, 2))
+    folder = tmp_path_factory.mktemp("informative") / "l"
+    recorder = fedworth.record_into(folder, vertical=vertical)
+    for _ in range(2):
+        recorder.start_round(vertical.head.state_dict(), asked=list(sent))
+        for name, embedding in sent.items():
+            recorder.client_embedding(name, embedding)
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    return fedworth.open_ledger(folder), vertical.task()
+
+
+def refitted(informative, **settings):
+    ledger, task = informative
+    made = Federation(ledger, task, ValuationSettings(**settings), work=PLAIN).value("refitted-head")
+    return {line.client: line for line in made}, made
+
+
+def test_a_refitted_head_shares_out_what_is_known_of_the_labels(informative):
+    lines, made = refitted(informative)
+    assert lines["a"].value == pytest.approx(lines["twin"].value, abs=1e-4)
+    assert lines["b"].value > 1.5 * lines["a"].value  # nobody else has its signal
+    assert abs(lines["noise"].value) < 0.01 < lines["a"].value
+    assert lines["b"].low > 0
+    assert made.groups is not None
+    assert made.groups.values.sum(axis=1) == pytest.approx(made.values)
+
+
+def test_given_its_twin_a_client_adds_nothing(informative):
+    lines, _ = refitted(informative, given=("a",))
+    assert lines["a"].value is None
+    assert abs(lines["twin"].value) < 0.01
+    assert lines["b"].value > 0.1
+    assert lines["b"].value == pytest.approx(refitted(informative, given=("twin",))[0]["b"].value, abs=1e-6)
+
+
+def test_given_somebody_a_note_names_the_method_that_sees_what_they_have(informative):
+    ledger, task = informative
+    report = fedworth.report_on(ledger, task, ValuationSettings(given=("a",)), work=PLAIN)
+    assert [made.method for made in report.valuations] == ["verfedsv", "refitted-head", "leave-one-out"]
+    assert any("refitted-head only" in note for note in report.chosen.notes)
+
+
+def test_a_refitted_head_needs_derivatives(informative):
+    ledger, _ = informative
+    vertical = Vertical(nn.Linear(8, 2).double(), torch.arange(400) % 2, dict.fromkeys(ledger.clients, 2), loss=error)
+    with pytest.raises(ValuationError, match="derivatives"):
+        Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head")
+
+
+def error(outputs, labels):
+    """The share of wrong labels."""
+    return (outputs.argmax(dim=1) != labels).double()

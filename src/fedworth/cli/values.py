@@ -456,8 +456,8 @@ class Compare:
         methods: Value one ledger by several methods, and show what each costs and how far from the truth it is: names
             with commas out of comfedsv-models, comfedsv, fedsv, fedsv-equal, fedsv-later, truth,
             all-clients-round, leave-one-out, large-coalitions, banzhaf, beta-shapley, least-core, tmc, gtg, mr, or,
-            influence, cosine and retraining, verfedsv of a vertical federation, or `all` (without truth, which they are
-            compared with, and retraining, which is slow).
+            influence, cosine and retraining, verfedsv and refitted-head of a vertical federation, or `all` (without
+            truth, which they are compared with, and retraining, which is slow).
         out: Folder to write compare.html, .json and .csv to.
 
     Example:

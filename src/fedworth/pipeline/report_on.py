@@ -33,7 +33,7 @@ REPORTED = (
     "leave-one-out",
     "fedsv-later",
 )
-OF_VERTICAL = "verfedsv", "leave-one-out"
+OF_VERTICAL = "verfedsv", "refitted-head", "leave-one-out"
 NO_ALL_CLIENTS_ROUND = (
     "no round has all clients: how similar clients are is known only from the rounds they share, so values are less "
     "precise, and the paper's completion says nothing of coalitions larger than a round's participants"

@@ -47,6 +47,10 @@ from fedworth.valuation.valuation import Valuation
 
 CLIPPED = "every update was rescaled to the median length of its round, as asked (--clip median)"
 
+STEPS_HARDLY_INTERACT = (
+    "what the given clients have already is seen by refitted-head only: in verfedsv, steps of one round hardly interact"
+)
+
 Refusals = tuple[tuple[str, str], ...]
 """(method, why it gave no values)."""
 
@@ -121,6 +125,7 @@ class Federation:
         notes = ledger.warnings() + server.notes + noise_notes(ledger, oracle, weighting)
         notes += (CLIPPED,) if is_clipped else ()
         notes += game_notes(self.settings) + _weighted(cells)
+        notes += (STEPS_HARDLY_INTERACT,) if self.is_vertical and self.settings.given else ()
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
         self.clients, self.left_out = ledger.clients, ledger.left_out
         self.participants = self.recorded.participants  # (n_rounds, n_clients): who took part

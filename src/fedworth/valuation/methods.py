@@ -40,6 +40,7 @@ from fedworth.valuation import others
 from fedworth.valuation.groups import GroupValues, group_values
 from fedworth.valuation.marginals import MarginalSums
 from fedworth.valuation.ranking import EQUAL, ranks_of
+from fedworth.valuation.refitted import RefittedGame
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -546,6 +547,11 @@ METHODS: dict[str, Method] = {
         Basis.EARNED,
         adds_up=True,
     ),
+    "refitted-head": Method(
+        "Refitted head",
+        "vertical: what the client's last embeddings add to those of others, with a head fitted anew for each group",
+        share_out(shapley, _whole_training(RefittedGame), on_sum=True),
+    ),
     "truth": Method(
         "Truth",
         "truth: what the client would have added, measured with every client's model of every round",
@@ -631,6 +637,10 @@ OF_MODELS = {"comfedsv-models", "comfedsv", "fedsv-equal", "truth", "or", "influ
 """Methods that compare, predict or rebuild models, or train them again."""
 
 
+OF_EMBEDDINGS = {"verfedsv", "refitted-head"}
+"""Methods for vertical federations only."""
+
+
 @cache
 def methods() -> dict[str, Method]:
     """All methods by name: fedworth's own, and those that other packages offer."""
@@ -661,8 +671,8 @@ def unfit(name: str, *, is_vertical: bool) -> str:
     """Why a method cannot value a federation of this kind; empty if it can."""
     if is_vertical and name in OF_MODELS:
         return f"{name} is about models that are averaged, and this federation is vertical; use verfedsv"
-    if name == "verfedsv" and not is_vertical:
-        return "verfedsv is for vertical federations, and here clients send models; use comfedsv-models"
+    if name in OF_EMBEDDINGS and not is_vertical:
+        return f"{name} is for vertical federations, and here clients send models; use comfedsv-models"
     return ""
 
 
