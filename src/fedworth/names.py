@@ -44,6 +44,9 @@ ModelName = Literal["logistic", "mlp", "cnn", "vgg16", "vgg16-bn", "vgg16-gn"]
 Combine = Literal["concatenation", "sum"]
 """How the server of a vertical federation makes one embedding of those that clients send of a sample."""
 
+UnsentEmbeddings = Literal["smooth", "low-rank", "last"]
+"""How embeddings of samples outside of a batch are estimated."""
+
 Dtype = Literal["float32", "float64"]
 OptimizerName = Literal["sgd", "adam"]
 ScheduleName = Literal["constant", "decay", "proposition-2", "proposition-2-li"]

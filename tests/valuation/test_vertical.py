@@ -97,8 +97,9 @@ def test_batches_are_carried_forward(tmp_path):
             recorder.end_round()
     for recorder in (whole, some):
         recorder.close(vertical.head.state_dict())
+    last = ValuationSettings(unsent="last")
     values = [
-        Federation(fedworth.open_ledger(tmp_path / name), vertical.task(), work=PLAIN).value("verfedsv").values
+        Federation(fedworth.open_ledger(tmp_path / name), vertical.task(), last, work=PLAIN).value("verfedsv").values
         for name in ("whole", "some")
     ]
     assert values[0] == pytest.approx(values[1], abs=1e-15)

@@ -108,7 +108,7 @@ def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_averag
 def _embedding_identity(ledger: Ledger, round_index: int) -> str:
     """A hash of the lines that a round's embeddings depend on: those before it, and the first of every sample."""
     n_lines = max(round_index + 1, int(getattr(ledger, "n_deciding", ledger.n_rounds)))
-    document = [ledger.form, ledger.left_out, ledger.entries[:n_lines]]
+    document = [ledger.form, ledger.left_out, getattr(ledger, "unsent", None), ledger.entries[:n_lines]]
     return hashlib.sha256(msgspec.json.encode(document)).hexdigest()
 
 

@@ -51,6 +51,11 @@ STEPS_HARDLY_INTERACT = (
     "what the given clients have already is seen by refitted-head only: in verfedsv, steps of one round hardly interact"
 )
 
+ESTIMATED = (
+    "embeddings of samples outside of a batch are estimated ({}): those that were held out are off by {:.0%} of what "
+    "training changed, and the intervals do not count this"
+)
+
 Refusals = tuple[tuple[str, str], ...]
 """(method, why it gave no values)."""
 
@@ -106,7 +111,9 @@ class Federation:
         self.is_vertical = ledger.form is not None
         if self.is_vertical:
             _refuse_for_vertical(self.settings, work)
-            ledger = EmbeddingLedger.of(ledger)
+            ledger = EmbeddingLedger.of(ledger, self.settings.unsent)
+        elif self.settings.unsent != ValuationSettings.unsent:
+            raise UsageError(f"--unsent {self.settings.unsent}: is for vertical federations; leave it out")
         weighting = self.settings.weighting or ledger.aggregation
         self.interval: Interval = self.settings.interval
         _refuse_groups(self.settings, oracle is not None, "an oracle that was given")
@@ -126,6 +133,8 @@ class Federation:
         notes += (CLIPPED,) if is_clipped else ()
         notes += game_notes(self.settings) + _weighted(cells)
         notes += (STEPS_HARDLY_INTERACT,) if self.is_vertical and self.settings.given else ()
+        if isinstance(ledger, EmbeddingLedger) and not ledger.is_whole:
+            notes += (ESTIMATED.format(self.settings.unsent, ledger.held_out_error()),)
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
         self.clients, self.left_out = ledger.clients, ledger.left_out
         self.participants = self.recorded.participants  # (n_rounds, n_clients): who took part

@@ -13,6 +13,7 @@ from fedworth.names import (
     Measure,
     OracleName,
     Unseen,
+    UnsentEmbeddings,
     Weighting,
     checked_name,
 )
@@ -51,6 +52,8 @@ class ValuationSettings:
             them: for a client under several names.
         given: Value what the others add for this client, which is there in any case: for a member that asks what its
             partners are worth to it. It has no value itself.
+        unsent: How the embeddings of samples outside of a batch are estimated, where clients of a vertical federation
+            send those of a batch only.
         seed: Random seed.
 
     Example:
@@ -75,6 +78,7 @@ class ValuationSettings:
     without: tuple[str, ...] = ()
     as_one: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    unsent: UnsentEmbeddings = "smooth"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -82,6 +86,7 @@ class ValuationSettings:
             checked_name("weighting", Weighting, self.weighting)
         if self.clip is not None:
             checked_name("clip", Clip, self.clip)
+        checked_name("estimate of embeddings", UnsentEmbeddings, self.unsent)
         checked_name("interval", Interval, self.interval)
         checked_name("oracle", OracleName, self.oracle)
         checked_name("treatment of unseen coalitions", Unseen, self.unseen)
