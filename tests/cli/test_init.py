@@ -158,3 +158,23 @@ def test_a_test_set_of_dictionaries_keeps_all_its_inputs(tmp_path, monkeypatch):
     task = fedworth.load_task("mytask.py:task")
     assert list(task.inputs) == ["input_ids", "attention_mask"]
     assert task.labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")  # PEFT asks transformers for it
+def test_a_model_of_hugging_face_gets_a_task_with_its_own_loss_and_what_peft_exchanges(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("writers.py").write_text(
+        "from peft import LoraConfig, PeftModel, get_peft_model\n"
+        "from transformers import GPT2Config, GPT2LMHeadModel\n"
+        "def get_model() -> PeftModel:\n"
+        "    config = GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)\n"
+        "    adapters = LoraConfig(task_type='CAUSAL_LM', target_modules=['c_attn'], fan_in_fan_out=True)\n"
+        "    return get_peft_model(GPT2LMHeadModel(config), adapters)\n"
+        "def load_test_set():\n"
+        "    return [{'input_ids': [1, 2, 3, 4]}, {'input_ids': [5, 6]}]\n"
+    )
+    assert main(["init", "loop"]) == 0
+    task = fedworth.load_task("mytask.py:task")
+    assert (task.loss, task.labels.tolist()) == ("texts", [[1, 2, 3, 4], [5, 6, -100, -100]])
+    assert all("lora_" in name for name in task.state)

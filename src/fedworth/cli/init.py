@@ -1,7 +1,8 @@
 """fedworth init: a task file for the project in the current folder, and the lines that record its federation.
 
 The project's files are read, never run: the model is a class derived from `Module` or a function annotated to return
-one, the test set comes from a function that is named after it. What is not found is marked in the file.
+one, or a model of Hugging Face; the test set comes from a function that is named after it. What is not found is marked
+in the file.
 """
 
 import ast
@@ -19,6 +20,7 @@ TASK = Path("mytask.py")
 TEST_SET = re.compile(
     r"(load|get|make|build|read).*(test|central|holdout|valid)|(test|valid)_?(set|data|loader|samples)"
 )
+TRANSFORMER = re.compile(r"(Peft|PreTrained|LMHead)Model$|For(SequenceClassification|CausalLM)$")
 SKIPPED = re.compile(r"^(\.|test|tests$|docs$|build$|dist$|venv|env$|node_modules|site-packages)")
 MOST_FILES = 500
 Definition = ast.ClassDef | ast.FunctionDef
@@ -34,15 +36,19 @@ from fedworth import Task
 {imports}
 
 def task() -> Task:
-    """Cross-entropy on logits; for another loss add its name, loss="squared-error", or your own function.
-
-    A batch of the test set is (inputs, labels), or a dictionary with the labels in it. If you have two tensors instead
-    of batches, return Task(model, inputs, labels).
+    """{about}
     """
 {test_set}
 {model}
-    return Task.from_loader(model, batches)
+    return Task.{maker}(model, batches)
 '''
+OF_LOADER = """Cross-entropy on logits; for another loss add its name, loss="squared-error", or your own function.
+
+    A batch of the test set is (inputs, labels), or a dictionary with the labels in it. If you have two tensors instead
+    of batches, return Task(model, inputs, labels)."""
+OF_TRANSFORMERS = """The model's own loss on tokenized samples or batches, and what PEFT exchanges of its adapters.
+
+    The base model must have the weights that the members have."""
 MODEL_OPEN = '    raise NotImplementedError("{file}: name your model here: model = MyNet()")'
 TEST_SET_OPEN = '    raise NotImplementedError("{file}: load your test set here: batches = …")'
 
@@ -95,9 +101,11 @@ class Init:
 
         refuse_existing(TASK, "a task file")
         sources = list(_sources(Path()))
-        model, test_set = _found(sources, _is_model), _found(sources, _is_test_set)
+        transformer, test_set = _found(sources, _is_transformer), _found(sources, _is_test_set)
+        model = transformer or _found(sources, _is_model)
         lines = {"flower": _flower, "nvflare": _nvflare, "loop": _loop}[self.framework](sources)
-        TASK.write_text(_text(self.framework, model, test_set), encoding="utf-8")
+        kind = ("from_loader", OF_LOADER) if transformer is None else ("from_transformers", OF_TRANSFORMERS)
+        TASK.write_text(_text(self.framework, model, test_set, *kind), encoding="utf-8")
         found = {"model": model, "test_set": test_set}
         named = {what: None if place is None else ".".join(place) for what, place in found.items()}
         document = {"task": str(TASK), **named, "lines": [asdict(line) for line in lines]}
@@ -114,7 +122,9 @@ class Init:
         show(document, *output, as_json=as_json)
 
 
-def _text(framework: str, model: tuple[str, str] | None, test_set: tuple[str, str] | None) -> str:
+def _text(
+    framework: str, model: tuple[str, str] | None, test_set: tuple[str, str] | None, maker: str, about: str
+) -> str:
     places = dict.fromkeys(place for place in (model, test_set) if place is not None)
     imports = "".join(f"from {module} import {name}\n" for module, name in places)
     test_set_line = TEST_SET_OPEN if test_set is None else f"    batches = {test_set[1]}()"
@@ -123,6 +133,8 @@ def _text(framework: str, model: tuple[str, str] | None, test_set: tuple[str, st
         file=TASK,
         framework=framework,
         imports=imports,
+        maker=maker,
+        about=about,
         test_set=test_set_line.format(file=TASK),
         model=model_line.format(file=TASK),
     )
@@ -161,6 +173,13 @@ def _is_model(node: Definition) -> bool:
     if isinstance(node, ast.ClassDef):
         return any(_last_name(base).endswith("Module") for base in node.bases)
     return node.returns is not None and _last_name(node.returns).endswith("Module")
+
+
+def _is_transformer(node: Definition) -> bool:
+    """Whether a function is annotated to return a model of Hugging Face."""
+    if not isinstance(node, ast.FunctionDef) or node.returns is None:
+        return False
+    return TRANSFORMER.search(_last_name(node.returns)) is not None
 
 
 def _is_test_set(node: Definition) -> bool:
