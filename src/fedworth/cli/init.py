@@ -239,7 +239,7 @@ def _nvflare(sources: list[Source]) -> list[Line]:
 
 
 def _loop(_sources: list[Source]) -> list[Line]:
-    """The calls of a loop of one's own."""
+    """The calls of the user's own loop."""
     calls = (
         f'ledger = fedworth.record_into("{_ledger()}")  # before the first round',
         "ledger.start_round(model.state_dict(), asked=names)",

@@ -235,7 +235,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def _is_repeated(hint: Any) -> bool:
-    """Whether an option is given once for each item: texts and pairs; numbers stand in one list with commas."""
+    """Whether an option is given once for each item: texts and pairs; numbers are given in one list with commas."""
     kind = _without_none(hint)
     return typing.get_origin(kind) is tuple and typing.get_args(kind)[0] not in (int, float)
 
@@ -296,7 +296,7 @@ class Steps:
     step: float
 
     def for_clients(self, n_clients: int) -> tuple[float, ...]:
-        """The numbers of so many clients."""
+        """The numbers of `n_clients`."""
         return tuple(self.step * k for k in range(n_clients))
 
 

@@ -9,7 +9,7 @@ in all of its rounds. With u_kt the client's update at length one:
     S_k  = mean of r_kt · r_ks over its rounds t, s that are two or more apart     its own part, as a part of ‖u‖²
 
 A step of the server is the others' mean and the client's own update before, which goes back to earlier means; so steps
-need no place of their own, and a client that decides the average is not compared with itself. Noise that is drawn anew
+are not compared separately, and a client that decides the average is not compared with itself. Noise that is drawn anew
 comes back in the server's next step only, hence rounds that are two apart. It has S near 0, whatever its length, and so
 has a perfect follower, since its r is 0. Clients with similar data have a large R² as well, so S is compared with what
 is usual: an honest client of typical size should have at least .2 of the others' median S. A client with c times the

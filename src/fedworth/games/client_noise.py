@@ -4,7 +4,7 @@ The noise is part of every utility, and the intervals do not include it. Its eff
 of the same size is added twice more, and the round's game is valued each time. If v' and v'' are a client's two values,
 
     s = √(mean (v' − v'')² / 2)        the standard deviation of a client's value in a round
-    s √T                               the same for the sum over T rounds, as noise is drawn anew in each
+    s √T                               the same for the sum over T rounds, as each has its own noise
 
 The variance of the noise is then doubled, so s tends to be too large if it is not small. In rounds with more than five
 participants only five are tried. A client has less influence among k participants than among five, in proportion to

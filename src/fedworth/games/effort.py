@@ -85,14 +85,14 @@ class Effort:
     _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
 
     def is_sampled(self, game: Game, n_games: int = 1) -> bool:
-        """Whether coalitions of a game are sampled, if there are so many like it."""
+        """Whether coalitions of a game are sampled, if there are `n_games` like it."""
         n = len(game.clients)
         if n > (MOST_LOOKED_UP if getattr(game, "is_looked_up", False) else MOST_ENUMERATED):
             return True
         return n >= FEWEST_SAMPLED and self.is_long(game, (2**n - 1) * n_games)
 
     def is_long(self, game: Game, n_evaluations: int) -> bool:
-        """Whether so many evaluations are more than the budget, or a minute, allows, so that passes are saved.
+        """Whether `n_evaluations` are more than the budget, or a minute, allows, so that passes are saved.
 
         This is decided once for a federation, whatever is known already: the same report has the same values.
         """
@@ -104,7 +104,7 @@ class Effort:
         return self.sampled
 
     def is_cheap(self, game: ModelGame, n_evaluations: int) -> bool:
-        """Whether so many evaluations of a federation's coalitions take at most a minute."""
+        """Whether `n_evaluations` of a federation's coalitions take at most a minute."""
         limit = min(CHEAP_SECONDS, self.budget.seconds or math.inf)
         return n_evaluations * self.seconds_of(game) <= limit
 
@@ -145,7 +145,7 @@ class Effort:
         return self._seconds_of_pass[key]
 
     def forecast(self, game: ModelGame, n_clients: int, n_games: int, more: Mapping[str, int] | None = None) -> None:
-        """Say, once and before it starts, what games of so many clients take, and what would shorten it.
+        """Log, once and before it starts, what games of `n_clients` take, and what would shorten it.
 
         Args:
             game: One of the games, or of the same oracle.
@@ -182,7 +182,7 @@ class Effort:
             )
 
     def start(self, n_games: int, n_clients: int) -> "Run":
-        """The rule that shares out so many games, one after the other, and adds up their errors."""
+        """The rule that shares out `n_games`, one after the other, and adds up their errors."""
         return Run(self, n_games, n_clients)
 
 

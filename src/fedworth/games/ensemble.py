@@ -125,7 +125,7 @@ def ensemble_shapley(game: ModelGame, rng: np.random.Generator, is_enough: Enoug
 
 
 def batches_of(n_samples: int) -> list[Indices]:
-    """The numbers of the samples of each batch: random, and the same whenever there are so many samples."""
+    """The numbers of the samples of each batch: random, and always the same for `n_samples`."""
     n_batches = max(min(FEWEST_BATCHES, n_samples), n_samples // BATCH_SAMPLES)
     n_batches = min(n_batches, int(math.sqrt(n_batches * USUAL_BATCHES)))
     shuffled = stream(0, "batches of samples").permutation(n_samples)

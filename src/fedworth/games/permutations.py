@@ -2,7 +2,7 @@
 
     v_i = E_π [U(π(i)∪i) − U(π(i))],  π(i) the clients before i in the order π
 
-Permutations come in balanced sets: n permutations of n clients in which every client stands in every place exactly
+Permutations come in balanced sets: n permutations of n clients in which every client is in every place exactly
 once. With the clients in a random circle c_0 … c_{n−1}, permutation k of a set is
 
     c_{k}, c_{k+1}, c_{k−1}, c_{k+2}, c_{k−2}, …        indices modulo n

@@ -111,7 +111,7 @@ def _fit(terms: Floats, missed: Floats, draws: Draws, fold: int) -> Floats:
 
 
 def draw(needs: Floats, n_draws: int, *, rng: np.random.Generator, n_groups: int = 1) -> Draws:
-    """About so many coalitions of 2 … n−1 members, by size in proportion to `needs`, (n − 2,); all, if these are fewer.
+    """About `n_draws` coalitions of 2 … n−1 clients, sizes in proportion to `needs`, (n − 2,); all, if there are fewer.
 
     The expected number m_s of a size is rounded up or down at random. A coalition that is one of c drawn of its size
     counts 1/c of the size's mean; where m_s < 1, 1/m_s. Either way the weighted sum over draws has the size's mean as

@@ -222,7 +222,7 @@ def _check_files(line: Line, n_rounds: int) -> None:
 class LedgerHead(msgspec.Struct, frozen=True):
     """The chain of a ledger after a number of rounds: one hash that stands for every byte recorded so far.
 
-    The chain alone cannot show that the last rounds were removed, or that the ledger was written anew. A head that was
+    The chain alone cannot show that the last rounds were removed, or that the ledger was rewritten. A head that was
     kept elsewhere can: a ledger that has grown has had it, a ledger that was rolled back or rewritten has not.
     """
 

@@ -71,7 +71,7 @@ def check_finite(model: Model, where: str) -> float:
 
 
 def out_of_proportion(largest: Mapping[str, float], largest_global: float) -> dict[str, str]:
-    """The clients whose values would drown the global model and the other clients in an average, and why."""
+    """The clients whose values are so large that an average would lose all others, and why."""
     found = {}
     for name, size in largest.items():
         if size > DYNAMIC_RANGE * max(1.0, largest_global):

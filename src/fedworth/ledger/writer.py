@@ -3,7 +3,7 @@
 A round's models go to disk as they arrive, into a file with a partial name. When the round ends, the file is flushed,
 its line is appended to the manifest, which commits the round, and the file gets its final name. After a kill,
 `resume_ledger` removes what no line commits. An answer that cannot be averaged is an error; with `quarantine=True` it
-is quarantined, and the round goes on without it.
+is quarantined, and the round continues without it.
 
 A writer holds the ledger's lock from `create_ledger` or `resume_ledger` until `close` or `release`. A second writer
 gets an error that names the first, and changes nothing.
@@ -168,7 +168,7 @@ class OpenRound:
             self._write(self.apart_file, f"apart/{self._position(name)}", name, answer.model)
 
     def compare_clients(self, *, quarantine: bool) -> None:
-        """Quarantine models that would drown the others in an average; their bytes stay in the file, unread."""
+        """Quarantine models so large that an average would lose the others; their bytes stay in the file, unread."""
         for name, reason in out_of_proportion(self.largest, self.largest_global).items():
             if not quarantine:
                 raise ModelError(f"{self.where}, client {name!r}: {reason}")

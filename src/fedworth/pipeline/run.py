@@ -1,7 +1,7 @@
 """Simulate, value and report in one go; and value a federation while it trains.
 
     run       settings.json  ledger/  report.json, .html, .csv, .md
-    watch     report.json, .html, .csv, .md, written anew after each round
+    watch     report.json, .html, .csv, .md, written again after each round
 
 Measured utilities are kept in the user's cache folder, so a killed run continues where it stopped, with the same
 report. `watch` and `live_values` give the values of `fedworth report`.

@@ -313,7 +313,7 @@ def verify_statement(statement: Place, receipts: Place | None = None, *, ledger:
 
 
 def _claims(facts: Statement) -> str:
-    """What the statement's block of JSON says; whoever wrote the page may show its reader something else."""
+    """What the statement's block of JSON says; the page may show its reader something else."""
     value = "no value" if facts.value is None else f"a value of {facts.value:+.4g}"
     return (
         f"says that {facts.client!r} has {value} by {facts.method}, by {facts.judged_by} on {facts.n_test_samples} "

@@ -110,7 +110,7 @@ def _name_rows(axes: Any, clients: list[str]) -> None:
 
 
 def _axes(ax: Any, n_rows: int) -> Any:
-    """The given axes, or those of a new figure with room for so many rows."""
+    """The given axes, or those of a new figure with room for `n_rows`."""
     if ax is not None:
         return ax
     return _matplotlib().pyplot.subplots(figsize=(7, max(2.5, INCHES_PER_ROW * n_rows)), layout="constrained")[1]

@@ -122,7 +122,7 @@ def measure_text(provenance: Provenance | None) -> str:
 
 
 def detail_text(provenance: Provenance | None) -> str:
-    """The same without the word loss, to stand beside it: "cross-entropy, in nats per test sample"."""
+    """The same without the word loss, to follow it: "cross-entropy, in nats per test sample"."""
     if provenance is None or provenance.judged_by is None:
         return UNKNOWN_UNIT
     return ", ".join(text for text in (provenance.judged_by if is_loss(provenance) else "", provenance.unit) if text)

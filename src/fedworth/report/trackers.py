@@ -43,7 +43,7 @@ class Metric:
 
 
 class Tracker(Protocol):
-    """Where numbers go; what it raises is logged, and the training goes on."""
+    """Where numbers go; what it raises is logged, and the training continues."""
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:
         """Show a round: its number, each client's numbers, and the method and the findings in words."""
@@ -170,7 +170,7 @@ class PrometheusTracker:
         self.path = Path(to)
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:  # noqa: ARG002
-        """Write the file anew."""
+        """Replace the file."""
         lines = ["# TYPE fedworth_round gauge", f"fedworth_round {step}"]
         for name in dict.fromkeys(metric.name.partition("/")[0] for metric in metrics):
             lines.append(f"# TYPE fedworth_{name} gauge")

@@ -121,7 +121,7 @@ def divide(
     """The task with its test samples in cells, and the cells; the same division for the same test set and groups.
 
     `by` names the grouping, and `shares` are those of its groups in the population that values are for. Unless they are
-    asked for, classes are groups only if the utilities of so many coalitions by cell fit into memory.
+    asked for, classes are groups only if the utilities of `n_coalitions` by cell fit into memory.
     """
     most_classes = min(MOST_CLASSES, MOST_BYTES // (8 * N_BLOCKS * max(1, n_coalitions)))
     divided, cells = _divide(task, criterion, _grouping(task, by, most_classes if shares is None else len(task.labels)))

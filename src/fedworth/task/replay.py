@@ -23,7 +23,7 @@ from fedworth.task.rules import NOISE, Arrays, ProductMean, Rule, State, arrays_
 FLOAT_STEPS = 16
 OF_UPDATE = 1e-4
 MASKED = 50.0
-"""Updates that are so many times longer than the server's step, and longer than the model itself, are masked. Updates
+"""Updates that are this many times longer than the server's step, and longer than the model itself, are masked. Updates
 also cancel in a federation that has converged, but then none is as long as the model."""
 
 

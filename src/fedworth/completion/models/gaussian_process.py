@@ -275,8 +275,8 @@ def excess_correlation(process: GaussianProcess, points: Indices, products: Floa
     found = errors @ products @ errors.T
     if not pairs.any() or np.trace(found) <= 0:
         return 0.0
-    shown, awaited = (float(c[pairs].mean() / np.diag(c).mean()) for c in (found, expected))
-    return max(shown - awaited, 0.0)
+    of_found, of_expected = (float(c[pairs].mean() / np.diag(c).mean()) for c in (found, expected))
+    return max(of_found - of_expected, 0.0)
 
 
 def thinned(n: int, most: int) -> Indices:

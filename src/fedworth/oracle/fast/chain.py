@@ -39,7 +39,7 @@ TIE = 1e-30
 """A margin that matters only where all others are 0, as those of a model of zeros are."""
 
 ADDITION = 7
-"""An addition of what a client gives takes as long as so many clients in a matrix product (measured)."""
+"""An addition of what a client gives takes as long as this many clients in a matrix product (measured)."""
 
 
 class Chain:

@@ -140,7 +140,7 @@ class RoundModels:
 def merge_duplicates(models: RoundModels, mixtures: Mixtures) -> tuple[Mixtures, Indices]:
     """The different mixtures, the global model first, and for each of the given mixtures which of them it is.
 
-    Clients with equal models and weights stand for each other, the first of them for the last. So coalitions that
+    Clients with equal models and weights replace each other, the first of them the last. So coalitions that
     differ only in such clients are measured once, and their utilities are equal to the last bit.
     """
     members = mixtures.memberships.copy()
