@@ -12,8 +12,8 @@ from fedworth.cli.options import example_of, options_of, rows, summary_of
 
 INTRODUCTION = """# Commands
 
-`fedworth COMMAND --help` says the same in the terminal. Every command takes `--json`; errors end with
-[a code of their own](exit-codes.md). This page is written by `python -m tools.commands`."""
+`fedworth COMMAND --help` says the same in the terminal. Every command takes `--json`; each kind of error has
+[its own exit code](exit-codes.md). This page is written by `python -m tools.commands`."""
 
 
 def page() -> str:

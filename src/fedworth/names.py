@@ -19,7 +19,7 @@ Measure = str
 """`loss`, or a measure that goes with the task's loss, such as `accuracy`: an open list, which the task checks."""
 
 Interval = Literal["new-data", "test-set"]
-"""What intervals hold: the value on data like the test set, or on exactly these test samples."""
+"""What intervals are for: the value on data like the test set, or on exactly these test samples."""
 
 GroupShares = dict[str, float] | Literal["equal"]
 """Shares of groups in a population: by name, or all equal."""

@@ -1,4 +1,4 @@
-"""Values for somebody who is there in any case: the Shapley value of U(S ∪ G) − U(G) among the others."""
+"""Values for somebody who is in every coalition: the Shapley value of U(S ∪ G) − U(G) among the others."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_values_are_those_of_the_game_with_the_given_clients_in_every_coalition(
     conditional = cells[:, [c | base for c in smaller]] - cells[:, [base]]
     expected[others] = np.sum([shapley_by_definition(row) for row in conditional], axis=0)
     assert made.values == pytest.approx(expected, abs=1e-12, nan_ok=True)
-    assert any("there in any case" in note for note in made.notes)
+    assert any("in every coalition" in note for note in made.notes)
 
 
 def test_a_round_without_the_given_client_is_shared_out_as_it_is():
@@ -90,9 +90,9 @@ def test_page_statement_and_rewards_name_the_given_client(federation):
     ledger, task = federation
     report = report_on(ledger, task, ValuationSettings(given=("0",)), methods=["comfedsv-models"], work=PLAIN)
     page = page_html(report)
-    assert "there in any case" in page
+    assert "in every coalition" in page
     assert "never took part" not in page
-    assert "for 0, there in any case" in statement_html(report, "1")
+    assert "with 0 in every coalition" in statement_html(report, "1")
     assert "add for you" in statement_html(report, "0")
     assert statement_of(report, "1").given == ("0",)
     assert list(report.document()["provenance"]["settings"]["given"]) == ["0"]

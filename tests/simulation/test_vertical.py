@@ -128,7 +128,7 @@ def test_report_statement_rewards_and_verify_work(tmp_path, capsys, monkeypatch)
     assert main(["verify", str(folder)]) == 0
     again = ["report", str(folder / "ledger"), "--given", "0", "--out", str(tmp_path / "given")]
     assert main(again) == 0
-    assert "there in any case" in capsys.readouterr().out + (tmp_path / "given" / "report.html").read_text()
+    assert "in every coalition" in capsys.readouterr().out + (tmp_path / "given" / "report.html").read_text()
     written = json.loads((tmp_path / "given" / "report.json").read_text())
     assert written["provenance"]["settings"]["given"] == ["0"]
 

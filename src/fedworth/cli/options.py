@@ -327,5 +327,4 @@ def rows(options: list[Option]) -> Iterator[tuple[str, str]]:
     for option in options:
         written = option.name.upper() if option.is_positional else f"{option.flag} {option.metavar}".strip()
         written = f"{option.name.upper()} or {written}" if option.is_argument else written
-        needed = " (needed)" if option.is_required_option else ""
-        yield written + needed, option.meaning()
+        yield written + " (required)" * option.is_required_option, option.meaning()

@@ -104,7 +104,7 @@ class Verify:
         public_key: Public key (PEM) of the owner of the signature.
         ledger: Ledger of the report or statement (default of a report: the folder ledger beside it).
         receipts: The client's receipts, to compare with a statement.
-        task: Model and test set of the report, such as mytask.py:task; a simulated ledger knows its own.
+        task: Model and test set of the report, such as mytask.py:task; a simulated ledger has its own.
         data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
 
     Example:

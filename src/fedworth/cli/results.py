@@ -14,7 +14,7 @@ NO_LEDGER = (
 
 @dataclass(frozen=True)
 class Statement:
-    """Write a page that one client can be sent: its own value, and nothing of any other client.
+    """Write a page that one client can be sent: its own value, and nothing about other clients.
 
     Args:
         folder: The folder of a run, or of a report.

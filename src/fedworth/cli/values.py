@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedworth.storage import Progress
     from fedworth.valuation.federation import Federation, MeasuredUtilities
 
-LONGEST_WAIT = 86_400.0  # seconds between two looks
+LONGEST_WAIT = 86_400.0  # seconds between two checks
 COMPARE_LEGEND = (
     "error: distance from the truth, 1 is no better than calling all clients equal; gap: largest difference of two "
     "copies over the spread of the values; evaluations: utilities measured; CPU s: processor time, without a cache"
@@ -43,7 +43,7 @@ class TaskOptions:
     """What models are judged by.
 
     Args:
-        task: Model and test set, such as mytask.py:task; a simulated ledger knows its own.
+        task: Model and test set, such as mytask.py:task; a simulated ledger has its own.
         data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
     """
 
@@ -254,7 +254,7 @@ class Report:
 
     Args:
         ledger: A ledger, or the folder of a run or a report. Several, recorded from one federation, give the mean of
-            their values, with intervals that include how much training again changes them.
+            their values, with intervals that include training luck.
         out: Folder to write to (default: LEDGER.report, or the folder of the run; needed for several).
         rewards: Show the amounts of `fedworth rewards` on the page.
         excel: Write report.xlsx too.
@@ -375,7 +375,7 @@ class Watch:
     Args:
         ledger: The ledger that a recorder writes, or will write.
         out: Folder of the report (default: LEDGER.watch).
-        every: Seconds between two looks at the ledger.
+        every: Seconds between two checks of the ledger.
         once: Value the rounds recorded so far and stop.
         track: Show values and findings in a tracker too: mlflow, wandb, tensorboard:FOLDER or prometheus:FILE.
 

@@ -1,4 +1,4 @@
-"""Clients that are there in any case: what the others add for them.
+"""Clients that are in every coalition: what the others add to them.
 
     U(S | G) = U(S ∪ G) − U(G)        S among the others, G the given clients
 

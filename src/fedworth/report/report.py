@@ -108,7 +108,7 @@ class Report:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The clients that are there in any case, if values are what the others add for them."""
+        """The clients that are in every coalition (`--given`), so that values are what the others add to them."""
         return () if self.provenance is None else tuple(self.provenance.settings.get("given", ()))
 
     @property

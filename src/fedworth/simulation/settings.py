@@ -114,8 +114,8 @@ class SimulationSettings:
         beta: How much the clients' inputs differ, in the partition feature and in synthetic and regression data.
         train_limit: Use at most this many training samples in all.
         test_limit: Use at most this many test samples.
-        partition: How clients get their data: alike and at random (iid), two classes each, as the data set comes
-            (natural), in unequal shares of each class (dirichlet), in unequal amounts (quantity), or as images that are
+        partition: How clients get their data: at random (iid), two classes each, as the data set comes (natural),
+            in unequal shares of each class (dirichlet), in unequal amounts (quantity), or as images that are
             rotated and brightened differently (feature); or different features of the same samples: columns of a table,
             strips of an image (vertical).
         n_clients: Number of clients.
@@ -127,7 +127,7 @@ class SimulationSettings:
         noise_strength: Standard deviation of the noise, in standard deviations of the features.
         flip_shares: Share of wrong labels of each client, or `step:S` for S·i of client i.
         noise_from: First round with noisy samples and wrong labels; clients are clean before.
-        drift: Share of each client's samples that the next client's samples have replaced by the last round.
+        drift: Share of each client's samples that is replaced by the next client's until the last round.
         model: Model to train; on regression data, logistic is linear regression.
         hidden: Widths of the hidden layers of an mlp.
         width_divisor: Divide the widths of vgg16 by this.

@@ -61,13 +61,13 @@ Refusals = tuple[tuple[str, str], ...]
 
 
 def game_notes(settings: ValuationSettings) -> tuple[str, ...]:
-    """Notes on a game other than the plain one: clients valued as one, or there in any case."""
+    """Notes on a game other than the plain one: clients valued as one, or in every coalition."""
     notes = [
         f"clients {text} are valued as one, as asked; those of them that a round values have equal parts of its value"
         for text in settings.as_one
     ]
     if settings.given:
-        notes.append(f"a value is what the client adds for {', '.join(settings.given)}, there in any case (--given)")
+        notes.append(f"a value is what the client adds with {', '.join(settings.given)} in every coalition (--given)")
     return tuple(notes)
 
 
@@ -265,7 +265,7 @@ def _refuse_groups(settings: ValuationSettings, is_undivided: bool, what: str) -
 
 
 def _given(settings: ValuationSettings, ledger: Ledger) -> Indices:
-    """The clients that are there in any case; one that is left out or valued as one with others cannot be."""
+    """The clients that are in every coalition; one that is left out or valued as one with others cannot be."""
     given = given_of(settings.given, ledger.clients)
     together = {name for text in settings.as_one for name in text.split(",")}
     for name in settings.given:

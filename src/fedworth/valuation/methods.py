@@ -78,7 +78,7 @@ class GameSource(Protocol):
     seed: int
     strict: bool  # whether a client that never took part is an error
     as_one: Groups  # clients that are valued as one
-    given: Indices  # clients that are there in any case; the others are valued by what they add for them
+    given: Indices  # clients that are in every coalition; the others are valued by what they add to them
 
     @property
     def notes(self) -> tuple[str, ...]:

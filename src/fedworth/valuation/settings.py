@@ -28,7 +28,7 @@ class ValuationSettings:
             whole round (default: as the server averaged).
         measure: What a model's utility is: `loss`, or a measure of the task such as `accuracy`.
         test_samples: Evaluate on this many test samples, each class in proportion (default: all).
-        interval: What intervals hold: the value on new data like the test set (`new-data`), or on exactly these test
+        interval: What intervals are for: the value on new data like the test set (`new-data`), or on exactly these test
             samples (`test-set`).
         by: Give values by this grouping of the test samples too: `class`, or a name in the task's groups (default: the
             first of the task's groupings, else the class).
@@ -50,7 +50,7 @@ class ValuationSettings:
         without: Value the federation as if this client had never answered.
         as_one: Value these clients, with commas between their names, as one client that shares its value equally among
             them: for a client under several names.
-        given: Value what the others add for this client, which is there in any case: for a member that asks what its
+        given: Put this client into every coalition, and value what the others add: for a member that asks what its
             partners are worth to it. It has no value itself.
         unsent: How the embeddings of samples outside of a batch are estimated, where clients of a vertical federation
             send those of a batch only.

@@ -262,7 +262,7 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     for_given = ""
     if report.given:
         given = " and ".join(report.given)
-        for_given = f", for {given}, there in any case"
+        for_given = f", with {given} in every coalition"
         total = f"All values together are what the other {{nouns}} added for {given}." if total else ""
     return Wording(
         value=f"A value says how much a {settings.noun} {change} {where}{scope}{for_given}. "
