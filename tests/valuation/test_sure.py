@@ -77,7 +77,7 @@ def test_a_page_on_measured_values_speaks_of_no_estimates(full):
     assert "none is estimated" in page
     for text in (
         "without a dot the cell is an estimate",
-        "because no round has shown it",
+        "the estimates of what no round has shown",
         "certain (",
         "Took part once",
     ):

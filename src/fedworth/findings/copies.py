@@ -83,7 +83,7 @@ LATE_COPY = Kind(
     action=ASK_COPIES,
     client_title="An answer of yours was the same as another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="No answer repeated another {noun}’s of an earlier round.",
+    passed="No answer repeated another {noun}’s earlier answer.",
     needs="two rounds",
     across_rounds=True,
 )

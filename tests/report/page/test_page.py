@@ -99,7 +99,7 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
     narrow = page("comfedsv", uncertainty(values, errors, caveats=(Caveat((), "too narrow"),)), completion=completion)
     assert "in the rounds it took part in" in measured
     assert "All values are measured; none is estimated; the line through each bar shows how far off" in measured
-    assert "estimated, because no round has shown it" not in measured
+    assert "the estimates of what no round has shown" not in measured
     assert "had it taken part in every one" not in measured
     assert "on data like the test data. The range covers the choice of the test samples." in measured
     assert "It says nothing about another training." in measured
@@ -107,7 +107,7 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
     assert "nothing about other test data, or another training" in exact
     assert "how far off they may be is not known" in unknown
     assert "made the model worse" not in unknown
-    assert "on exactly these test data. The range covers what had to be estimated" in narrow
+    assert "on exactly these test data. The range covers the estimates of what no round has shown" in narrow
     assert "Note: too narrow." in narrow
     assert "had it taken part in every one" in narrow
 

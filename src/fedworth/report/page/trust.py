@@ -109,7 +109,7 @@ def _estimates(report: Report, settings: PageSettings) -> Iterator[Question]:  #
     if n_held_out := chosen.completion.get("n_held_out"):
         answer, found = (
             Answer.YES,
-            f"{n_held_out:,} known answers were hidden and estimated; the ranges count their errors.",
+            f"{n_held_out:,} known answers were hidden and estimated; the ranges include their errors.",
         )
     elif report.coverage is not None and float(report.coverage["share_seen"]) >= 1:
         answer, found = Answer.YES, "Nothing had to be estimated: everything that the values rest on was measured."
@@ -234,7 +234,7 @@ TOTALS = {
     Basis.EARNED: "All values together are what the training gained.",
 }
 COVERED = {
-    Source.ESTIMATES: "what had to be estimated, because no round has shown it",
+    Source.ESTIMATES: "the estimates of what no round has shown",
     Source.SAMPLING: "the sampling of such groups",
     Source.TEST_SET: "the choice of the test samples",
     Source.RUNS: "how much another training with other batches and other participants changes the values",
@@ -295,6 +295,6 @@ def _range(valuation: Valuation, nouns: str) -> str:
     covers = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
     missing = "".join(f" Note: {caveat.reason}." for caveat in uncertainty.caveats if caveat.is_of_all)
     return (
-        f"{LEVEL_TEXT} of such ranges should hold the value that measuring every group of {nouns} in every round would "
-        f"give on {data}. The range covers {covers}.{missing} {beyond}".rstrip()
+        f"{LEVEL_TEXT} of such ranges should contain the value that would be measured with every group of {nouns} in "
+        f"every round, on {data}. The range covers {covers}.{missing} {beyond}".rstrip()
     )
