@@ -451,7 +451,7 @@ def test_a_federation_learns_from_real_mnist(tmp_path):
 def test_settings_of_other_clients_than_the_ledgers_are_refused_before_anything_is_made(tiny_ledger):
     settings = {**tiny_ledger.settings["simulation"], "n_clients": 10**5}
     forged = replace(tiny_ledger, settings={**tiny_ledger.settings, "simulation": settings})
-    with pytest.raises(DataError, match="speak of 100000 clients, the ledger has 5; its header was edited"):
+    with pytest.raises(DataError, match="name 100000 clients, the ledger has 5; its header was edited"):
         task_of(forged)
 
 
