@@ -75,6 +75,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._lock = threading.RLock()  # results arrive on threads of their own
         self._recorder: LiveRecorder | None = None
         self._number: int | None = None  # of the round that is open
+        self._refused: int | None = None  # of the last round, if its model cannot be recorded
         self._model: dict[str, Any] = {}
         self._asked: list[str] = []
         self._owners = Owners()
@@ -149,12 +150,17 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
 
     def _on_asked(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
-        _refuse_encrypted(sent)
+        if self._refused is not None and sent.current_round == self._refused:
+            return  # another site is asked in the same round
         registered = [client.name for client in fl_ctx.get_engine().get_clients()]
         self._owners = self._owners.knowing([*registered, _peer(fl_ctx)])
         name = self._owners.spelled(_peer(fl_ctx))
         if self._number != sent.current_round:
             self._end(recorder)  # a round that was given up
+            self._refused = sent.current_round
+            _refuse_encrypted(sent)
+            _refuse_trees(sent)
+            self._refused = None
             self._number, self._asked, self._nodes, self._contested = sent.current_round, [], {}, []
             self._failed = set()
             self._model = {key: _array(value) for key, value in sent.params.items()}
@@ -229,7 +235,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._end(recorder)
         if isinstance(result, Shareable):
             result = FLModelUtils.from_shareable(result)
-        if result is not None and result.params and not _is_encrypted(result):
+        if result is not None and result.params and self._refused is None and not _is_encrypted(result):
             self._after = {**before, **_whole_model(result.params, result.params_type, before)}
 
     def _on_end_run(self, recorder: LiveRecorder, _fl_ctx: Any) -> None:
@@ -245,7 +251,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
             self._number = None
 
     def _lose(self, recorder: LiveRecorder, reason: str) -> None:
-        number = recorder.writer.next_number if self._number is None else self._number
+        number = next(n for n in (self._number, self._refused, recorder.writer.next_number) if n is not None)
         self._number = None
         recorder.lose_round(int(number), reason)
 
@@ -297,6 +303,15 @@ def _refuse_encrypted(model: FLModel) -> None:
         raise ModelError(
             "encrypted (homomorphic encryption): the server cannot read single models, so they cannot be valued; "
             "record at a party that may read them, or record groups whose sums are revealed (docs/privacy.md)"
+        )
+
+
+def _refuse_trees(model: FLModel) -> None:
+    """Refuse NVFlare's tree-based XGBoost, which sends no model at first, and then each round's new trees."""
+    if not model.params or "model_data" in model.params:
+        raise ModelError(
+            "no tensors were sent, as by NVFlare's tree-based XGBoost, whose trees cannot be recorded; those of "
+            "Flower's FedXgbBagging can (docs/tasks.md), and utilities that you measure can be valued: fedworth value"
         )
 
 

@@ -189,13 +189,29 @@ def test_homomorphic_encryption_is_refused_with_the_reason(job, tmp_path, how):
         job.hear(site, 0, FLModelUtils.to_shareable(hidden))
     job.fire(AppEventType.AFTER_AGGREGATION, AGGREGATION_RESULT=FLModelUtils.to_shareable(hidden))
     sent = FLModelUtils.to_shareable(FLModel(current_round=1, total_rounds=9, **ENCRYPTED[how]))
-    job.fire(AppEventType.BEFORE_TRAIN_TASK, "site-1", TRAIN_SHAREABLE=sent)
+    for site in job.sites:
+        job.fire(AppEventType.BEFORE_TRAIN_TASK, site, TRAIN_SHAREABLE=sent)
     job.fire(EventType.END_RUN)
     ledger = verify_ledger(tmp_path / "l")
     reasons = [*ledger.entries[0].quarantine_reasons, *(gone.reason for gone in ledger.missing)]
     assert [gone.number for gone in ledger.missing] == [1]
     assert len(reasons) == 4
     assert all(reason.startswith("encrypted (homomorphic encryption): the server cannot read") for reason in reasons)
+
+
+def test_trees_are_refused_with_the_reason(job, tmp_path):
+    """As XGBBaggingRecipe sends them: nothing in the first round, then the trees of each site."""
+    trees = {"model_data": bytearray(b"{}")}
+    for number, job.start in enumerate([{}, {"model_data": [trees["model_data"]]}]):
+        for site in job.sites:
+            job.ask(site, number)
+        for site in job.sites:
+            job.hear(site, number, result(trees))
+        job.aggregate({"model_data": [trees["model_data"]]})
+    job.fire(EventType.END_RUN)
+    missing = open_ledger(tmp_path / "l").missing
+    assert [gone.number for gone in missing] == [0, 1]
+    assert all("tree-based XGBoost" in gone.reason for gone in missing)
 
 
 def test_what_the_server_did_not_accept_is_not_counted(job, tmp_path):
