@@ -27,7 +27,8 @@ def record(recorded: Any, **options: Any) -> Any:
             holds the model, `clients` the expected clients. `hear_everyone=N` waits for N nodes and asks all of them in
             the first round, which changes the training. `keys_last=True` if nodes are authenticated, `resume=True`
             after a stop. `track="mlflow"` and `task` show each round's values in a tracker, as in `record_into`.
-            `trees=fedworth.Trees(…)` if XGBoost's trees are appended. Old API: `names` of the tensors, and `n_rounds`.
+            `trees=fedworth.Trees(…)` if XGBoost's trees are appended, `vertical=fedworth.Vertical(…)` with the server's
+            own head if clients send embeddings. Old API: `names` of the tensors, and `n_rounds`.
 
     Returns:
         What to give the strategy in place of the grid. Call its `close` with the final model.

@@ -34,6 +34,7 @@ from fedworth.task.rules import (
     WeightedMean,
 )
 from fedworth.task.task import Task
+from fedworth.task.vertical import Vertical
 
 GRID, STRATEGY = ("send_and_receive", "push_messages"), ("configure_fit", "aggregate_fit")
 
@@ -59,6 +60,7 @@ def record(
     track: Any = None,
     task: Task | str | None = None,
     trees: Trees | None = None,
+    vertical: Vertical | None = None,
 ) -> Any:
     """A grid, or a strategy of the old API, that does what `recorded` does and records the rounds into `ledger`.
 
@@ -82,12 +84,19 @@ def record(
         track: Where each round's values are shown, as in `record_into`.
         task: What values are measured on then.
         trees: The test set, if the federation appends XGBoost's trees (FedXgbBagging).
+        vertical: The server's side of a vertical federation, with the head that it trains; replies have an ArrayRecord
+            `embeddings` (or the one that `arrays` names) with `embedding`, and `samples` if it is a batch.
     """
     make = _maker(recorded)
     if type(strategy).__name__ == "FedXgbCyclic":
         raise UsageError(
             "record: FedXgbCyclic passes one model on from client to client, so no coalition of a round can be formed "
             "and the clients cannot be valued; use FedXgbBagging"
+        )
+    if vertical is not None and (make is RecordingStrategy or trees is not None or hear_everyone is not None):
+        raise UsageError(
+            "record: a vertical federation is recorded at the grid, without trees and hear_everyone: "
+            "record(grid, ledger=…, vertical=…)"
         )
     seen = recorded if strategy is None and make is RecordingStrategy else strategy
     by = weighted_by or strategy_weight_metric(seen) or SAMPLES
@@ -96,6 +105,7 @@ def record(
         clients,
         aggregation=aggregation,
         rule=Sum() if trees is not None else rule if rule is not None or seen is None else strategy_rule(seen),
+        vertical=vertical,
         real_weights=real_weights or by != SAMPLES,
         settings={"source": "flower"},
         resume=resume,
@@ -107,6 +117,8 @@ def record(
     own = (tuple(names), n_rounds) if make is RecordingStrategy else (by, arrays)
     recording = make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)
     recording.trees = trees
+    if vertical is not None:
+        recording.vertical = vertical
     return recording
 
 

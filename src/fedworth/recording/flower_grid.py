@@ -17,12 +17,15 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from fedworth.errors import ModelError
+from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS
+from fedworth.ledger.embeddings import SAMPLES as PLACES
 from fedworth.names import Aggregation
 from fedworth.recording.flower_identity import SAMPLES, name_taken_from
 from fedworth.recording.identity import NodeNames, Settled
 from fedworth.recording.recorder import LiveRecorder, attempt
 from fedworth.recording.trees import Trees
 from fedworth.task.task import Task
+from fedworth.task.vertical import Vertical
 
 log = logging.getLogger("fedworth")
 
@@ -40,6 +43,7 @@ class TrainRound:
     number: int
     replies: list[Any] = field(default_factory=list)
     said: dict[int, str] = field(default_factory=dict)  # node id → the name that it gave in this round
+    head: Mapping[str, Any] | None = None  # of a vertical federation, when the messages were sent
 
     def arrivals(self) -> list[int]:
         """The nodes in the order of their replies, in which a strategy adds them up."""
@@ -66,6 +70,7 @@ class RecordingGrid:
     nodes: NodeNames = field(default_factory=NodeNames)
     current: TrainRound | None = None
     trees: Trees | None = None
+    vertical: Vertical | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the inner grid's."""
@@ -92,8 +97,8 @@ class RecordingGrid:
         attempt(self._end_if_complete)
         return replies
 
-    def close(self, final_arrays: Any) -> None:
-        """Commit the model after the last round: `grid.close(result.arrays)`."""
+    def close(self, final_arrays: Any = None) -> None:
+        """Commit the model after the last round, `grid.close(result.arrays)`, or the head of a vertical federation."""
         attempt(self._end)
         attempt(self._close, final_arrays)
 
@@ -112,6 +117,9 @@ class RecordingGrid:
         return given if sent is None else sent
 
     def _close(self, final_arrays: Any) -> None:
+        if self.vertical is not None:
+            self.recorder.close(_head_of(self.vertical))
+            return
         final = _arrays(final_arrays)
         self.recorder.close(final if self.trees is None else self.trees.start(final, None))
 
@@ -121,6 +129,8 @@ class RecordingGrid:
 
     def _begin(self, sent: list[Any]) -> list[Any]:
         train = [m for m in sent if m.metadata.message_type.split(".")[0] == MessageType.TRAIN]
+        if self.vertical is not None:
+            train = sent  # embeddings may answer any kind of message
         if not train:
             return sent
         self._end()
@@ -129,6 +139,8 @@ class RecordingGrid:
             sent, train = sent + more, train + more
         self.n_rounds += 1
         self.current = TrainRound(train, round_number(train[0], self.n_rounds))
+        if self.vertical is not None:
+            self.current.head = _head_of(self.vertical)
         return sent
 
     def _to_everyone_else(self, train: Sequence[Any]) -> list[Any]:
@@ -171,6 +183,9 @@ class RecordingGrid:
         round_, self.current = self.current, None
         if round_ is None:
             return
+        if self.vertical is not None and not any(has_embeddings(reply, self.arrays) for reply in round_.replies):
+            self.n_rounds -= 1  # the server sent gradients, or asked something else
+            return
         try:
             self._write(round_)
         except Exception as error:
@@ -191,7 +206,7 @@ class RecordingGrid:
     def _write(self, round_: TrainRound) -> None:
         by_node, settled = round_.replies_by_node(), self._settle(round_)
         known = [(node, reply) for node, reply in by_node if node in self.nodes.names]
-        model = model_sent(round_.messages, self.arrays)
+        model = model_sent(round_.messages, self.arrays) if round_.head is None else dict(round_.head)
         replies = [reply for reply in round_.replies if not reply.has_error()]  # in the order of their arrival
         is_first = self.trees is not None and not any(map(np.size, model.values()))
         if self.trees is not None:
@@ -215,6 +230,10 @@ class RecordingGrid:
             self.recorder.client_failed(name, f"error {reply.error.code}: {reply.error.reason}")
             return
         try:
+            if self.vertical is not None:
+                found = embeddings_in(reply.content, self.arrays)
+                self.recorder.client_embedding(name, found[EMBEDDING], found.get(PLACES))
+                return
             model = model_in(reply.content, self.arrays)
             if self.trees is not None:
                 model = self.trees.answer(start, model, is_whole=is_whole)
@@ -239,6 +258,22 @@ def model_sent(messages: Sequence[Any], record: str | None) -> dict[str, Any]:
 def model_in(content: Any, record: str | None) -> dict[str, Any]:
     """The model in a reply."""
     return _arrays(_model_record(content, record))
+
+
+def has_embeddings(reply: Any, record: str | None) -> bool:
+    """Whether a reply has a record of embeddings."""
+    return not reply.has_error() and (record or EMBEDDINGS) in reply.content.array_records
+
+
+def embeddings_in(content: Any, record: str | None) -> dict[str, Any]:
+    """The embeddings in a reply, and the places of their samples if it has them."""
+    found = _arrays(content.array_records[record or EMBEDDINGS])
+    return found if EMBEDDING in found or len(found) != 1 else {EMBEDDING: next(iter(found.values()))}
+
+
+def _head_of(vertical: Vertical) -> dict[str, Any]:
+    """A copy of the head as it is now."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in vertical.head.state_dict().items()}
 
 
 def weight_in(content: Any, key: str, aggregation: Aggregation) -> Any:

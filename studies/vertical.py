@@ -1,0 +1,241 @@
+"""Vertical federations against training again: python -m studies.vertical prints the tables of docs/vertical.md.
+
+Every coalition of clients is trained again from the start, the others hold nothing, and the Shapley value of what the
+coalitions reach on the validation samples is the truth. It is compared with VerFedSV and with the refitted head, which
+are measured on one recorded training.
+
+    independent    six clients, four features each; some clients' matter more
+    overlapping    six clients, windows of four to eight features out of 24
+    task party     client 0 has half of the features; five others have five features each, of which it has 5, 4, 3, 2, 0
+    digits         eight clients, a row of pixels each
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from fedworth import Federation, ValuationSettings, WorkSettings, create_ledger, open_ledger
+from fedworth.arrays import Floats
+from fedworth.coalitions import coalitions_of
+from fedworth.completion.embeddings import COMPLETIONS, EmbeddingLedger
+from fedworth.games.shapley import all_utilities, shapley_values
+from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS
+from fedworth.ledger.ledger import Ledger
+from fedworth.simulation.datasets import DatasetRequest, load_dataset
+from fedworth.simulation.models import ModelSpec, build_model
+from fedworth.simulation.settings import LocalTraining, Schedule
+from fedworth.simulation.vertical import VerticalFederation, record_vertical
+from fedworth.storage import silent
+from fedworth.task.vertical import Vertical, combined
+from fedworth.valuation.refitted import RefittedGame
+from studies.tables import markdown
+
+WIDTH, N_ROUNDS, N_STEPS, RATE = 4, 40, 5, 0.3
+N_TABLE, N_FEATURES = 1500, 24
+TASKS = ("independent", "overlapping", "task party", "digits")
+MODELS = (("concatenation", "logistic"), ("sum", "logistic"), ("concatenation", "mlp"))
+PLAIN = WorkSettings(cache=False, n_threads=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Features, (n, n_features), labels, and the features that each client has."""
+
+    features: Floats
+    labels: np.ndarray
+    columns: list[np.ndarray]
+
+
+def data_of(task: str, seed: int) -> Data:
+    """The samples of a task; two thirds are to train on."""
+    rng = np.random.default_rng(seed)
+    if task == "digits":
+        found = load_dataset("digits", DatasetRequest(rng, 8, None, None, None, 1.0, 1.0))
+        features = np.concatenate([found.train.features, found.test.features]).reshape(-1, 64)
+        labels = np.concatenate([found.train.labels, found.test.labels])
+        order = rng.permutation(len(labels))
+        return Data(features[order], labels[order], np.array_split(np.arange(64), 8))
+    features = rng.normal(size=(N_TABLE, N_FEATURES)).astype(np.float32)
+    weights = rng.normal(size=N_FEATURES) * np.exp(0.7 * rng.normal(size=N_FEATURES))
+    if task == "task party":
+        others = [
+            (rng.choice(12, m, replace=False), 12 + rng.choice(12, 5 - m, replace=False)) for m in (5, 4, 3, 2, 0)
+        ]
+        columns = [np.arange(12), *(np.concatenate(pair) for pair in others)]
+    else:
+        weights *= np.repeat(rng.uniform(0.1, 1.5, size=6), 4)
+        columns = np.array_split(np.arange(N_FEATURES), 6)
+        if task == "overlapping":
+            starts = rng.choice(N_FEATURES, size=6, replace=False)
+            columns = [np.arange(start, start + rng.integers(4, 9)) % N_FEATURES for start in starts]
+    score = features @ weights
+    chances = 1 / (1 + np.exp(-3 * score / score.std()))
+    return Data(features, (rng.uniform(size=N_TABLE) < chances).astype(np.int64), columns)
+
+
+def federation_of(data: Data, combine: Any, model: Any, seed: int) -> tuple[VerticalFederation, Vertical]:
+    """The clients and the server; a third of the samples validate."""
+    n, n_clients, n_classes = 2 * len(data.labels) // 3, len(data.columns), int(data.labels.max()) + 1
+    features, labels = torch.from_numpy(data.features), torch.from_numpy(data.labels)
+    specs = [ModelSpec(model, (len(columns),), WIDTH, (16,) if model == "mlp" else ()) for columns in data.columns]
+    n_in = WIDTH if combine == "sum" else WIDTH * n_clients
+    head = build_model(ModelSpec("logistic", (n_in,), n_classes), seed=seed)
+    federation = VerticalFederation(
+        clients=tuple(map(str, range(n_clients))),
+        features=[features[:n, columns] for columns in data.columns],
+        labels=labels[:n],
+        validation=[features[n:, columns] for columns in data.columns],
+        bottoms=[build_model(spec, seed=100 * seed + k) for k, spec in enumerate(specs)],
+        head=nn.Sequential(nn.ReLU(), head) if model == "mlp" else head,
+        combine=combine,
+        local=LocalTraining(n_steps=N_STEPS),
+        schedule=Schedule(rate=RATE),
+        seed=seed,
+    )
+    return federation, federation.vertical(labels[n:])
+
+
+def recorded(federation: VerticalFederation, vertical: Vertical, folder: Path) -> Ledger:
+    """The ledger of one training in which everyone takes part."""
+    settings = {EMBEDDINGS: vertical.form.document()}
+    writer = create_ledger(folder, vertical.clients, aggregation="uniform", settings=settings)
+    record_vertical(federation, writer, [[*range(len(vertical.clients))]] * N_ROUNDS, silent)
+    return open_ledger(folder)
+
+
+def retrained(federation: VerticalFederation, vertical: Vertical) -> Floats:
+    """(2^n,): by how much each coalition, trained alone, lowers the loss that nobody's features reach."""
+    n, found = len(vertical.clients), []
+    for row in coalitions_of(np.arange(n), n):
+        members = np.flatnonzero(row).tolist()
+        *_, (head, answers) = federation.rounds([members] * N_ROUNDS, members)
+        zeros = torch.zeros(len(vertical.labels), WIDTH)
+        parts = [answers[name].model[EMBEDDING] if name in answers else zeros for name in vertical.clients]
+        outputs = torch.func.functional_call(federation.head, head, (combined(parts, vertical.form.combine),))
+        found.append(-float(nn.functional.cross_entropy(outputs, vertical.labels)))
+    return np.array(found) - found[0]
+
+
+def values_given(utilities: Floats, given: int) -> Floats:
+    """(n,): Shapley values among the others, if one client is there in any case; NaN for this one."""
+    n = len(utilities).bit_length() - 1
+    others = [k for k in range(n) if k != given]
+    places = [(1 << given) + sum(1 << k for bit, k in enumerate(others) if c >> bit & 1) for c in range(2 ** (n - 1))]
+    values = np.full(n, np.nan)
+    values[others] = shapley_values(utilities[places] - utilities[1 << given])
+    return values
+
+
+def correlation(values: Floats, truth: Floats) -> float:
+    known = ~np.isnan(truth)
+    return float(np.corrcoef(values[known], truth[known])[0, 1])
+
+
+def agreement(task: str, combine: str, model: str, seed: int) -> dict[str, Any]:
+    """How well values of one training agree with training again, for all and given client 0."""
+    federation, vertical = federation_of(data_of(task, seed), combine, model, seed)
+    utilities = retrained(federation, vertical)
+    row: dict[str, Any] = {"task": task, "embeddings": f"{combine}, {model}", "seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        found = measured(recorded(federation, vertical, Path(folder) / "ledger"), vertical)
+    for method, of_method in found.items():
+        row[method] = correlation(shapley_values(of_method), shapley_values(utilities))
+    for method, of_method in found.items():
+        row[f"{method}, given 0"] = correlation(values_given(of_method, 0), values_given(utilities, 0))
+    return row
+
+
+def measured(ledger: Ledger, vertical: Vertical) -> dict[str, Floats]:
+    """(2^n,): what each coalition is worth by each method; for VerFedSV, the sum over the rounds."""
+    federation = Federation(ledger, vertical.task(), work=PLAIN)
+    rounds = [all_utilities(federation.game(t)).sum(axis=1) for t in range(ledger.n_rounds)]
+    return {
+        "verfedsv": np.sum(rounds, axis=0),
+        "refitted-head": all_utilities(RefittedGame(federation.recorded)).sum(axis=1),
+    }
+
+
+def splitting(seed: int) -> Iterator[dict[str, Any]]:
+    """Client 0 as two clients with half of its features each, and client 0 with a twin."""
+    plain = data_of("independent", seed)
+    halves = [*np.array_split(plain.columns[0], 2), *plain.columns[1:]]
+    cases = {"whole": plain.columns, "halves": halves, "twin": [plain.columns[0], *plain.columns]}
+    for case, columns in cases.items():
+        federation, vertical = federation_of(replace(plain, columns=columns), "concatenation", "logistic", seed)
+        row: dict[str, Any] = {"case": case, "seed": seed}
+        with tempfile.TemporaryDirectory() as folder:
+            found = measured(recorded(federation, vertical, Path(folder) / "ledger"), vertical)
+        for method, of_method in {**found, "retraining": retrained(federation, vertical)}.items():
+            row[method] = float(shapley_values(of_method)[: 1 if case == "whole" else 2].sum())
+            if case == "twin":
+                row[f"{method}, given the twin"] = float(values_given(of_method, 0)[1])
+        yield row
+
+
+def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, Any]:
+    """How far off estimated embeddings are if only those of training batches are sent; and values on them."""
+    data = data_of(task, seed)
+    federation, _ = federation_of(data, "concatenation", model, seed)
+    n = len(federation.clients)
+    rng = np.random.default_rng(seed)
+    chosen = [sorted(rng.choice(n, n_participants, replace=False).tolist()) for _ in range(N_ROUNDS)]
+    one_batch = replace(federation, local=LocalTraining(n_steps=1, batch_size=64), validation=())
+    vertical = one_batch.vertical(federation.labels)
+    row: dict[str, Any] = {"task": task, "bottoms": model, "participants": f"{n_participants} of {n}", "seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        ledgers = {}
+        for name, sent in ("batches", one_batch), ("all", replace(one_batch, validation=federation.features)):
+            settings = {EMBEDDINGS: vertical.form.document()}
+            writer = create_ledger(Path(folder) / name, vertical.clients, aggregation="uniform", settings=settings)
+            record_vertical(sent, writer, chosen, silent)
+            ledgers[name] = open_ledger(Path(folder) / name)
+        truth = Federation(ledgers["all"], vertical.task(), work=PLAIN).value("verfedsv").values
+        for how in COMPLETIONS:
+            row[f"error, {how}"] = EmbeddingLedger.of(ledgers["batches"]).held_out_error(how)
+            settings_of = ValuationSettings(unsent=how)
+            found = Federation(ledgers["batches"], vertical.task(), settings_of, work=PLAIN).value("verfedsv").values
+            row[f"values, {how}"] = float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
+    return row
+
+
+def means(rows: list[dict[str, Any]], by: list[str], digits: int = 2) -> str:
+    """A table of means over the seeds."""
+    frame = pd.DataFrame(rows).drop(columns="seed").groupby(by, sort=False).mean().reset_index()
+    return markdown(frame.round(digits))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser("python -m studies.vertical", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3, help="how many (default: 3; digits have 1, batches 2)")
+    parser.add_argument("--first-seed", type=int, default=0)
+    args = parser.parse_args()
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    started = time.process_time()
+    rows = [
+        agreement(task, combine, model, seed)
+        for task in TASKS
+        for combine, model in (MODELS if task != "digits" else MODELS[:1])
+        for seed in (seeds if task != "digits" else seeds[:1])
+    ]
+    print("Correlation with training again\n\n", means(rows, ["task", "embeddings"]), sep="")
+    least = pd.DataFrame(rows).drop(columns=["embeddings", "seed"]).groupby("task", sort=False).min().reset_index()
+    print("\nThe least of all seeds\n\n", markdown(least.round(2)), sep="")
+    print("\nSplit and doubled clients\n\n", means([r for s in seeds for r in splitting(s)], ["case"], 3), sep="")
+    cases = (("digits", "logistic", 8), ("digits", "mlp", 2), ("independent", "logistic", 6), ("overlapping", "mlp", 1))
+    found = [batches(*case, seed) for case in cases for seed in seeds[:2]]
+    print("\nBatches only\n\n", means(found, ["task", "bottoms", "participants"]), sep="")
+    print(f"\n{time.process_time() - started:.0f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()
