@@ -12,6 +12,7 @@ from fedworth import (
     WorkSettings,
     compare,
     open_ledger,
+    report_on,
     run,
     simulate,
     task_of,
@@ -150,3 +151,12 @@ def test_methods_are_compared(tmp_path):
     assert rows["verfedsv"].valuation is not None
     assert "comfedsv-models" not in rows
     assert all(row.refusal is None for row in rows.values())
+
+
+def test_the_page_says_what_the_values_are_of(tmp_path):
+    ledger = simulate(settings(), tmp_path / "l")
+    page = report_on(ledger, task_of(ledger), work=PLAIN).page_html()
+    assert "what new embeddings gained, without what the server’s head learned" in page
+    assert "cannot be compared as models are" in page
+    for wrong in ("No ledger was read", "ComFedSV says", "what the training gained."):
+        assert wrong not in page

@@ -21,6 +21,7 @@ from fedworth.records import document_of, read_as
 from fedworth.report.scores import Scores
 from fedworth.storage import Place, json_bytes, make_folder, read_json, write_together, write_whole
 from fedworth.theory.fairness import relative_difference
+from fedworth.valuation.methods import OF_EMBEDDINGS
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue, Valuation
@@ -110,6 +111,11 @@ class Report:
     def given(self) -> tuple[str, ...]:
         """The clients that are in every coalition (`--given`), so that values are what the others add to them."""
         return () if self.provenance is None else tuple(self.provenance.settings.get("given", ()))
+
+    @property
+    def is_vertical(self) -> bool:
+        """Whether clients sent embeddings of their features, and no models."""
+        return any(made.method in OF_EMBEDDINGS for made in self.valuations)
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:

@@ -98,6 +98,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "n_urgent": sum(card.is_urgent for card in cards),
         "passed": passed_of(report, cards, settings),
         "not_looked_for": not_looked_for(report, settings),
+        "is_vertical": report.is_vertical,
         "looked": bool(report.looked_for),
         "story": story,
         "methods": [valuation.label for valuation in report.valuations],

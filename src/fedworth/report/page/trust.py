@@ -259,6 +259,8 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     if valuation.uncertainty is None:
         error = "how far off they may be is not known"
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
+    if report.is_vertical and total:
+        total = "All values together are what new embeddings gained, without what the server’s head learned."
     for_given = ""
     if report.given:
         given = " and ".join(report.given)
