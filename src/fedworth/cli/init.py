@@ -96,7 +96,6 @@ class Init:
     framework: Literal["flower", "nvflare", "loop"]
 
     def run(self, *, as_json: bool) -> None:
-        """Look at the project, write the file, show the lines."""
         from fedworth.storage import refuse_existing
 
         refuse_existing(TASK, "a task file")

@@ -46,7 +46,6 @@ class Simulate:
     simulation: SimulationSettings = field(default_factory=SimulationSettings, metadata=SIMULATION)
 
     def run(self, *, as_json: bool) -> None:
-        """Simulate, and say what was written."""
         from fedworth.pipeline.report_on import NO_ALL_CLIENTS_ROUND
         from fedworth.simulation.simulate import simulate
 
@@ -76,7 +75,6 @@ class Import:
     aggregation: Aggregation = "samples"
 
     def run(self, *, as_json: bool) -> None:
-        """Import, and say what was found."""
         from fedworth.recording.importing import import_folder
 
         with progress_bars() as progress:
@@ -131,7 +129,6 @@ class Verify:
             raise UsageError("--signature and --public-key: expected both, to check whose signature it is")
 
     def run(self, *, as_json: bool) -> None:
-        """Verify a statement, a report, or a ledger."""
         if self.path.suffix == ".html" or self.receipts is not None:
             self._statement(as_json=as_json)
             return

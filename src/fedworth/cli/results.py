@@ -41,7 +41,6 @@ class Statement:
             raise UsageError("name one client, or all of them with --all")
 
     def run(self, *, as_json: bool) -> None:
-        """Write the statements, and say where they are."""
         from fedworth.ledger.ledger import open_ledger
         from fedworth.ledger.manifest import is_ledger
         from fedworth.report.report import Report
@@ -85,7 +84,6 @@ class RewardsCommand:
     settings: RewardSettings = field(default_factory=RewardSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Split, write, show."""
         from fedworth.report.report import Report
         from fedworth.report.rewards import rewards
         from fedworth.report.tables import Table

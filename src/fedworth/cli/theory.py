@@ -46,7 +46,6 @@ class Observation1:
     sigma: float = 0.0
 
     def run(self, *, as_json: bool) -> None:
-        """Show P(|s_i − s_j| ≥ sδ) for every s."""
         if self.rounds < 1:
             raise UsageError(f"--rounds {self.rounds}: expected 1 or more")
         from fedworth.theory.observation1 import unfairness_bound, unfairness_chance
@@ -90,7 +89,6 @@ class RankBound:
             raise UsageError("Proposition 1 needs --ledger, Proposition 2 --convexity: give one of them")
 
     def run(self, *, as_json: bool) -> None:
-        """Show Proposition 1 for a recorded run, or Proposition 2."""
         import numpy as np
 
         from fedworth.ledger.ledger import open_ledger
@@ -144,7 +142,6 @@ class Rank:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Show the bounds."""
         from fedworth.theory.rank_bounds import rank_lower, rank_upper_cover, rank_upper_svd
 
         cells = _true_cells(open_federation(self.ledger, self.task, self.settings, self.work))
@@ -174,7 +171,6 @@ class Fairness:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Show δ, the corrected bounds of Theorem 1, and the largest error of a value."""
         import numpy as np
 
         from fedworth.coalitions import coalitions_of

@@ -51,7 +51,6 @@ class TaskOptions:
     data_folder: Path | None = None
 
     def of(self, ledger: "Ledger") -> Any:
-        """The task of a ledger."""
         from fedworth.simulation.simulate import task_for
 
         return task_for(ledger, self.task, data_folder=self.data_folder)
@@ -64,7 +63,6 @@ def open_federation(
     work: WorkSettings,
     progress: "Progress | None" = None,
 ) -> "Federation":
-    """The federation that a ledger has recorded."""
     from fedworth.ledger.ledger import open_ledger
     from fedworth.storage import silent
     from fedworth.valuation.federation import Federation
@@ -123,7 +121,6 @@ class Observe:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Measure, and say how many cells were seen."""
         from fedworth.storage import refuse_unwritable
 
         refuse_unwritable(self.out, "a file of utilities")
@@ -168,7 +165,6 @@ class Complete:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Complete, write the matrix, and show how well the completion fits."""
         from fedworth.completion.factors import held_out_error
         from fedworth.report.tables import completion_table
         from fedworth.storage import refuse_unwritable, write_npz
@@ -216,7 +212,6 @@ class Value:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Value, write what is asked for, and show it."""
         from fedworth.report.report import Report as ReportObject
         from fedworth.report.tables import values_table
 
@@ -274,7 +269,6 @@ class Report:
     line: tuple[str, ...] = ()  # the command line, which the page shows
 
     def run(self, *, as_json: bool) -> None:
-        """Make or read the report, write its files, show it."""
         from fedworth.ledger.manifest import is_ledger
         from fedworth.report.rewards import Rewards
         from fedworth.report.runs import mean_of_runs
@@ -357,7 +351,6 @@ class Run:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Run all stages, and show the report."""
         from fedworth.pipeline.run import RunSettings, run
 
         settings = RunSettings(self.simulation, self.settings)
@@ -397,7 +390,6 @@ class Watch:
             raise UsageError(f"--every {self.every}: expected from 0 to {LONGEST_WAIT:g} seconds")
 
     def run(self, *, as_json: bool) -> None:
-        """Watch until the ledger is closed."""
         from fedworth.oracle.store import Session
         from fedworth.pipeline.run import update
         from fedworth.pipeline.track import Trackers
@@ -474,7 +466,6 @@ class Compare:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Compare, write, show."""
         if self.methods is not None:
             self._methods(self.methods, as_json=as_json)
             return
@@ -499,7 +490,6 @@ class Compare:
         show(document, comparison.table(), *lines, as_json=as_json)
 
     def _methods(self, text: str, *, as_json: bool) -> None:
-        """Several methods on one ledger."""
         if len(self.runs) != 1:
             raise UsageError(f"--methods: found {len(self.runs)} folders, expected one ledger or run")
         from fedworth.ledger.ledger import open_ledger
@@ -525,7 +515,6 @@ class Compare:
 
 
 def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
-    """One row for each method."""
     from fedworth.report.tables import ABSENT, Table
     from fedworth.valuation.methods import method_text
 
@@ -566,7 +555,6 @@ class Interactions:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        """Find the pairs, and show those that matter most."""
         from fedworth.pipeline.compare import interactions
         from fedworth.report.tables import Table
 

@@ -125,7 +125,6 @@ class ModelGame:
         return self.columns(coalitions)[:, : self.n_blocks]
 
     def columns(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
         return self.memory.utilities(coalitions, self._measure)
 
     def mixtures(self, coalitions: Memberships) -> Mixtures:

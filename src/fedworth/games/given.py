@@ -54,7 +54,6 @@ class GivenGameOfColumns(GivenGame):
         self._columns = game.columns
 
     def columns(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
         found = self._columns(self._with_given(coalitions))
         return np.asarray(found[1:] - found[0])
 

@@ -85,7 +85,6 @@ class RayOracle:
         return np.concatenate(self._in_pieces(round_, mixtures, None))
 
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
-        """The outputs of each mixture on its own samples, given by their numbers."""
         for piece in self._in_pieces(round_, mixtures, which):
             yield from (torch.from_numpy(np.array(outputs)) for outputs in piece)  # the store's own are read-only
 

@@ -299,7 +299,6 @@ def not_looked_for_lines(kinds: Sequence[Kind]) -> list[str]:
 
 
 def completion_table(summary: dict[str, Any]) -> Table:
-    """The summary of a completion."""
     rows = tuple((key.replace("_", " "), _number(value, ".4g")) for key, value in summary.items())
     return Table("Completion", ("", ""), rows)
 
@@ -316,7 +315,6 @@ def provenance_text(provenance: "Provenance | None") -> str:
 
 
 def markdown(report: "Report") -> str:
-    """The whole report as Markdown."""
     parts = [f"# {_plain(report.title)}"]
     parts.append("\n".join(f"- **{v.label}** — {v.description}" for v in report.valuations))
     parts += [_plain(line) for line in headlines(report)]

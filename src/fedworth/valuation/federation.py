@@ -351,19 +351,15 @@ class MeasuredUtilities:
         return MatrixGame(self.matrix, round_index, np.flatnonzero(self.participants[round_index]))
 
     def utility_matrix(self) -> UtilityMatrix:
-        """The given utilities."""
         return self.matrix
 
     def by_factors(self) -> FactorCompletion:
-        """The paper's completion."""
         return self._factors
 
     def value(self, method: str = "comfedsv") -> Valuation:
-        """What each client is worth by one method."""
         return value_by(self, method)
 
     def by_models(self) -> NoReturn:
-        """There are no models."""
         raise ValuationError("completion by models needs the clients' models, and only utilities are known")
 
     @cached_property

@@ -165,19 +165,15 @@ class NothingAbsent:
         self.n_rounds = federation.n_rounds
 
     def game(self, round_index: int) -> GameOfColumns:
-        """The game of a round's participants."""
         return self._federation.game(round_index)
 
     def covariance(self) -> Floats:
-        """(n_heard, n_heard): zero."""
         return np.zeros((len(self.heard), len(self.heard)))
 
     def error_ratios(self, parts: Floats) -> Floats:
-        """(n_parts,): zero."""
         return np.zeros(parts.shape[1])
 
     def summary(self) -> dict[str, Any]:
-        """How the completion was made, as JSON."""
         none = {"n_held_out": 0, "n_evaluations": 0}
         n_answers, by = int(self._federation.participants.sum()), compared_by(self._federation.oracle.task)
         return {"kind": "models", "n_answers": n_answers, **none, "everyone_heard": True, "compared_by": by}
@@ -238,5 +234,4 @@ class UnansweredGame:
         return np.zeros((len(coalitions), self.n_blocks))
 
     def columns(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_columns): the same by all measures."""
         return np.zeros((len(coalitions), self.n_columns))

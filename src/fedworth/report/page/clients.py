@@ -96,12 +96,10 @@ class Row:
 
     @property
     def value(self) -> str:
-        """The value as text."""
         return signed(self.line.value, self.digits)
 
     @property
     def interval(self) -> str:
-        """The interval as text."""
         if self.line.value is None:
             return "–"
         low, high = (signed(end, self.digits) for end in (self.line.low, self.line.high))

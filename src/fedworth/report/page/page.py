@@ -63,7 +63,6 @@ GLOSSARY = {
 
 
 def page_html(report: Report, settings: PageSettings | None = None, *, rewards: "Rewards | None" = None) -> str:
-    """The page of a report."""
     settings = settings or PageSettings()
     check_rewards(rewards, report)
     frame = {
@@ -125,7 +124,6 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
 
 
 def comparison_html(comparison: "Comparison", settings: PageSettings | None = None) -> str:
-    """The page of a comparison."""
     settings = settings or PageSettings()
     lines = [line for row in comparison.rows for line in row.values]
     ends = [end for line in lines for end in (line.value, line.low, line.high) if end is not None]

@@ -116,7 +116,6 @@ def statement_html(
     rewards: "Rewards | None" = None,
     ledger: Ledger | None = None,
 ) -> str:
-    """One client's statement."""
     settings = settings or PageSettings()
     check_rewards(rewards, report)
     line, facts = report[client], statement_of(report, client, ledger)
