@@ -127,6 +127,11 @@ def test_report_statement_rewards_and_verify_work(tmp_path, capsys, monkeypatch)
     assert main(["rewards", str(folder), "--pool", "100"]) == 0
     assert sum(json.loads((folder / "rewards.json").read_text())["cents"]) == 10_000
     assert main(["verify", str(folder)]) == 0
+    assert main(["verify", str(folder / "ledger")]) == 0
+    assert "concatenation of embeddings" in capsys.readouterr().out
+    assert main(["value", str(folder / "ledger"), "--test-samples", "40"]) == 0
+    assert "VerFedSV" in capsys.readouterr().out
+    assert main(["value", str(folder / "ledger"), "--method", "refitted-head", "--test-samples", "40"]) == 0
     again = ["report", str(folder / "ledger"), "--given", "0", "--out", str(tmp_path / "given")]
     assert main(again) == 0
     assert "in every coalition" in capsys.readouterr().out + (tmp_path / "given" / "report.html").read_text()

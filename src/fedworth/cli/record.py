@@ -170,7 +170,7 @@ class Verify:
         show(document, *map(str, checks), f"{self.path}: {compared}{outcome}", as_json=as_json)
 
     def _ledger(self, *, as_json: bool) -> None:
-        from fedworth.findings import OF_ANSWERS, look
+        from fedworth.findings import OF_ANSWERS, kinds_without, look
         from fedworth.ledger.ledger import verify_ledger
         from fedworth.ledger.writer import exposures
         from fedworth.report.tables import findings_lines
@@ -181,7 +181,10 @@ class Verify:
         head_checks = self._check_head(ledger)
         checked = check_ledger(ledger, rule_of(ledger))
         findings, looked_for = look(ledger)
-        unseen = [kind for kind in OF_ANSWERS if kind not in looked_for]
+        unseen = kinds_without(looked_for, OF_ANSWERS, is_vertical=ledger.form is not None)
+        rule = f"{rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds"
+        if ledger.form is not None:
+            rule = f"{ledger.form.combine} of embeddings"
         unsettled = [f"{file} is intact, but still has its partial name" for file in ledger.unsettled()]
         warnings = (*exposures(ledger.folder), *unsettled, *ledger.warnings(), *checked.notes())
         document = {
@@ -192,7 +195,7 @@ class Verify:
             "is_closed": ledger.is_closed,
             "head": ledger.chain,
             "head_checks": head_checks,
-            "rule": rule_name(checked.rule),
+            "rule": rule_name(checked.rule) if ledger.form is None else f"{ledger.form.combine} of embeddings",
             "n_rounds_by_rule": checked.n_same,
             "largest_gap": checked.largest_gap,
             "warnings": list(warnings),
@@ -204,7 +207,7 @@ class Verify:
             f"{self.path}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
             f"head: {ledger.chain} (keep it elsewhere; --head checks that the ledger still contains it)",
             *head_checks,
-            f"server: {rule_name(checked.rule)}, in {checked.n_same} of {ledger.n_rounds} rounds",
+            f"server: {rule}",
             *findings_lines(findings, unseen),
         ]
         show(document, *lines, warnings=warnings, as_json=as_json)

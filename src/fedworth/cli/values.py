@@ -197,7 +197,7 @@ class Value:
     Args:
         source: A ledger, or a file of utilities (.npz).
         method: A method's name, or several with commas; `fedworth compare --help` lists them (default: comfedsv-models
-            for a ledger, comfedsv for utilities).
+            for a ledger, verfedsv for one of a vertical federation, comfedsv for utilities).
         out: Folder to write a page, CSV, JSON and Markdown to.
 
     Example:
@@ -215,7 +215,11 @@ class Value:
         from fedworth.report.report import Report as ReportObject
         from fedworth.report.tables import values_table
 
-        default = "comfedsv-models" if self.source.is_dir() else "comfedsv"
+        default = "comfedsv"
+        if self.source.is_dir():
+            from fedworth.ledger.ledger import open_ledger
+
+            default = "comfedsv-models" if open_ledger(self.source).form is None else "verfedsv"
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:

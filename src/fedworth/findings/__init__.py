@@ -6,6 +6,7 @@ those before it.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +38,8 @@ DETECTORS: tuple[tuple[Detect, LookedFor, tuple[Kind, ...]], ...] = (
 OF_ANSWERS = tuple(kind for _, _, kinds in DETECTORS for kind in kinds)
 """Kinds that are found in the clients' answers."""
 
+MODELS = "models, and clients of a vertical federation send embeddings"
+
 OF_VALUES = (LOW_VALUE, HARM, NEGATIVE, MANY_GROUPS)
 """Kinds that are found in the values."""
 
@@ -45,9 +48,16 @@ KINDS = {kind.name: kind for kind in (*OF_ANSWERS, LONG, *OF_VALUES)}
 __all__ = [
     "CONTESTED_NAME", "DETECTORS", "ECHO", "FOLLOWER", "HARM", "KINDS", "LARGE_UPDATE", "LATE_COPY", "LONG",
     "LOW_VALUE", "MANY_GROUPS", "MANY_SAMPLES", "NEGATIVE", "NO_UPDATE", "OF_ANSWERS", "OF_VALUES", "REPLAY",
-    "SAME_MODEL", "SCALED_COPY", "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "look",
-    "look_at_lengths", "looked_for_in_values", "value_findings",
+    "SAME_MODEL", "SCALED_COPY", "SHARED_NODE", "SIMILAR", "STALE_MODEL", "Finding", "Kind", "Level", "kinds_without",
+    "look", "look_at_lengths", "looked_for_in_values", "value_findings",
 ]  # fmt: skip
+
+
+def kinds_without(looked_for: Iterable[Kind], kinds: Iterable[Kind], *, is_vertical: bool) -> tuple[Kind, ...]:
+    """Those of some kinds that were not looked for; of embeddings, since all kinds in answers compare models."""
+    made, of_answers = {kind.name for kind in looked_for}, {kind.name for kind in OF_ANSWERS}
+    missing = (kind for kind in kinds if kind.name not in made)
+    return tuple(replace(kind, needs=MODELS) if is_vertical and kind.name in of_answers else kind for kind in missing)
 
 
 def look(ledger: Ledger) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:

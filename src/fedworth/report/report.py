@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats
 from fedworth.errors import ArtefactError, UsageError, unknown_name
-from fedworth.findings import KINDS, Finding, Kind, looked_for_in_values, value_findings
+from fedworth.findings import KINDS, Finding, Kind, kinds_without, looked_for_in_values, value_findings
 from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
 from fedworth.report.scores import Scores
@@ -126,8 +126,7 @@ class Report:
     def not_looked_for(self) -> tuple[Kind, ...]:
         """The kinds of findings that were not looked for, because what they need was missing."""
         of_values = looked_for_in_values(self.chosen) if self.valuations else ()
-        looked_for = {kind.name for kind in (*self.looked_for, *of_values)}
-        return tuple(kind for kind in KINDS.values() if kind.name not in looked_for)
+        return kinds_without((*self.looked_for, *of_values), KINDS.values(), is_vertical=self.is_vertical)
 
     @property
     def all_notes(self) -> list[str]:

@@ -128,6 +128,8 @@ def check_ledger(ledger: Ledger, rule: Rule, known: LedgerCheck | None = None) -
 
     `known` is the check of the same ledger when it was shorter; the rounds that it settled are not read again.
     """
+    if ledger.form is not None:
+        return LedgerCheck(rule)  # embeddings of a vertical federation are used as they are
     settled = Checkpoint() if known is None else known.settled
     checks = [] if known is None else list(known.checks[: settled.round_index])
     for step in replayed(ledger, rule, settled):

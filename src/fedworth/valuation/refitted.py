@@ -35,10 +35,9 @@ class RefittedGame:
         if self.task.judged_by.criterion.is_own or not self.task.judged_by.criterion.is_smooth:
             raise ValuationError("refitted-head needs a loss with derivatives, and this task's may have none")
         last = fitted(federation.round(federation.n_rounds - 1), self.task)
-        held = {
-            k: last.client_models.get(k, last.global_model)[f"embeddings.{k}"].double() for k in self.clients.tolist()
-        }
-        self._embeddings = [h / h.square().mean().sqrt().clamp_min(1e-12) for h in held.values()]  # (n_samples, width)
+        held = {k: last.client_models.get(k, last.global_model)[f"embeddings.{k}"] for k in self.clients.tolist()}
+        some = [tensor[self.task.inputs].double() for tensor in held.values()]  # of the samples that are judged
+        self._embeddings = [h / h.square().mean().sqrt().clamp_min(1e-12) for h in some]  # (n_samples, width)
         with torch.inference_mode():
             self._shape = self.task.outputs(last.global_model, slice(0, 1)).shape[1:]  # of a sample's output
         n = len(self.task.labels)
