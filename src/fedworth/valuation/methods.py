@@ -549,7 +549,7 @@ METHODS: dict[str, Method] = {
     ),
     "refitted-head": Method(
         "Refitted head",
-        "vertical: what the client's last embeddings add to those of others, with a head fitted anew for each group",
+        "vertical: what the client's embeddings tell that others' do not, by a head fitted anew for each coalition",
         share_out(shapley, _whole_training(RefittedGame), on_sum=True),
     ),
     "truth": Method(

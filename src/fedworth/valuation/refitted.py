@@ -1,14 +1,15 @@
 """What embeddings add to those that others have: a vertical federation's head, fitted anew for each coalition.
 
-    U(S) = loss(nobody's embeddings) − loss(last embeddings of S)
+    U(S) = loss(nobody's embeddings) − loss(first and last embeddings of S)
 
 VerFedSV is about training: what a client's step added while the others took theirs. Steps of one round hardly interact,
 so two clients with the same features both earn, and what somebody has already makes no difference. Here the game is one
-of information: the server has everyone's last embeddings and the labels, so it can fit a linear head to those of any
-coalition. Outputs are measured on samples that the head was not fitted to (cross-fitting), so useless embeddings add
-nothing, or a little less.
+of information: the server has everyone's embeddings and the labels, so it can fit a linear head to those of any
+coalition. The first embeddings count beside the last ones: clients that train together leave to each other what both
+have, and before training a client's embeddings tell what it has. Outputs are measured on samples that the head was not
+fitted to (cross-fitting), so useless embeddings add nothing, or a little less.
 
-    head_S = argmin  mean loss + PENALTY ‖weights‖²,    embeddings of each client scaled to mean square 1, side by side
+    head_S = argmin  mean loss + PENALTY ‖weights‖²,    embeddings scaled to mean square 1, side by side
 """
 
 import numpy as np
@@ -28,16 +29,19 @@ MOST_STEPS = 60
 
 
 class RefittedGame:
-    """The game among the clients of a vertical federation on their last embeddings."""
+    """The game among the clients of a vertical federation on their first and last embeddings."""
 
     def __init__(self, federation: RecordedFederation) -> None:
         self.task, self.clients, self.n_blocks = federation.oracle.task, federation.heard, federation.oracle.n_blocks
         if self.task.judged_by.criterion.is_own or not self.task.judged_by.criterion.is_smooth:
             raise ValuationError("refitted-head needs a loss with derivatives, and this task's may have none")
-        last = fitted(federation.round(federation.n_rounds - 1), self.task)
-        held = {k: last.client_models.get(k, last.global_model)[f"embeddings.{k}"] for k in self.clients.tolist()}
-        some = [tensor[self.task.inputs].double() for tensor in held.values()]  # of the samples that are judged
-        self._embeddings = [h / h.square().mean().sqrt().clamp_min(1e-12) for h in some]  # (n_samples, width)
+        first, last = (fitted(federation.round(t), self.task) for t in (0, federation.n_rounds - 1))
+        self._embeddings = []  # (n_samples, 2 × width) of each client
+        for k in self.clients.tolist():
+            name = f"embeddings.{k}"
+            held = first.global_model[name], last.client_models.get(k, last.global_model)[name]
+            some = [tensor[self.task.inputs].double() for tensor in held]  # of the samples that are judged
+            self._embeddings.append(torch.cat([h / h.square().mean().sqrt().clamp_min(1e-12) for h in some], dim=1))
         with torch.inference_mode():
             self._shape = self.task.outputs(last.global_model, slice(0, 1)).shape[1:]  # of a sample's output
         n = len(self.task.labels)
