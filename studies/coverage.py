@@ -394,7 +394,7 @@ def _draw(frame: pd.DataFrame, axes: Axes, *, is_full: bool) -> None:
     axes.set(title=who, xlabel="kind, in the order of the table", ylabel="hold the population", ylim=(-0.03, 1.03))
 
 
-_FEWER = {"many-rounds": 12, "cifar": 3}  # slow kinds
+_FEWER = {"many-rounds": 12, "cifar": 10}  # slow kinds
 PAGE = {name: Extent(_FEWER.get(name, 24), first_seed=FIRST_SEED) for name in KINDS}
 STUDY = Study(
     "coverage",
@@ -409,8 +409,9 @@ of every round. So the true values are known on any samples. The server valued t
 test samples. 8,000 other samples (2,800 for regression, 1,500 for CIFAR-10), which it never saw, stand for the \
 population. Models are logistic regressions and a network of 32 units on 4,000 samples of MNIST and Fashion-MNIST, \
 and linear regressions on Friedman's function. On CIFAR-10 five clients train a small convolutional network for \
-eight rounds, which reaches an accuracy of about a third, on at most 500 test samples. Drift replaces half of each \
-client's samples by the next client's; three of eight clients turn noisy by 40 % wrong labels from round six on.
+eight rounds, which reaches an accuracy of about .3, and the test sets have 200 and 500 samples. Drift \
+replaces half of each client's samples by the next client's; three of eight clients turn noisy by 40 % wrong labels \
+from round six on.
 
 Each cell with three numbers is for 200 / 500 / 2,000 test samples. *Population* is the share of 90 % intervals that \
 hold the value on the population; the bar is 85 to 95 %, and what misses it is bold. *Without the test set's part* is \
@@ -427,7 +428,7 @@ probabilities of pairs and of harm: what is expected is how often the order, or 
 this population. Errors of such shares (±) are over federations. Clients of one federation share a test set, so \
 their intervals miss together: a cell rests on as many independent cases as there are federations in it. Each line \
 of the table draws its own test samples; those of 200 are part of those of 500, and these of those of 2,000. The \
-last column says how many were run; the study asks for 24 (12 with 60 rounds, 3 with CIFAR-10), and was stopped \
+last column says how many were run; the study asks for 24 (12 with 60 rounds, 10 with CIFAR-10), and was stopped \
 earlier where there are fewer.""",
     section,
     scales={

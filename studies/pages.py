@@ -145,11 +145,12 @@ def _results(found: Mapping[str, Section], accounts: Accounts, frames: Frames) -
     ]
     missing = [study.name for study in papers if study.name not in found]
     texts = {study.name: _section(study, found[study.name], accounts) for study in shown}
+    has_cifar = _has_cifar({study.name: frames[study.name] for study in papers if study.name in frames})
     parts = [
         *_summary(accounts, frames),
         f"**Not run** at this commit, so not on this page: {', '.join(missing)}." if missing else "",
         texts.pop("regime", ""),
-        f"## The paper's claims\n\n{JUDGED} {CIFAR if _has_cifar(frames) else NO_CIFAR}",
+        f"## The paper's claims\n\n{JUDGED} {CIFAR if has_cifar else NO_CIFAR}",
         markdown(claims_table(claims), n_names=5) if claims else "",
         *texts.values(),
     ]
