@@ -2,24 +2,19 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from fedworth import FedworthError
-from studies import NAMES, pages, vertical
+from studies import NAMES, pages
 from studies.setups import SCALES
 from studies.study import all_studies, cases_of, study_named
 from studies.trials import is_done, rows_of, run
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run studies and write their pages; `vertical` prints its tables."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["vertical"]:
-        vertical.main(given[1:])
-        return
+    """Run studies and write their pages."""
     parser = argparse.ArgumentParser("python -m studies", description="Run the paper's studies and write their pages.")
-    parser.add_argument("study", help=f"{', '.join(NAMES)}, all, or vertical")
+    parser.add_argument("study", help=f"{', '.join(NAMES)}, or all")
     parser.add_argument("--scale", choices=SCALES, default="quick", help="how much is run (default: quick)")
     parser.add_argument("--out", type=Path, default=Path("runs/studies"), metavar="FOLDER", help="resumed if it exists")
     parser.add_argument("--setup", action="append", default=[], metavar="NAME", help="only this setup (repeatable)")

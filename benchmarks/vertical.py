@@ -1,4 +1,4 @@
-"""Vertical federations against training again: python -m studies vertical prints the tables of docs/vertical.md.
+"""Vertical federations against training again: `python benchmarks/vertical.py` prints the tables of docs/vertical.md.
 
 Every coalition of clients is trained again from the start, the others hold nothing, and the Shapley value of what the
 coalitions reach on the validation samples is the truth. It is compared with VerFedSV and with the refitted head, which
@@ -37,7 +37,6 @@ from fedworth.simulation.vertical import VerticalFederation, record_vertical
 from fedworth.storage import silent
 from fedworth.task.vertical import Vertical, combined
 from fedworth.valuation.refitted import RefittedGame
-from studies.tables import markdown
 
 WIDTH, N_ROUNDS, N_STEPS, RATE = 4, 40, 5, 0.3
 N_TABLE, N_FEATURES = 1500, 24
@@ -207,6 +206,12 @@ def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, 
     return row
 
 
+def markdown(frame: pd.DataFrame) -> str:
+    """The frame as a Markdown table."""
+    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.astype(str).to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def means(rows: list[dict[str, Any]], by: list[str], digits: int = 2) -> str:
     """A table of means over the seeds."""
     frame = pd.DataFrame(rows).drop(columns="seed").groupby(by, sort=False).mean().reset_index()
@@ -215,7 +220,7 @@ def means(rows: list[dict[str, Any]], by: list[str], digits: int = 2) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser("python -m studies vertical", description=__doc__)
+    parser = argparse.ArgumentParser("python benchmarks/vertical.py", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="how many (default: 3; digits 1, the last tables 2)")
     parser.add_argument("--first-seed", type=int, default=0)
     args = parser.parse_args(arguments)
@@ -235,3 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
     found = [batches(*case, seed) for case in cases for seed in seeds[:2]]
     print("\nBatches only\n\n", means(found, ["task", "bottoms", "participants"]), sep="")
     print(f"\n{time.process_time() - started:.0f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()
