@@ -75,6 +75,12 @@ def test_values_say_that_embeddings_were_estimated(learned):
     ledger, vertical, _ = learned
     made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
     assert any("outside of a batch are estimated (smooth)" in note for note in made.notes)
+    assert made.uncertainty is None
+    page = fedworth.report_on(ledger, vertical.task(), work=PLAIN).page_html()
+    assert "All values are estimates" in page
+    assert "none is estimated" not in page
+    refitted = Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head")
+    assert refitted.uncertainty is None
     other = Federation(ledger, vertical.task(), ValuationSettings(unsent="last"), work=PLAIN).value("verfedsv")
     assert made.values != pytest.approx(other.values)
 

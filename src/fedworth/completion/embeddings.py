@@ -16,12 +16,16 @@ than any pattern does. `held_out_error` judges them on embeddings of the ledger 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedworth.arrays import Floats, Indices, stream
+from fedworth.completion.completion import Caveat
+from fedworth.completion.models import NothingAbsent
 from fedworth.errors import TooManyError
+from fedworth.games.federation import RecordedFederation
 from fedworth.ledger.embeddings import EMBEDDING, NO_HEAD, SAMPLES, EmbeddingForm
 from fedworth.ledger.ledger import Ledger, Round
 from fedworth.names import UnsentEmbeddings
@@ -34,6 +38,11 @@ N_SWEEPS, RIDGE, SMOOTHING = 12, 1e-3, 1.0
 """Of the regressions; embeddings are scaled to mean square 1."""
 
 HELD_OUT = 0.1
+
+ESTIMATED = (
+    "embeddings of samples outside of a batch are estimated ({}): those that were held out are off by {:.0%} of what "
+    "training changed; what this means for the values is not known, so they have no intervals"
+)
 
 States = Sequence[Sequence[torch.Tensor]]
 """(1 + n_rounds, n_clients) of (n_samples, width): all embeddings before the first round, then after each."""
@@ -106,6 +115,26 @@ class EmbeddingLedger(Ledger):
         pairs = [a.held_out(how or self.unsent) for a in self.answers if not a.is_whole]
         wrong, changed = (float(sum(pair[side] for pair in pairs)) for side in (0, 1))
         return float(np.sqrt(wrong / changed)) if changed > 0 else 0.0
+
+
+class EstimatedEmbeddings(NothingAbsent):
+    """The games of a vertical federation some of whose embeddings are estimated, with unknown effect on values."""
+
+    def __init__(self, federation: RecordedFederation, ledger: EmbeddingLedger) -> None:
+        super().__init__(federation)
+        self._ledger = ledger
+        self.caveats = (Caveat((), ESTIMATED.format(ledger.unsent, ledger.held_out_error())),)
+
+    def covariance(self) -> None:  # type: ignore[override]
+        """Not known."""
+
+    def error_ratios(self, parts: Floats) -> None:  # type: ignore[override]
+        """Not known."""
+
+    def summary(self) -> dict[str, Any]:
+        """How embeddings were estimated, as JSON."""
+        error = self._ledger.held_out_error()
+        return {"kind": f"{self._ledger.unsent} completion of embeddings", "held_out_error": error}
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedworth.arrays import Indices, stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
-from fedworth.completion.embeddings import EmbeddingLedger
+from fedworth.completion.embeddings import EmbeddingLedger, EstimatedEmbeddings
 from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
 from fedworth.completion.models import NothingAbsent, complete_by_models
 from fedworth.completion.models.holdout import n_checks
@@ -49,11 +49,6 @@ CLIPPED = "every update was rescaled to the median length of its round, as asked
 
 STEPS_HARDLY_INTERACT = (
     "what the given clients have already is seen by refitted-head only: in verfedsv, steps of one round hardly interact"
-)
-
-ESTIMATED = (
-    "embeddings of samples outside of a batch are estimated ({}): those that were held out are off by {:.0%} of what "
-    "training changed, and the intervals do not count this"
 )
 
 Refusals = tuple[tuple[str, str], ...]
@@ -133,9 +128,10 @@ class Federation:
         notes += (CLIPPED,) if is_clipped else ()
         notes += game_notes(self.settings) + _weighted(cells)
         notes += (STEPS_HARDLY_INTERACT,) if self.is_vertical and self.settings.given else ()
-        if isinstance(ledger, EmbeddingLedger) and not ledger.is_whole:
-            notes += (ESTIMATED.format(self.settings.unsent, ledger.held_out_error()),)
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
+        self.estimated: Completion | None = None
+        if isinstance(ledger, EmbeddingLedger) and not ledger.is_whole:
+            self.estimated = EstimatedEmbeddings(self.recorded, ledger)
         self.clients, self.left_out = ledger.clients, ledger.left_out
         self.participants = self.recorded.participants  # (n_rounds, n_clients): who took part
         self.effort = Effort(self.settings.budget, progress, sampled)
@@ -225,6 +221,8 @@ class Federation:
     @cached_property
     def _models(self) -> Completion:
         recorded = self.recorded
+        if self.estimated is not None:
+            return self.estimated
         is_whole = len(recorded.heard) and recorded.participants[:, recorded.heard].all()
         if is_whole or self.is_vertical:  # a client that was absent from a vertical federation has learned nothing
             return NothingAbsent(recorded)
@@ -332,6 +330,7 @@ class MeasuredUtilities:
     """Utilities that were measured elsewhere, as a source of games; no models are known."""
 
     recorded = None
+    estimated = None
     is_vertical = False
     left_out: tuple[str, ...] = ()
 

@@ -89,6 +89,10 @@ class GameSource(Protocol):
         """The recorded models; None if only utilities are known."""
 
     @property
+    def estimated(self) -> Completion | None:
+        """What is estimated even in the games of participants: embeddings outside of a batch; None if nothing is."""
+
+    @property
     def is_vertical(self) -> bool:
         """Whether clients send embeddings of their features, and no models."""
 
@@ -155,7 +159,7 @@ class Errors:
 
 def participants(source: GameSource) -> RoundGames:
     """Each round's game among its participants; a round that nobody answered adds nothing."""
-    return RoundGames(source.game, np.flatnonzero(source.participants.any(axis=1)).tolist())
+    return RoundGames(source.game, np.flatnonzero(source.participants.any(axis=1)).tolist(), source.estimated)
 
 
 def equal_length(source: GameSource) -> RoundGames:
@@ -166,7 +170,7 @@ def equal_length(source: GameSource) -> RoundGames:
 def later_rounds(source: GameSource) -> RoundGames:
     """As `participants`, without the rounds in which everyone took part."""
     some = source.participants.any(axis=1) & ~_has_everyone(source)
-    return RoundGames(source.game, np.flatnonzero(some).tolist())
+    return RoundGames(source.game, np.flatnonzero(some).tolist(), source.estimated)
 
 
 def all_clients_round(source: GameSource) -> RoundGames:
@@ -177,7 +181,7 @@ def all_clients_round(source: GameSource) -> RoundGames:
         raise ValuationError(
             f"no round has all clients: at most {most} of {n_heard} took part in one; let one round ask everyone"
         )
-    return RoundGames(source.game, [int(found[0])])
+    return RoundGames(source.game, [int(found[0])], source.estimated)
 
 
 def by_models(source: GameSource) -> RoundGames:
@@ -209,7 +213,7 @@ def _recorded(source: GameSource, needed: str = "the clients' models") -> Record
 
 def _whole_training(make: Callable[[RecordedFederation], Game]) -> Callable[[GameSource], RoundGames]:
     """One game for the whole training, made from the recorded models."""
-    return lambda source: RoundGames(lambda _: make(_recorded(source)), [0])
+    return lambda source: RoundGames(lambda _: make(_recorded(source)), [0], source.estimated)
 
 
 def share_out(
