@@ -241,3 +241,19 @@ def test_a_refitted_head_needs_derivatives(informative):
 def error(outputs, labels):
     """The share of wrong labels."""
     return (outputs.argmax(dim=1) != labels).double()
+
+
+def test_a_stopped_recorder_goes_on_with_the_same_form_only(tmp_path):
+    vertical = Vertical(nn.Linear(4, 2), torch.arange(20) % 2, {"a": 2, "b": 2})
+    for number in range(2):
+        recorder = fedworth.record_into(tmp_path / "l", vertical=vertical, resume=number > 0)
+        recorder.start_round(vertical.head.state_dict(), asked=["a", "b"])
+        recorder.client_embedding("a", torch.full((20, 2), float(number)))
+        recorder.end_round()
+        recorder.release()
+    assert fedworth.verify_ledger(tmp_path / "l").n_rounds == 2
+    other = Vertical(nn.Linear(6, 2), torch.arange(20) % 2, {"a": 3, "b": 3})
+    with pytest.raises(FedworthError, match="name another folder"):
+        fedworth.record_into(tmp_path / "l", vertical=other, resume=True)
+    with pytest.raises(UsageError, match="vertical federation of"):
+        fedworth.record_into(tmp_path / "new", ["a", "c"], vertical=vertical)

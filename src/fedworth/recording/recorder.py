@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from fedworth.errors import LedgerError, ModelError
+from fedworth.errors import LedgerError, ModelError, UsageError
 from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS, SAMPLES
 from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.manifest import check_names, is_ledger
@@ -277,7 +277,12 @@ def record_into(
     place = Path(folder)
     is_new = not (resume and is_ledger(place))
     tracking = None if track is None else _live_tracking(place, task, track, is_new=is_new)
+    if vertical is not None and clients and tuple(clients) != vertical.clients:
+        raise UsageError(f"record_into: clients {', '.join(clients)}, but a vertical federation of {vertical.clients}")
     if not is_new:
+        found, wanted = open_ledger(place).form, None if vertical is None else vertical.form
+        if vertical is not None and found != wanted:
+            raise LedgerError(f"{place}: records {found or 'models'}, expected {wanted}; name another folder")
         return LiveRecorder(resume_ledger(place, quarantine=True), tracking=tracking)
     seen = {} if rule is None else {"rule": rule.document()}
     weights = {REAL_WEIGHTS: True} if real_weights else {}
