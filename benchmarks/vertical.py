@@ -13,8 +13,9 @@ are measured on one recorded training.
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,23 +135,29 @@ def values_given(utilities: Floats, given: int) -> Floats:
     return values
 
 
-def correlation(values: Floats, truth: Floats) -> float:
-    known = ~np.isnan(truth)
-    return float(np.corrcoef(values[known], truth[known])[0, 1])
-
-
-def agreement(task: str, combine: str, model: str, seed: int) -> dict[str, Any]:
-    """How well values of one training agree with training again, for all and given client 0."""
+def agreement(task: str, combine: str, model: str, seed: int) -> list[dict[str, Any]]:
+    """What each client is worth by one training and by training again, for all and given client 0; a row a value."""
     federation, vertical = federation_of(data_of(task, seed), combine, model, seed)
     utilities = retrained(federation, vertical)
-    row: dict[str, Any] = {"task": task, "embeddings": f"{combine}, {model}", "seed": seed}
     with tempfile.TemporaryDirectory() as folder:
         found = measured(recorded(federation, vertical, Path(folder) / "ledger"), vertical)
-    for method, of_method in found.items():
-        row[method] = correlation(shapley_values(of_method), shapley_values(utilities))
-    for method, of_method in found.items():
-        row[f"{method}, given 0"] = correlation(values_given(of_method, 0), values_given(utilities, 0))
-    return row
+    questions: dict[str, Callable[[Floats], Floats]] = {"": shapley_values, ", given 0": partial(values_given, given=0)}
+    rows = []
+    for column, values_of in questions.items():
+        for method, of_method in found.items():
+            for value, truth in zip(values_of(of_method), values_of(utilities), strict=True):
+                row = {"task": task, "embeddings": f"{combine}, {model}", "seed": seed, "column": method + column}
+                rows.append({**row, "value": value, "truth": truth})
+    return rows
+
+
+def correlations(rows: list[dict[str, Any]], by: list[str]) -> pd.DataFrame:
+    """How well values agree with training again, over all clients of a group; a column a method."""
+    frame = pd.DataFrame(rows).dropna()
+    found = frame.groupby([*by, "column"], sort=False)[["value", "truth"]].apply(
+        lambda part: float(np.corrcoef(part["value"], part["truth"])[0, 1])
+    )
+    return found.unstack(sort=False)
 
 
 def measured(ledger: Ledger, vertical: Vertical) -> dict[str, Floats]:
@@ -208,8 +215,8 @@ def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, 
 
 def markdown(frame: pd.DataFrame) -> str:
     """The frame as a Markdown table."""
-    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.astype(str).to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.astype(object).fillna("").to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def means(rows: list[dict[str, Any]], by: list[str], digits: int = 2) -> str:
@@ -218,28 +225,48 @@ def means(rows: list[dict[str, Any]], by: list[str], digits: int = 2) -> str:
     return markdown(frame.round(digits))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser("python benchmarks/vertical.py", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, help="how many (default: 3; digits 1, the last tables 2)")
-    parser.add_argument("--first-seed", type=int, default=0)
-    args = parser.parse_args(arguments)
-    seeds = range(args.first_seed, args.first_seed + args.seeds)
-    started = time.process_time()
+def show_agreement(seeds: range) -> None:
+    """How well values agree with training again."""
     rows = [
-        agreement(task, combine, model, seed)
+        row
         for task in TASKS
         for combine, model in (MODELS if task != "digits" else MODELS[:1])
         for seed in (seeds if task != "digits" else seeds[:1])
+        for row in agreement(task, combine, model, seed)
     ]
-    print("Correlation with training again\n\n", means(rows, ["task", "embeddings"]), sep="")
-    least = pd.DataFrame(rows).drop(columns=["embeddings", "seed"]).groupby("task", sort=False).min().reset_index()
-    print("\nThe least of all seeds\n\n", markdown(least.round(2)), sep="")
-    print("\nSplit and doubled clients\n\n", means([r for s in seeds[:2] for r in splitting(s)], ["case"], 3), sep="")
+    pooled = correlations(rows, ["task", "embeddings"]).round(2).reset_index()
+    print("Correlation with training again, over the clients of all seeds\n\n", markdown(pooled), sep="")
+    least = correlations(rows, ["task", "embeddings", "seed"]).groupby("task", sort=False).min().round(2)
+    print("\nThe least of any seed\n\n", markdown(least.reset_index()), sep="")
+
+
+def show_splitting(seeds: range) -> None:
+    """What two halves and two twins get."""
+    print("Split and doubled clients\n\n", means([r for s in seeds[:2] for r in splitting(s)], ["case"], 3), sep="")
+
+
+def show_batches(seeds: range) -> None:
+    """Errors of estimated embeddings."""
     cases = (("digits", "logistic", 8), ("digits", "mlp", 2), ("independent", "logistic", 6), ("overlapping", "mlp", 1))
     found = [batches(*case, seed) for case in cases for seed in seeds[:2]]
-    print("\nBatches only\n\n", means(found, ["task", "bottoms", "participants"]), sep="")
-    print(f"\n{time.process_time() - started:.0f} s of processor time")
+    print("Batches only\n\n", means(found, ["task", "bottoms", "participants"]), sep="")
+
+
+PARTS = {"agreement": show_agreement, "splitting": show_splitting, "batches": show_batches}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser("python benchmarks/vertical.py", description=__doc__)
+    parser.add_argument("--only", choices=PARTS, help="one of the tables (default: all)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many (default: 3; digits 1, the last tables 2)")
+    parser.add_argument("--first-seed", type=int, default=0)
+    args = parser.parse_args(arguments)
+    for name, show in PARTS.items():
+        if args.only in (None, name):
+            started = time.process_time()
+            show(range(args.first_seed, args.first_seed + args.seeds))
+            print(f"\n{time.process_time() - started:.0f} s of processor time\n", flush=True)
 
 
 if __name__ == "__main__":
