@@ -8,7 +8,7 @@ from fedworth.errors import UsageError
 from fedworth.report.settings import PageSettings, RewardSettings
 
 NO_LEDGER = (
-    "no ledger is beside the report, so statements do not say which models were valued; name it: --ledger LEDGER"
+    "no ledger is beside the report, so statements do not say which answers were valued; name it: --ledger LEDGER"
 )
 
 
