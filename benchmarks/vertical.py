@@ -206,7 +206,7 @@ def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, 
             ledgers[name] = open_ledger(Path(folder) / name)
         truth = Federation(ledgers["all"], vertical.task(), work=PLAIN).value("verfedsv").values
         for how in COMPLETIONS:
-            row[f"error, {how}"] = EmbeddingLedger.of(ledgers["batches"]).held_out_error(how)
+            row[f"error, {how}"] = EmbeddingLedger.of(ledgers["batches"], how).held_out_error()
             settings_of = ValuationSettings(unsent=how)
             found = Federation(ledgers["batches"], vertical.task(), settings_of, work=PLAIN).value("verfedsv").values
             row[f"values, {how}"] = float(np.linalg.norm(found - truth) / np.linalg.norm(truth))

@@ -58,10 +58,10 @@ class EmbeddingLedger(Ledger):
     the same with the client's embeddings after the round.
     """
 
-    unsent: UnsentEmbeddings = "smooth"
+    unsent: UnsentEmbeddings
 
     @classmethod
-    def of(cls, ledger: Ledger, unsent: UnsentEmbeddings = "smooth") -> "EmbeddingLedger":
+    def of(cls, ledger: Ledger, unsent: UnsentEmbeddings) -> "EmbeddingLedger":
         """A ledger of embeddings as one of models; `unsent` says how embeddings that were not sent are estimated."""
         made = cls(**{field.name: getattr(ledger, field.name) for field in fields(ledger)})
         made.__dict__["unsent"] = unsent  # the class is frozen
@@ -110,9 +110,9 @@ class EmbeddingLedger(Ledger):
         by_client = [answers.states(self.unsent, self.n_rounds) for answers in self.answers]
         return list(zip(*by_client, strict=True))
 
-    def held_out_error(self, how: UnsentEmbeddings | None = None) -> float:
+    def held_out_error(self) -> float:
         """The error of embeddings that were held out of the batches, over what training has changed in them (rms)."""
-        pairs = [a.held_out(how or self.unsent) for a in self.answers if not a.is_whole]
+        pairs = [a.held_out(self.unsent) for a in self.answers if not a.is_whole]
         wrong, changed = (float(sum(pair[side] for pair in pairs)) for side in (0, 1))
         return float(np.sqrt(wrong / changed)) if changed > 0 else 0.0
 
