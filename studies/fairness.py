@@ -98,7 +98,8 @@ STUDY = Study(
     scales={
         "page": {
             **extents(PAIRS, Extent(50)),
-            **extents(("fashion-mnist", "cifar10"), Extent(20, n_truth_seeds=0)),
+            "fashion-mnist": Extent(20, n_truth_seeds=0),
+            "cifar10": Extent(10, n_truth_seeds=0),
         },
         "quick": extents(PAIRS, Extent(10)),
         "tiny": {"synthetic": Extent(2, 3), "digits": Extent(3, 3)},

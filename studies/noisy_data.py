@@ -128,7 +128,8 @@ STUDY = Study(
     scales={
         "page": {
             **extents(NOISY, Extent(50)),
-            **extents(("fashion-mnist-noise", "cifar10-noise"), Extent(20, n_truth_seeds=0)),
+            "fashion-mnist-noise": Extent(20, n_truth_seeds=0),
+            "cifar10-noise": Extent(10, n_truth_seeds=0),
         },
         "quick": extents(NOISY, Extent(8)),
         "tiny": {"synthetic-iid": Extent(1, 3), "digits": Extent(2, 3, n_truth_seeds=1)},
