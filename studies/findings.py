@@ -31,7 +31,6 @@ WEIGHTINGS = {"fixed": "fixed weights", "uniform": "the weights of a mean"}
 OF_VALUES = {kind.name for kind in KINDS.values() if kind.is_of_values}
 CERTAIN = "certain: the records say so"
 LEVELS = {
-    "harm": "5 % a client",
     **dict.fromkeys(("same model", "stale model", "no update", "many samples"), CERTAIN),
     **dict.fromkeys(("contested name", "shared node"), CERTAIN),
     "value by length": "none: two shares are compared",
@@ -282,10 +281,10 @@ finding is a note that says so. Free riders and copiers are honest in the first 
 deviations hardly lowers the value of MNIST clients. A client that sends three times its update is named for its \
 length only if it gains by it; the study `gaming` has federations where it does.
 
-A client is said to harm the model if its value is below zero with a probability of more than 95 % and it makes \
-coalitions of at least half of the others worse, too; if it does not, its value is called negative. So one in twenty \
-of the least certain ones may be wrong. The bar asks that findings are right as often as they say. No finding of \
-harm or low value is made if the interval is known to be too narrow, as for a client that took part in few rounds.
+A client is said to harm the model if its value is below zero, with a confidence of 90 % that counts the chance of an \
+error for all clients, and it makes coalitions of at least half of the others worse, too; if it does not, its value is \
+called negative. The bar asks that findings are right as often as they say. No finding of harm or low value is made \
+if the interval is known to be too narrow, as for a client that took part in few rounds.
 
 *Interactions.* A copy and its source are redundant, so the interaction index of the pair is negative. With fixed \
 weights (`fedworth run --weighting fixed`) it is nearly always the largest of all pairs in absolute value. There, a \

@@ -1,8 +1,11 @@
 """Low and negative values, and harm: clients whose value is far below the others', and that made the model worse.
 
     low value   far below the others' values, given their spread and its own standard error (`confidence_above`)
-    negative    the value is below zero with a probability above 95 %, which is the confidence
+    negative    the value is below zero, with a confidence of 1 − n P(it is not) among n clients
     harm        the same, and the client makes coalitions of at least half of the others worse, too (`Marginals.large`)
+
+The chance of an error is counted for all clients, as for all findings: of eight clients whose true values are zero,
+one has an interval below zero in a third of the federations.
 
 A negative value that large coalitions do not confirm is no harm: often a few coalitions decide it, such as the client
 alone in the first round. The finding then names them.
@@ -20,7 +23,7 @@ from fedworth.arrays import Floats, Indices
 from fedworth.findings.finding import FEWEST, LEAST_CONFIDENCE, Finding, Kind, Level, confidence_above, confidence_of
 from fedworth.findings.groups import group_findings, looked_for, whom_it_harms
 from fedworth.valuation.marginals import Cell
-from fedworth.valuation.uncertainty import HALF_WIDTH, TAIL
+from fedworth.valuation.uncertainty import HALF_WIDTH
 from fedworth.valuation.valuation import Valuation
 
 MOST_SEPARATE = 8
@@ -56,7 +59,7 @@ HARM = Kind(
     "least half of the others",
     several="{clients} made the model worse: their values are {value} on average, and all lie below zero{interval}; "
     "they add {large} on average to coalitions of at least half of the others",
-    basis="its interval",
+    basis="its interval, and how many were looked at",
     tag="Harms",
     title="made the model worse",
     why="On balance the model does worse with it than without it. Wrong labels and other units of measurement are "
@@ -77,7 +80,7 @@ NEGATIVE = Kind(
     "others, to which it adds {large}",
     several="{clients} have negative values, {value} on average{interval}, but do not harm coalitions of at least half "
     "of the others, to which they add {large} on average",
-    basis="its interval",
+    basis="its interval, and how many were looked at",
     tag="Negative",
     title="has a negative value, but does not harm large coalitions",
     why="A value averages over coalitions of all sizes, and small ones decided this one. In the model that everyone "
@@ -103,11 +106,12 @@ def value_findings(valuation: Valuation) -> tuple[Finding, ...]:
     low = (finding for k, finding in _low(valuation, ends) if is_reliable[k])
     harming: tuple[Finding, ...] = ()
     if valuation.marginals is not None:
-        below = (uncertainty.chances_below_zero(valuation.values) > TAIL) & is_reliable
-        large = valuation.marginals.large
+        large, n = valuation.marginals.large, int((~np.isnan(valuation.values)).sum())
+        chances = n * (1 - uncertainty.chances_below_zero(valuation.values))  # of an error, for all clients
+        below = (1 - chances >= LEAST_CONFIDENCE) & is_reliable
         harming = (
-            *_negative(HARM, valuation, ends, np.flatnonzero(below & (large < 0))),
-            *_negative(NEGATIVE, valuation, ends, np.flatnonzero(below & (large >= 0))),
+            *_negative(HARM, valuation, ends, np.flatnonzero(below & (large < 0)), chances),
+            *_negative(NEGATIVE, valuation, ends, np.flatnonzero(below & (large >= 0)), chances),
         )
     return (*low, *harming, *group_findings(valuation))
 
@@ -124,14 +128,14 @@ def _low(valuation: Valuation, intervals: Floats) -> Iterator[tuple[int, Finding
             yield client, replace(finding, detail=FEW_GROUPS if looked_for(valuation) else "")
 
 
-def _negative(kind: Kind, valuation: Valuation, intervals: Floats, below: Indices) -> Iterator[Finding]:
-    """One finding for each client, or one for all if there are many."""
-    uncertainty, marginals = valuation.uncertainty, valuation.marginals
-    if uncertainty is None or marginals is None or len(below) == 0:
+def _negative(
+    kind: Kind, valuation: Valuation, intervals: Floats, below: Indices, chances: Floats
+) -> Iterator[Finding]:
+    """One finding for each client, or one for all if there are many; `chances` are those of an error."""
+    marginals = valuation.marginals
+    if marginals is None or len(below) == 0:
         return
-    confidences = [
-        confidence_of(1 - chance) for chance in uncertainty.chances_below_zero(valuation.values)[below].tolist()
-    ]
+    confidences = [confidence_of(chance) for chance in chances[below].tolist()]
     if len(below) <= MOST_SEPARATE:
         for client, confidence in zip(below.tolist(), confidences, strict=True):
             finding = _finding(kind, valuation, client, intervals, confidence, large=float(marginals.large[client]))

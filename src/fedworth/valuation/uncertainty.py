@@ -22,7 +22,7 @@ test set, runs). The probability of an order has to allow for selection: where c
 differences are mostly errors. True differences are therefore taken to be N(0, ω²), with ω² the smaller of d² − q and
 its mean over all pairs, and given d the true one is N(d ω²/(ω² + q), q ω²/(ω² + q)); with ω² ≤ 0 nothing is known of
 its sign. An estimate is already the mean of what is possible given what was seen, so e² adds to the variance and needs
-no such allowance. The probability that a value is below zero is made in the same way, with d the value.
+no such allowance.
 
 Training is not in Σ: other batches and other participants would have given other models, and one run does not show how
 different. The mean of several runs has a part for it (`report.runs`), in place of the first two.
@@ -170,12 +170,9 @@ class Uncertainty:
         return f"{shares[source]:.0%} of the uncertainty comes from {ORIGINS[source]}: {remedy}."
 
     def chances_below_zero(self, values: Floats) -> Floats:
-        """(n_clients,): the probability that each value is below zero."""
-        estimates = self.parts.get(Source.ESTIMATES, np.zeros(len(values))) ** 2
-        drawn = np.maximum(self.standard_deviations**2 - estimates, 0)
+        """(n_clients,): the probability that a value is below zero, for each client by itself."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = self.half_widths / self.standard_deviations
-            far = -values / np.sqrt(estimates + _with_selection(drawn, values))
+            ratios, far = self.half_widths / self.standard_deviations, -values / self.standard_deviations
         degrees = stdtridf(TAIL, np.maximum(ratios, HALF_WIDTH + LEAST_WIDER))
         return np.where(ratios > HALF_WIDTH + LEAST_WIDER, stdtr(degrees, far), ndtr(far))
 
