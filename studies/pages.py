@@ -163,7 +163,7 @@ def _has_cifar(frames: Frames) -> bool:
 
 def _section(study: Study, section: Section, accounts: Accounts) -> str:
     account = accounts[study.rows_of.name]
-    command = f"python -m studies {study.name} --scale {account['scale']}"
+    command = account["command"].replace(f"studies {study.rows_of.name} ", f"studies {study.name} ", 1)
     made = f"`{command}`, {account['cpu_seconds'] / 60:.1f} min · [numbers](figures/{study.rows_of.name}.csv)."
     parts = [
         f"## {study.title}",
