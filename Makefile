@@ -48,7 +48,7 @@ docs: $(STAMP) .venv-docs/.installed
 	.venv-docs/bin/zensical build --strict --clean
 	$(BIN)/python -m tools.site check build/site
 
-# the wheel in a fresh environment of every Python from 3.11 to 3.13 that is here, and the demo run by it: gigabytes
+# the wheel in a fresh environment of every Python from 3.11 on that is here, and the demo run by it: gigabytes
 wheels: $(STAMP)
 	$(BIN)/python -m tools.wheels
 

@@ -20,7 +20,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 EVERY_NAME = "import fedworth; [getattr(fedworth, name) for name in fedworth.__all__]; print(fedworth.__version__)"
 COMMANDS = (
     ("run", "--clients", "5", "--copy", "4=0", "--participants", "2", "--rounds", "4", "--out", "runs/demo"),
-    ("report", "runs/demo", "--title", "Five clients", "--noun", "hospital", "hospitals"),
+    ("report", "runs/demo", "--title", "Five clients", "--noun", "hospital"),
     ("statement", "runs/demo", "--all"),
     ("rewards", "runs/demo", "--pool", "1000"),
     ("verify", "runs/demo"),
