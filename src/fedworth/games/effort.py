@@ -36,7 +36,7 @@ from fedworth.games.rules import to_large
 from fedworth.games.sampled import sampled_shapley
 from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley, shapley_values
 from fedworth.oracle.oracle import fitted, quality, threads_of
-from fedworth.oracle.outputs import ChangedModuleError
+from fedworth.oracle.store import ChangedModuleError
 from fedworth.storage import Progress, silent
 
 CHEAP_SECONDS = 60.0

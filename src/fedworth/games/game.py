@@ -27,7 +27,7 @@ from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import ClientModelError, Oracle, OutputOracle, n_columns_of
-from fedworth.oracle.outputs import KeptOutputs
+from fedworth.oracle.store import KeptOutputs
 from fedworth.oracle.weighting import Mixtures, mixtures
 
 

@@ -27,7 +27,6 @@ from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.ledger.manifest import ClosedLine, RoundEntry
 from fedworth.names import Weighting
-from fedworth.oracle.embeddings import EmbeddingOracle
 from fedworth.oracle.oracle import (
     LoopOracle,
     ModelOf,
@@ -123,6 +122,28 @@ def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
 
     with fitting_threads(task.module):
         return refuse_unused(outputs, model, recorded, task.exchanged)
+
+
+@dataclass(frozen=True)
+class EmbeddingOracle(LoopOracle):
+    """Measures coalitions of embeddings, one after the other.
+
+        U_t(S) = mean over samples of  ℓ(head_t(h^{t−1} of all)) − ℓ(head_t(h^t of S, h^{t−1} of the others))
+
+    head_t is the server's head as the embeddings of round t found it, before the server learned from them. An absent
+    client's embeddings are stale, so a client that changes nothing adds exactly nothing.
+    """
+
+    def _mixer(self, round_: Round, mixtures: Mixtures, _is_large: bool) -> ModelOf:
+        def model_of(row: int) -> Model:
+            mixed = dict(round_.global_model)
+            for k in np.flatnonzero(mixtures.memberships[row]).tolist():
+                if k not in round_.client_models:
+                    raise ModelError(f"round {round_.entry.number}: client {k} has no embeddings in this round")
+                mixed[f"embeddings.{k}"] = round_.client_models[k][f"embeddings.{k}"]
+            return mixed
+
+        return model_of
 
 
 @dataclass
