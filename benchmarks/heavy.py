@@ -218,18 +218,18 @@ class KeptGame(ModelGame):
         n_samples = len(self.oracle.task.labels)
         rows = coalitions_of(self.clients, len(self.clients))
         kept = torch.stack(list(super().outputs(rows, [np.arange(n_samples)] * len(rows))))
-        object.__setattr__(self, "all_outputs", kept)
+        self.all_outputs = kept
 
     def outputs(self, coalitions: NDArray[np.bool_], which: Sequence[NDArray[np.int64]]) -> Iterator[torch.Tensor]:
         places = coalitions @ (1 << np.arange(len(self.clients)))
         for place, samples in zip(places.tolist(), which, strict=True):
-            yield self.all_outputs[place][torch.from_numpy(samples)]  # type: ignore[attr-defined]
+            yield self.all_outputs[place][torch.from_numpy(samples)]
 
     def by_sample(self) -> Array:
         """(2^n, n_samples): the utility of every coalition on every sample; they add up to the utility."""
         task = self.oracle.task
         criterion = task.criterion(self.oracle.measure)
-        scores = torch.stack([criterion.of(z, task.labels) for z in self.all_outputs]).double().numpy()  # type: ignore[attr-defined]
+        scores = torch.stack([criterion.of(z, task.labels) for z in self.all_outputs]).double().numpy()
         scores = scores if criterion.is_better_higher else -scores
         return np.asarray((scores - scores[0]) / len(task.labels))
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedworth.coalitions import coalitions_of
+from fedworth.arrays import stream
+from fedworth.coalitions import coalitions_of, locate
 from fedworth.completion import factors as module
 from fedworth.completion.completion import Caveat
 from fedworth.completion.factors import (
@@ -16,6 +17,7 @@ from fedworth.completion.factors import (
     FactorCompletion,
     choose_factors,
     complete,
+    folds_of,
     held_out_error,
     neighbours,
     with_errors,
@@ -24,6 +26,7 @@ from fedworth.completion.settings import FactorSettings
 from fedworth.completion.solver import Status, collapse_penalty, problem_of
 from fedworth.errors import ArtefactError, CompletionError, UnseenError, UsageError
 from fedworth.games.game import SummedGame
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.shapley import shapley, shapley_values
 from fedworth.valuation.federation import value
@@ -200,16 +203,19 @@ def test_the_neighbours_differ_in_one_thing_each():
 
 def test_the_covariance_follows_from_the_values_of_the_alternatives(made):
     matrix, completion = made
-    others = completion.alternatives
-    assert others.weights.tolist() == [0.2] * 5 + [0.8] * 5
-    for n, settings_ in enumerate(neighbours(FactorSettings())):
-        product = others.round_factors[n] @ others.coalition_factors[n].T
-        np.testing.assert_allclose(product, cells(complete(matrix, settings_), completion.coalitions), atol=1e-6)
-    own, covariance = shapley_values(cells(completion).sum(axis=0)), np.zeros((5, 5))
-    for W, H, weight in zip(others.round_factors, others.coalition_factors, others.weights, strict=True):
-        other = replace(completion, round_factors=W, coalition_factors=H, rank=W.shape[1], alternatives=None)
-        apart = shapley_values(cells(other).sum(axis=0)) - own
-        covariance += weight * np.outer(apart, apart)
+    own, others = cells(completion, completion.coalitions).sum(axis=0), completion.alternatives
+    assert len(others) == 10  # settings, then folds
+    for settings_, moved in zip(neighbours(FactorSettings()), others, strict=False):
+        other = cells(complete(matrix, settings_), completion.coalitions).sum(axis=0)
+        np.testing.assert_allclose(moved, np.sqrt(1 / 5) * (other - own), atol=1e-6)
+    for hidden, moved in zip(folds_of(matrix, stream(0, "alternatives")), others[5:], strict=True):
+        rest = np.delete(np.arange(len(matrix.utilities)), hidden)
+        cut = (x[rest] for x in (matrix.round_indices, matrix.coalition_indices, matrix.utilities))
+        fewer = UtilityMatrix(matrix.clients, matrix.participants, matrix.coalitions, *cut)
+        other = cells(complete(fewer), completion.coalitions).sum(axis=0)
+        np.testing.assert_allclose(moved, np.sqrt(4 / 5) * (other - own), atol=1e-6)
+    values = shapley_values(others[:, locate(EVERYONE, completion.coalitions)])
+    covariance = values.T @ values
     np.testing.assert_allclose(completion.covariance(), covariance, rtol=1e-8, atol=1e-12)
     found = value(matrix, "comfedsv")
     assert found.uncertainty is not None

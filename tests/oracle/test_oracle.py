@@ -13,9 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import ModelError, UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round, RoundEntry
-from fedworth.oracle import oracle as oracle_module
 from fedworth.oracle.fast import FastOracle
-from fedworth.oracle.oracle import LoopOracle, fitted, mix, plain_utilities
+from fedworth.oracle.oracle import LoopOracle, fitted, mix, mixer, plain_utilities
 from fedworth.oracle.weighting import Mixtures, mixtures
 from fedworth.simulation.models import ModelSpec, build_model, state_of
 from fedworth.task import task as task_module
@@ -184,18 +183,6 @@ class _LargestDouble(TorchDispatchMode):
         return made
 
 
-def test_a_large_tensor_is_mixed_in_pieces_to_the_same_bits(monkeypatch):
-    rng = torch.Generator().manual_seed(0)
-    start, *others = ({"w": torch.randn(5, 13, generator=rng).t()} for _ in range(4))
-    models, weights = dict(enumerate(others)), np.array([0.3, 0.21, 0.37])
-    whole = mix(start, models, weights, 0.12)["w"]
-    monkeypatch.setattr(oracle_module, "PIECE", 7)
-    with _LargestDouble() as largest:
-        pieces = mix(start, models, weights, 0.12)["w"]
-    assert torch.equal(pieces, whole)
-    assert largest.size == 7
-
-
 def test_a_large_model_is_summed_in_its_own_precision_and_agrees_with_float64():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(1200, 900), nn.BatchNorm1d(900), nn.ReLU(), nn.Linear(900, 3)).eval()
@@ -206,7 +193,8 @@ def test_a_large_model_is_summed_in_its_own_precision_and_agrees_with_float64():
         wanted = mixtures(coalitions, np.array([0.4, 0.3, 0.2, 0.1]), weighting)
         with _LargestDouble() as largest:
             found = LoopOracle(task).utilities(round_, wanted)
-        reference = plain_utilities(task, (task.criterion("loss"),), fitted(round_, task), wanted)
+        in_float64 = mixer(fitted(round_, task), wanted, is_large=False)
+        reference = plain_utilities(task, (task.criterion("loss"),), fitted(round_, task), wanted, in_float64)
         assert largest.size < 1200
         assert found == pytest.approx(reference, abs=1e-6)
 

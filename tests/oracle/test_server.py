@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import shutil
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch.func import functional_call
 
 import fedworth
-from fedworth.errors import RuleError, UsageError
+from fedworth.errors import RuleError, UsageError, UtilityError
 from fedworth.ledger.ledger import RoundEntry, open_ledger, verify_ledger
 from fedworth.ledger.manifest import line_bytes, read_header, read_lines
 from fedworth.oracle.fast import FastOracle
@@ -204,3 +205,15 @@ def test_outputs_are_those_of_the_model_that_the_rule_makes(rule, tmp_path):
     found = oracle.outputs(round_, wanted, [np.arange(30)] * 3)
     losses = [torch.nn.functional.cross_entropy(outputs, task().labels).item() for outputs in found]
     assert losses[0] - np.array(losses) == pytest.approx(oracle.utilities(round_, wanted).sum(axis=1), abs=1e-5)
+
+
+def test_a_rule_that_rounding_decides_names_the_client_whose_model_causes_it(tmp_path):
+    ledger = federation(tmp_path / "l", Median(), recorded=Median())
+    oracle, round_ = server_of(ledger, LoopOracle(task()), "samples").oracle, ledger.open_round(0)
+    last = round_.entry.participants[-1]
+    huge = {name: torch.full_like(tensor, 1e8) for name, tensor in round_.client_models[last].items()}
+    hostile = replace(round_, client_models={**round_.client_models, last: huge})
+    rows = np.zeros((2, len(ledger.clients)), dtype=bool)
+    rows[0, round_.entry.participants[0]] = rows[1, last] = True
+    with pytest.raises(UtilityError, match=rf"rounding alone .*leave out client {last}"):
+        oracle.utilities(hostile, mixtures(rows, np.full(rows.shape[1], 10.0), "samples"))

@@ -7,9 +7,11 @@ A coalition that no round has shown has no factor: under the penalty it would be
 is an error, unless zeros are asked for by name (`unseen="zero"`).
 
 **Errors.** Factors do not know their own error. `with_errors` adds alternatives: factors of other ranks, penalties and
-penalty kinds, and factors of the matrix with a part of the seen cells held out (jackknife). Intervals from these are
-too narrow, since every factorisation knows a coalition larger than a round's participants from one round only; a caveat
-says so. Where models are recorded, `valuation.methods.comfedsv` takes the distance from the values by models instead.
+penalty kinds, and factors of the matrix with a part of the seen cells held out (jackknife). The variance of an estimate
+x is Σ_a weight_a (x_a − x)²; alternatives are kept as √weight_a (x_a − x) of the sums over rounds. Intervals from these
+are too narrow, since every factorisation knows a coalition larger than a round's participants from one round only; a
+caveat says so. Where models are recorded, `valuation.methods.comfedsv` takes the distance from the values by models
+instead.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedworth.arrays import Floats, Indices, Memberships, Permutations, stream
@@ -66,18 +67,6 @@ TRIAL_SWEEPS = 500
 
 
 @dataclass(frozen=True)
-class Alternatives:
-    """Other factors that explain the seen cells about as well.
-
-    The variance of an estimate x is Σ_a weight_a (x_a − x)². Factors of smaller ranks are padded with zeros.
-    """
-
-    round_factors: Floats  # (n_alternatives, n_rounds, rank)
-    coalition_factors: Floats  # (n_alternatives, n_coalitions, rank)
-    weights: Floats  # (n_alternatives,)
-
-
-@dataclass(frozen=True)
 class FactorCompletion:
     """The utility matrix as round factors × coalition factors.
 
@@ -103,7 +92,7 @@ class FactorCompletion:
     heard: Indices  # (n_heard,): clients that took part in some round
     block_factors: Floats | None = None  # (n_coalitions, rank, n_blocks), which sum to coalition_factors; None: 1 block
     permutations: Permutations | None = None  # of the heard clients, if only their prefixes were completed
-    alternatives: Alternatives | None = None
+    alternatives: Floats | None = None  # (n_alternatives, n_coalitions): weighted distances of `totals`; see the module
     unseen: Unseen = "refuse"  # what a coalition that no round has shown counts as
     n_seen: int = 0  # utilities that were measured for it
     n_unseen: int = 0  # coalitions that no round has shown, which count as 0 if `unseen` says so
@@ -124,6 +113,11 @@ class FactorCompletion:
         """How many rounds the matrix has."""
         return len(self.round_factors)
 
+    @property
+    def totals(self) -> Floats:
+        """(n_coalitions,): utilities summed over the rounds."""
+        return np.asarray(self.coalition_factors @ self.round_factors.sum(axis=0))
+
     def game(self, round_index: int) -> "FactorGame":
         """The game of one round among the heard clients."""
         blocks = self.coalition_factors[:, :, None] if self.block_factors is None else self.block_factors
@@ -131,13 +125,9 @@ class FactorCompletion:
 
     def covariance(self) -> Floats | None:
         """(n_heard, n_heard): of the errors of the Shapley values summed over rounds, from the alternatives."""
-        others = self.alternatives
-        if others is None:
+        if self.alternatives is None:
             return None
-        own = self.coalition_factors @ self.round_factors.sum(axis=0)  # (n_coalitions,)
-        totals = np.einsum("ack,atk->ac", others.coalition_factors, others.round_factors)
-        moved = np.sqrt(others.weights)[:, None] * (totals - own)  # (n_alternatives, n_coalitions)
-        game = FactorGame(self, moved.T)  # one block per alternative: values are linear
+        game = FactorGame(self, self.alternatives.T)  # one block per alternative: values are linear
         if self.permutations is None:
             values = exact_shares(game, shapley_values).values
         else:
@@ -288,16 +278,16 @@ def with_errors(matrix: UtilityMatrix, completion: FactorCompletion) -> FactorCo
     own = FactorSettings(
         completion.rank, relative_penalty=completion.relative_penalty, penalty_kind=completion.penalty_kind
     )
-    by_settings = [_fit(reduced, np.ones(n_seen, dtype=bool), settings) for settings in neighbours(own)]
+    everything = np.arange(n_seen)
+    by_settings = [_fit(reduced, everything, settings) for settings in neighbours(own)]
     try:
         folds = folds_of(reduced, stream(0, "alternatives"))
     except CompletionError:  # too few cells were seen twice to hold any out
         folds = []
-    held_out = [_fit(reduced, ~np.isin(np.arange(n_seen), hidden), own) for hidden in folds]
+    held_out = [_fit(reduced, np.delete(everything, hidden), own) for hidden in folds]
     weights = [1 / len(by_settings)] * len(by_settings) + [1 - 1 / max(len(folds), 1)] * len(folds)
-    found = [*by_settings, *held_out]
-    W, H = _stacked([solution.W for solution in found]), _stacked([solution.H for solution in found])
-    return replace(completion, alternatives=Alternatives(W, H, np.array(weights)))
+    totals = np.stack([found.H @ found.W.sum(axis=0) for found in (*by_settings, *held_out)])
+    return replace(completion, alternatives=np.sqrt(weights)[:, None] * (totals - completion.totals))
 
 
 def neighbours(own: FactorSettings) -> list[FactorSettings]:
@@ -311,19 +301,13 @@ def neighbours(own: FactorSettings) -> list[FactorSettings]:
     ]
 
 
-def _fit(matrix: UtilityMatrix, kept: NDArray[np.bool_], settings: FactorSettings) -> Solution:
+def _fit(matrix: UtilityMatrix, kept: Indices, settings: FactorSettings) -> Solution:
     """The factors of some of the cells."""
     shape = (matrix.n_rounds, len(matrix.coalitions))
     cells = matrix.round_indices[kept], matrix.coalition_indices[kept], matrix.totals[kept]
     problem = problem_of_cells(shape, *cells, settings.penalty_kind)
     penalty = settings.relative_penalty * collapse_penalty(problem) if settings.penalty is None else settings.penalty
     return solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps)
-
-
-def _stacked(factors: list[Factors]) -> Floats:
-    """(n, n_rows, largest rank)."""
-    rank = max(part.shape[1] for part in factors)
-    return np.stack([np.pad(part, ((0, 0), (0, rank - part.shape[1]))) for part in factors])
 
 
 # Choice of rank and penalty
@@ -379,9 +363,7 @@ def _error(matrix: UtilityMatrix, folds: list[Indices], settings: FactorSettings
     trial = replace(settings, max_sweeps=min(settings.max_sweeps, TRIAL_SWEEPS))
     utilities, misses, truths = matrix.totals, [], []
     for hidden in folds:
-        kept = np.ones(len(utilities), dtype=bool)
-        kept[hidden] = False
-        found = _fit(matrix, kept, trial)
+        found = _fit(matrix, np.delete(np.arange(len(utilities)), hidden), trial)
         W, H = found.W[matrix.round_indices[hidden]], found.H[matrix.coalition_indices[hidden]]
         misses.append(utilities[hidden] - np.einsum("ck,ck->c", W, H))
         truths.append(utilities[hidden])

@@ -31,12 +31,12 @@ from fedworth.games.ensemble import (
     ensemble_shapley,
     has_outputs,
 )
-from fedworth.games.game import Game, ModelGame, Shares, SharingRule
+from fedworth.games.game import Game, ModelGame, Sampled, Shares, SharingRule
 from fedworth.games.rules import to_large
 from fedworth.games.sampled import sampled_shapley
 from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley, shapley_values
 from fedworth.oracle.oracle import fitted, quality, threads_of
-from fedworth.oracle.outputs import ChangedModuleError
+from fedworth.oracle.store import ChangedModuleError
 from fedworth.storage import Progress, silent
 
 CHEAP_SECONDS = 60.0
@@ -79,7 +79,6 @@ class Effort:
     budget: Budget = field(default_factory=Budget)
     progress: Progress = silent
     sampled: bool | None = None  # whether passes are saved; decided once, see `is_long`
-    global_losses: dict[int, float] = field(default_factory=dict)  # by number of the round, as far as they are known
     _is_forecast: bool = False
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
     _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
@@ -199,7 +198,7 @@ class Run:
         self.sampling = np.zeros(n_clients)  # variances
         self.unusable: dict[str, tuple[float, float, int]] = {}  # client → losses of its and the global model, round
         self.stopped = ""
-        self._started: float | None = None
+        self._started = time.monotonic()
 
     def by(self, rule: SharingRule) -> SharingRule:
         """The rule within the budget, if it is one whose coalitions can be sampled."""
@@ -210,16 +209,13 @@ class Run:
         is_sampled = self.effort.is_sampled(game, self.n_games - self.n_done) and has_outputs(game)
         shares = self(game, rng)
         self.unusable.clear()  # they count in small coalitions only
-        if is_sampled and isinstance(game, ModelGame) and game.sampled:
-            return game.sampled[-1].to_large
+        if is_sampled and isinstance(game, ModelGame) and game.sampled is not None:
+            return game.sampled.to_large
         return replace(to_large(game, rng), n_evaluations=shares.n_evaluations)
 
     def __call__(self, game: Game, rng: np.random.Generator) -> Shares:
         """The shares of the next game."""
-        n_left = self.n_games - self.n_done
-        if self._started is None:
-            self._started = time.monotonic()
-        if not self.effort.is_sampled(game, n_left):
+        if not self.effort.is_sampled(game, self.n_games - self.n_done):
             shares = self._all(game)
         elif isinstance(game, ModelGame) and has_outputs(game):
             shares = self._some(game, rng)
@@ -240,41 +236,38 @@ class Run:
         worst = int(np.argmin(lone))
         if lone[worst] > -1:  # then no loss is worth a look
             return
-        number, known = game.round_.entry.number, self.effort.global_losses
-        if number not in known:
-            with threads_of(game.oracle):
-                model = fitted(game.round_, task).global_model
-                known[number] = -float(quality(task, (task.criterion("loss"),), model).sum())
-        before = known[number]
+        with threads_of(game.oracle):
+            model = fitted(game.round_, task).global_model
+            before = -float(quality(task, (task.criterion("loss"),), model).sum())
         if before > 0 and before - lone[worst] > UNUSABLE * before:
-            client = game.client_names[game.clients[worst]] if game.client_names else str(game.clients[worst])
-            self.unusable.setdefault(client, (before - float(lone[worst]), before, number))
+            client = game.all_names[game.clients[worst]]
+            self.unusable.setdefault(client, (before - float(lone[worst]), before, game.round_.entry.number))
 
     def _all(self, game: Game) -> Shares:
         if self.n_done == 0 and isinstance(game, ModelGame) and has_outputs(game):
             n = len(game.clients)
-            is_cheap = self.effort.is_cheap(game, (2**n - 1) * self.n_games)
-            self.effort.forecast(game, n, self.n_games) if not is_cheap else None
+            if not self.effort.is_cheap(game, (2**n - 1) * self.n_games):
+                self.effort.forecast(game, n, self.n_games)
         return exact_shares(game, shapley_values)
 
     def _some(self, game: ModelGame, rng: np.random.Generator) -> Shares:
         n, clients = len(game.clients), game.clients
-        if not game.sampled:
+        if game.sampled is None:
             try:
-                self._sample(game, rng)
+                game.sampled = self._sample(game, rng)
             except DependentSamplesError:
                 return self._all(game) if n <= MOST_ENUMERATED else sampled_shapley(game, rng)
-        shares = game.sampled[-1].shapley
+        shares = game.sampled.shapley
         if self.by_batch is None:
             self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
             self.by_batch = np.zeros((self.n_clients, len(self.batch_sizes)))
-        self.by_batch[clients] += game.sampled[-1].by_batch
+        self.by_batch[clients] += game.sampled.by_batch
         self.sampling[clients] += np.diag(shares.sampling_covariance)
         self.n_passes.append(shares.n_evaluations)
         self.n_all = max(self.n_all, 2**n - 1)
         return shares
 
-    def _sample(self, game: ModelGame, rng: np.random.Generator) -> None:
+    def _sample(self, game: ModelGame, rng: np.random.Generator) -> Sampled:
         """Sample a game that no other method has sampled yet."""
         self.effort.forecast(game, len(game.clients), self.n_games)
 
@@ -283,14 +276,13 @@ class Run:
             return self._is_enough(found, game.clients)
 
         if game.kept is None:
-            game.sampled.append(ensemble_shapley(game, rng, is_enough))
-            return
+            return ensemble_shapley(game, rng, is_enough)
         try:
-            game.sampled.append(ensemble_shapley(game, deepcopy(rng), is_enough))
+            return ensemble_shapley(game, deepcopy(rng), is_enough)
         except ChangedModuleError:
             log.info("kept outputs are not those of this module any more, so they are measured again")
             game.kept.forget()
-            game.sampled.append(ensemble_shapley(game, rng, is_enough))
+            return ensemble_shapley(game, rng, is_enough)
         finally:
             game.kept.save()
 
@@ -301,13 +293,11 @@ class Run:
         sums[clients] += found.by_batch
         sampling = self.sampling.copy()
         sampling[clients] += np.diag(found.covariance)
-        if (
-            min(
-                ratio_of(found.by_batch, found.batch_sizes, np.diag(found.covariance)),
-                ratio_of(sums, found.batch_sizes, sampling),
-            )
-            <= self.effort.budget.precision
-        ):
+        ratio = min(
+            ratio_of(found.by_batch, found.batch_sizes, np.diag(found.covariance)),
+            ratio_of(sums, found.batch_sizes, sampling),
+        )
+        if ratio <= self.effort.budget.precision:
             return True
         part, budget = (self.n_done + 1) / self.n_games, self.effort.budget
         n_spent = self.n_evaluations + len(clients) + 2 + found.n_passes
@@ -318,15 +308,11 @@ class Run:
             )
         elif budget.evaluations is not None and n_spent >= budget.evaluations * part:
             self.stopped = "the budget of evaluations was spent"
-        elif budget.seconds is not None and self._elapsed >= budget.seconds * part:
+        elif budget.seconds is not None and time.monotonic() - self._started >= budget.seconds * part:
             self.stopped = "the time was over"
         else:
             return False
         return True
-
-    @property
-    def _elapsed(self) -> float:
-        return 0.0 if self._started is None else time.monotonic() - self._started
 
     def _show_progress(self, n_here: int) -> None:
         """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""

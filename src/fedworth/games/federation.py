@@ -16,8 +16,7 @@ from fedworth.games.game import ModelGame
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import Oracle
-from fedworth.oracle.outputs import KeptOutputs
-from fedworth.oracle.store import LedgerStore
+from fedworth.oracle.store import KeptOutputs, LedgerStore
 from fedworth.oracle.weighting import participation, round_weights
 from fedworth.task.cells import Cells
 

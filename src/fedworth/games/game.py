@@ -27,7 +27,7 @@ from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import ClientModelError, Oracle, OutputOracle, n_columns_of
-from fedworth.oracle.outputs import KeptOutputs
+from fedworth.oracle.store import KeptOutputs
 from fedworth.oracle.weighting import Mixtures, mixtures
 
 
@@ -75,6 +75,12 @@ def everyone_of(game: Game) -> Floats:
     return np.asarray(game.utilities(np.ones((1, len(game.clients)), dtype=bool))[0])
 
 
+def all_but_one(game: Game) -> Floats:
+    """(1 + n, n_blocks): the utility of all clients of a game together, then without each of them."""
+    n = len(game.clients)
+    return game.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)]))
+
+
 @dataclass(frozen=True, eq=False)
 class Sampled:
     """Estimates from sampled coalitions of a game."""
@@ -84,7 +90,7 @@ class Sampled:
     by_batch: Floats  # (n, n_batches): Shapley values by batch of test samples
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ModelGame:
     """A game whose coalitions are mixtures of one round's models.
 
@@ -105,12 +111,10 @@ class ModelGame:
     client_names: tuple[str, ...] = field(default=(), kw_only=True)
     kept: KeptOutputs | None = field(default=None, kw_only=True, repr=False)  # outputs that are known from other runs
 
-    memory: "Memory" = field(init=False, repr=False)
-    sampled: "list[Sampled]" = field(init=False, repr=False)  # one, if coalitions were sampled
+    sampled: Sampled | None = field(default=None, init=False, repr=False)  # if coalitions were sampled
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", Memory(len(self.clients), self.n_columns))  # the class is frozen
-        object.__setattr__(self, "sampled", [])
+        self.memory = Memory(len(self.clients), self.n_columns)
 
     @property
     def n_blocks(self) -> int:
@@ -151,7 +155,7 @@ class ModelGame:
         """Refuse utilities, (n_coalitions, …), of which some are not finite."""
         bad = np.flatnonzero(~np.isfinite(utilities.reshape(len(coalitions), -1)).all(axis=1))
         if len(bad):
-            members = names(coalitions[bad[0]], tuple(self._all_names[k] for k in self.clients))
+            members = names(coalitions[bad[0]], tuple(self.all_names[k] for k in self.clients))
             raise UtilityError(
                 f"round {self.round_.entry.number}, coalition {members}: utility is "
                 f"{utilities[bad[0]].sum()}, expected a finite number; see whether a model of the coalition diverged"
@@ -164,7 +168,7 @@ class ModelGame:
         return found
 
     @property
-    def _all_names(self) -> tuple[str, ...]:
+    def all_names(self) -> tuple[str, ...]:
         """The names of all clients of the federation."""
         return self.client_names or tuple(map(str, range(len(self.weights))))
 
@@ -175,7 +179,7 @@ class ModelGame:
             yield
         except ClientModelError as error:
             raise UtilityError(
-                str(error).replace(f"client {error.client}", f"client {self._all_names[error.client]!r}")
+                str(error).replace(f"client {error.client}", f"client {self.all_names[error.client]!r}")
             ) from None
 
 

@@ -6,7 +6,7 @@ A bank that trains with partners asks what the partners add to what it has anywa
 with the bank's own data shares with the bank; given the bank, it adds nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -35,27 +35,24 @@ class GivenGame:
         self.is_looked_up = bool(getattr(game, "is_looked_up", False))
 
     def utilities(self, coalitions: Memberships) -> Floats:
-        found = self.game.utilities(self._with_given(coalitions))
-        return np.asarray(found[1:] - found[0])
+        return self._added(coalitions, self.game.utilities)
 
-    def _with_given(self, coalitions: Memberships) -> Memberships:
-        """(1 + n_coalitions, n of the inner game): the given clients alone, then with each coalition."""
+    def _added(self, coalitions: Memberships, measure: Callable[[Memberships], Floats]) -> Floats:
+        """What each coalition adds for the given clients."""
         rows = np.zeros((1 + len(coalitions), len(self._is_given)), dtype=bool)
-        rows[:, self._is_given] = True
+        rows[:, self._is_given] = True  # alone, then with each coalition
         rows[1:, ~self._is_given] = coalitions
-        return rows
+        found = measure(rows)
+        return np.asarray(found[1:] - found[0])
 
 
 class GivenGameOfColumns(GivenGame):
     """The same of a game that is measured by several measures at once."""
 
-    def __init__(self, game: GameOfColumns, given: Indices) -> None:
-        super().__init__(game, given)
-        self._columns = game.columns
+    game: GameOfColumns
 
     def columns(self, coalitions: Memberships) -> Floats:
-        found = self._columns(self._with_given(coalitions))
-        return np.asarray(found[1:] - found[0])
+        return self._added(coalitions, self.game.columns)
 
 
 def given_game(game: Game, given: Indices) -> Game:

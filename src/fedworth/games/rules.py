@@ -26,7 +26,7 @@ from scipy.special import betaln, gammaln
 from fedworth.arrays import Floats, Memberships, Permutations, Utilities
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import ValuationError
-from fedworth.games.game import CountedGame, Game, Shares, SharingRule, everyone_of
+from fedworth.games.game import CountedGame, Game, Shares, SharingRule, all_but_one, everyone_of
 from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, n_clients_of, semivalues
 
 ALPHA, BETA = 16.0, 1.0
@@ -54,7 +54,7 @@ SETTLED, LOOK_BACK, MOST_BATCHES = 0.05, 10, 200
 def leave_one_out(game: Game, _rng: np.random.Generator) -> Shares:
     """What is lost without the client; n + 1 evaluations."""
     n, counted = len(game.clients), CountedGame(game)
-    found = counted.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)]))
+    found = all_but_one(counted)
     return Shares(found[0] - found[1:], np.zeros((n, n)), counted.n_evaluations)
 
 

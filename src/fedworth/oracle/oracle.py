@@ -33,8 +33,8 @@ from fedworth.task.task import N_PROBED, Task, refuse_probabilities
 from fedworth.threads import fitting_threads
 
 OUTPUT_BATCH = 256
-PIECE = 1 << 20
-"""Numbers of a tensor that are mixed at a time."""
+MOST_IN_FLOAT64 = 1 << 20
+"""Numbers of a model up to which mixtures are summed in float64."""
 
 OUTLYING, N_ROUNDED, UNSURE = 100.0, 512, 0.1
 """A model is tested for rounding if a number in it is this many times the global model's; on this many samples; and it
@@ -118,12 +118,12 @@ class LoopOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """(n_mixtures, n_columns): the utility of each mixture on each block of samples, then by other measures."""
-        criteria = criteria_of(self.task, self.measure, self.also)
-        round_ = fitted(round_, self.task)
+        criteria, round_ = criteria_of(self.task, self.measure, self.also), fitted(round_, self.task)
         with fitting_threads(self.task.module):
+            model_of = self._mixer(round_, mixtures, is_large(round_.global_model))
             refuse_unfit(self.task, criteria, round_.global_model)
-            refuse_unusable(self.task, round_, mixtures)
-            return plain_utilities(self.task, criteria, round_, mixtures, mixer_of(round_.global_model))
+            refuse_unusable(self.task, round_, mixtures, model_of)
+            return plain_utilities(self.task, criteria, round_, mixtures, model_of)
 
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each mixture on its own samples, given by their numbers.
@@ -132,33 +132,26 @@ class LoopOracle:
         sixth of the time of float64, and the memory of one model.
         """
         round_ = fitted(round_, self.task)
-        models = {**round_.client_models, **round_.apart_models}
+        model_of = self._mixer(round_, mixtures, True)
         with fitting_threads(self.task.module):
             refuse_unfit(self.task, (self.task.criterion(self.measure),), round_.global_model)
-            refuse_unusable(self.task, round_, mixtures)
-        mixed = mixer_into(round_.global_model)
-        for place, samples in enumerate(which):
-            of_clients, of_global = mixtures.of_clients[place], float(mixtures.of_global[place])
-            model = mixed(round_.global_model, models, of_clients, of_global)
+            refuse_unusable(self.task, round_, mixtures, model_of)
+        for row, samples in enumerate(which):
             with fitting_threads(self.task.module):
-                outputs = outputs_on(self.task, model, samples)
+                outputs = outputs_on(self.task, model_of(row), samples)
             yield outputs
+
+    def _mixer(self, round_: Round, mixtures: Mixtures, is_large: bool) -> "ModelOf":
+        return mixer(round_, mixtures, is_large)
 
 
 def plain_utilities(
-    task: Task, criteria: Sequence[Criterion], round_: Round, mixtures: Mixtures, mixed: "Mixer | None" = None
+    task: Task, criteria: Sequence[Criterion], round_: Round, mixtures: Mixtures, model_of: "ModelOf | None" = None
 ) -> Utilities:
-    """(n_mixtures, n_columns): the utilities of a fitted round's mixtures, measured one after the other.
-
-    Models are summed in float64 unless another way of mixing is given.
-    """
-    mixed = mixed or mix
-    models = {**round_.client_models, **round_.apart_models}
+    """(n_mixtures, n_columns): the utilities of a fitted round's mixtures, measured one after the other."""
+    model_of = model_of or mixer(round_, mixtures, is_large(round_.global_model))
     before = quality(task, criteria, round_.global_model)
-    after = [
-        quality(task, criteria, mixed(round_.global_model, models, of_clients, of_global))
-        for of_clients, of_global in zip(mixtures.of_clients, mixtures.of_global.tolist(), strict=True)
-    ]
+    after = [quality(task, criteria, model_of(row)) for row in range(len(mixtures))]
     return in_columns(np.array(after).reshape(-1, *before.shape) - before)
 
 
@@ -406,7 +399,7 @@ class ClientModelError(UtilityError):
         return self.message
 
 
-def refuse_unusable(task: Task, round_: Round, mixtures: Mixtures) -> None:
+def refuse_unusable(task: Task, round_: Round, mixtures: Mixtures, model_of: "ModelOf | None" = None) -> None:
     """Refuse a coalition with a model that no module can load, or that leaves the loss to rounding."""
     models, state = {**round_.client_models, **round_.apart_models}, task.state
     tied = [[name for name in names if name in state] for names in tied_names(task.module)]
@@ -419,10 +412,11 @@ def refuse_unusable(task: Task, round_: Round, mixtures: Mixtures) -> None:
                     f"round {round_.entry.number}: client {client} sent different numbers for {first!r} and {other!r}, "
                     f"which are one tensor in the module; leave out client {client}, or see how it saves its model",
                 )
-    refuse_rounding(task, round_, mixtures)
+    model_of = model_of or mixer(round_, mixtures, is_large(round_.global_model))
+    refuse_rounding(task, round_, mixtures, model_of)
 
 
-def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
+def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures, model_of: "ModelOf") -> None:
     """Refuse a coalition whose loss is decided by rounding alone.
 
     Logits of 1e14 that nearly cancel give a loss that means nothing: it may be 34 or 84 million, depending on the order
@@ -437,10 +431,9 @@ def refuse_rounding(task: Task, round_: Round, mixtures: Mixtures) -> None:
         members = np.flatnonzero(mixtures.memberships[row]).tolist()
         if not set(members) <= models.keys():
             continue
-        model = mix(round_.global_model, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
         with torch.inference_mode():
             some = slice(0, min(N_ROUNDED, task.batch_size))
-            outputs, labels = task.outputs(model, some), task.labels[some]
+            outputs, labels = task.outputs(model_of(row), some), task.labels[some]
             loss = abs(float(task.judged_by.criterion.quality(outputs, labels)))
         largest = float(outputs.amax(dim=over).abs().max())  # a class that is masked by −1e9 does no harm
         if UNSURE * max(1.0, loss) < largest * torch.finfo(outputs.dtype).eps / 2 < np.inf:
@@ -462,29 +455,29 @@ def _largest(tensor: torch.Tensor) -> float:
     return max(abs(float(end)) for end in tensor.aminmax()) if tensor.numel() else 0.0
 
 
+ModelOf = Callable[[int], Model]
+"""Makes the model of the coalition in a row; the next one may overwrite it."""
+
+
+def mixer(round_: Round, mixtures: Mixtures, is_large: bool) -> ModelOf:
+    """Sums models in float64, which takes six times as long; large ones in their own precision, into one buffer."""
+    models, start = {**round_.client_models, **round_.apart_models}, round_.global_model
+    mixed = partial(mix_into, {name: torch.empty_like(tensor) for name, tensor in start.items()}) if is_large else mix
+    return lambda row: mixed(start, models, mixtures.of_clients[row], float(mixtures.of_global[row]))
+
+
+def is_large(model: Model) -> bool:
+    """Whether models of this size are summed in their own precision."""
+    return sum(tensor.numel() for tensor in model.values()) > MOST_IN_FLOAT64
+
+
 def mix(global_model: Model, models: dict[int, Model], of_clients: NDArray[np.float64], of_global: float) -> Model:
     """One mixture of models, summed in float64; integers are rounded, as servers do."""
-    mixed: Model = {}
     members = _members(models, of_clients)
-    for name, like in global_model.items():
-        parts = [(of_global, like), *((float(of_clients[k]), models[k][name]) for k in members)]
-        mixed[name] = _in_pieces(parts) if like.numel() > PIECE else _summed(parts)
-    return mixed
-
-
-Mixer = Callable[[Model, dict[int, Model], NDArray[np.float64], float], Model]
-"""Makes one mixture of models."""
-
-
-def mixer_of(global_model: Model) -> Mixer:
-    """Sums in float64, which takes six times as long; large models are summed in their own precision."""
-    is_large = sum(tensor.numel() for tensor in global_model.values()) > PIECE
-    return mixer_into(global_model) if is_large else mix
-
-
-def mixer_into(global_model: Model) -> Mixer:
-    """Sums in the models' own precision into one buffer, which the next mixture overwrites."""
-    return partial(mix_into, {name: torch.empty_like(tensor) for name, tensor in global_model.items()})
+    return {
+        name: _summed([(of_global, like), *((float(of_clients[k]), models[k][name]) for k in members)])
+        for name, like in global_model.items()
+    }
 
 
 def mix_into(
@@ -517,16 +510,6 @@ def _members(models: dict[int, Model], of_clients: NDArray[np.float64]) -> list[
     if missing:
         raise ModelError(f"clients {missing} have no model in this round, so no coalition with them can be measured")
     return members
-
-
-def _in_pieces(parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:
-    """The weighted sum of large tensors, piece by piece: float64 copies would take the memory of several models."""
-    like = parts[0][1]
-    total = torch.empty_like(like, memory_format=torch.contiguous_format)
-    for start in range(0, like.numel(), PIECE):
-        some = slice(start, start + PIECE)
-        total.view(-1)[some] = _summed([(weight, tensor.reshape(-1)[some]) for weight, tensor in parts])
-    return total
 
 
 def _summed(parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:

@@ -27,15 +27,13 @@ from fedworth.errors import ModelError, UsageError
 from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.ledger.manifest import ClosedLine, RoundEntry
 from fedworth.names import Weighting
-from fedworth.oracle.embeddings import EmbeddingOracle
 from fedworth.oracle.oracle import (
     LoopOracle,
+    ModelOf,
     Oracle,
     OutputOracle,
     also_of,
     fitted_model,
-    n_columns_of,
-    outputs_on,
     refuse_other_tensors,
 )
 from fedworth.oracle.weighting import Mixtures
@@ -56,9 +54,6 @@ from fedworth.task.rules import (
 from fedworth.task.task import Task
 from fedworth.task.vertical import refuse_other_form
 from fedworth.threads import fitting_threads
-
-TOGETHER = 8
-"""Models of coalitions that are held in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +124,28 @@ def _unused_notes(ledger: Ledger, task: Task) -> tuple[str, ...]:
         return refuse_unused(outputs, model, recorded, task.exchanged)
 
 
+@dataclass(frozen=True)
+class EmbeddingOracle(LoopOracle):
+    """Measures coalitions of embeddings, one after the other.
+
+        U_t(S) = mean over samples of  ℓ(head_t(h^{t−1} of all)) − ℓ(head_t(h^t of S, h^{t−1} of the others))
+
+    head_t is the server's head as the embeddings of round t found it, before the server learned from them. An absent
+    client's embeddings are stale, so a client that changes nothing adds exactly nothing.
+    """
+
+    def _mixer(self, round_: Round, mixtures: Mixtures, _is_large: bool) -> ModelOf:
+        def model_of(row: int) -> Model:
+            mixed = dict(round_.global_model)
+            for k in np.flatnonzero(mixtures.memberships[row]).tolist():
+                if k not in round_.client_models:
+                    raise ModelError(f"round {round_.entry.number}: client {k} has no embeddings in this round")
+                mixed[f"embeddings.{k}"] = round_.client_models[k][f"embeddings.{k}"]
+            return mixed
+
+        return model_of
+
+
 @dataclass
 class RuleOracle:
     """Measures coalitions under a server's rule; the server's state in each round is replayed from the ledger."""
@@ -150,50 +167,44 @@ class RuleOracle:
 
     def utilities(self, round_: Round, mixtures: Mixtures) -> Utilities:
         """(n_mixtures, n_columns): the utility of each coalition on each block of samples, then by other measures."""
-        if isinstance(self.rule, Sum):
-            return self.inner.utilities(round_, summed(mixtures))
-        state = self._state(round_.entry.round_index)
-        if isinstance(self.rule, LinearRule):
-            return self.inner.utilities(self._contributions(round_, self.rule, state), mixtures)
-        found = np.zeros((len(mixtures), n_columns_of(self)))
-        wanted = np.flatnonzero(~mixtures.is_empty)
-        plain = LoopOracle(self.task, self.measure, self.also)
-        for places in np.split(wanted, range(TOGETHER, len(wanted), TOGETHER)):
-            models = {n: self._model(round_, mixtures, place, state) for n, place in enumerate(places.tolist())}
-            alone = Mixtures(np.eye(len(models), dtype=bool), np.ones(len(models)), False)
-            if models:
-                found[places] = plain.utilities(Round(round_.entry, round_.global_model, models, {}), alone)
-        return found
+        oracle, models, wanted = self._asked(round_, mixtures)
+        return oracle.utilities(models, wanted)
 
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each coalition's model on its own samples, given by their numbers."""
-        if isinstance(self.rule, Sum) and isinstance(self.inner, OutputOracle):
-            yield from self.inner.outputs(round_, summed(mixtures), which)
-            return
-        state = self._state(round_.entry.round_index)
-        if isinstance(self.rule, LinearRule) and isinstance(self.inner, OutputOracle):
-            yield from self.inner.outputs(self._contributions(round_, self.rule, state), mixtures, which)
-            return
-        for row, samples in enumerate(which):
-            with fitting_threads(self.task.module):
-                model = fitted_model(self.model(round_, mixtures, row), self.task)
-                outputs = outputs_on(self.task, model, samples)
-            yield outputs
+        oracle, models, wanted = self._asked(round_, mixtures)
+        if isinstance(oracle, OutputOracle):
+            return oracle.outputs(models, wanted, which)
+        return self._loop(round_, mixtures).outputs(round_, mixtures, which)
+
+    def _asked(self, round_: Round, mixtures: Mixtures) -> tuple[Oracle, Round, Mixtures]:
+        """The oracle that knows the coalitions' utilities, and the round and mixtures that it is asked for."""
+        if isinstance(self.rule, Sum):
+            return self.inner, round_, summed(mixtures)
+        if isinstance(self.rule, LinearRule):
+            return self.inner, self._contributions(round_, self.rule), mixtures
+        return self._loop(round_, mixtures), round_, mixtures
+
+    def _loop(self, round_: Round, mixtures: Mixtures) -> LoopOracle:
+        """The plain loop, on the models that the server would have made of a round's coalitions."""
+
+        def model_of(row: int) -> Model:
+            return fitted_model(self.model(round_, mixtures, row), self.task)
+
+        return _RuleLoop(self.task, self.measure, self.also, model_of=model_of)
 
     def model(self, round_: Round, mixtures: Mixtures, row: int) -> Model:
-        """The model that the server would have made of one coalition; the global model if nobody is in it."""
+        """The model that the server would have made of one coalition; the global model if nobody is in it.
+
+        The rule is applied to the members' models in the order in which the server added them. Those whose models are
+        predicted or kept apart come last.
+        """
         if mixtures.is_empty[row]:
             return round_.global_model
-        return self._model(round_, mixtures, row, self._state(round_.entry.round_index))
-
-    def _model(self, round_: Round, mixtures: Mixtures, place: int, state: State) -> Model:
-        """The rule applied to the members' models, in the order in which the server added them.
-
-        Those whose models are predicted or kept apart come last.
-        """
+        state = self._state(round_.entry.round_index)
         order = dict.fromkeys([*round_.entry.participants, *round_.client_models, *round_.apart_models])
-        members = [k for k in order if mixtures.memberships[place, k]]
-        if len(members) < int(mixtures.memberships[place].sum()):
+        members = [k for k in order if mixtures.memberships[row, k]]
+        if len(members) < int(mixtures.memberships[row].sum()):
             raise ModelError(f"round {round_.entry.number}: a coalition has members without a model in this round")
         held = {**round_.client_models, **round_.apart_models}
         arrays = [arrays_of(held[k]) for k in members]
@@ -202,10 +213,10 @@ class RuleOracle:
         )
         return model_of(model, round_.global_model)
 
-    def _contributions(self, round_: Round, rule: LinearRule, state: State) -> Round:
+    def _contributions(self, round_: Round, rule: LinearRule) -> Round:
         """The round with every client's contribution in place of its model; the last round is remembered."""
         if not self._held or self._held[0][0] is not round_:
-            before = arrays_of(round_.global_model)
+            before, state = arrays_of(round_.global_model), self._state(round_.entry.round_index)
             models = {**round_.client_models, **round_.apart_models}
             contributions = {
                 k: model_of(rule.contribution(before, arrays_of(model), state), round_.global_model)
@@ -224,6 +235,14 @@ class RuleOracle:
                 if step.following.round_index > round_index:
                     break
         return self._steps[-1].state
+
+
+@dataclass(frozen=True)
+class _RuleLoop(LoopOracle):
+    model_of: ModelOf = field(kw_only=True)
+
+    def _mixer(self, _round: Round, _mixtures: Mixtures, _is_large: bool) -> ModelOf:
+        return self.model_of
 
 
 def summed(mixtures: Mixtures) -> Mixtures:

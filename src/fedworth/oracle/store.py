@@ -9,6 +9,11 @@ The key covers the bytes of the round, the test set, the module's layers and the
 with the clients' weights, the server's rule, the blocks of test samples and the versions. Only a task that is known to
 be the same is answered: code of the user's own, as a loss, a measure, a rule or a layer, can read anything, so such a
 task is measured again. A file that is damaged, or that cannot be written, only costs time.
+
+Where coalitions are sampled, the outputs are kept in the same folder, so that interrupted sampling continues where it
+stopped: the draws of a game follow from the seed, so a second run asks for the same outputs in the same order. They are
+kept for every task. In place of a hash of the user's own code, some answers are measured again on a few samples, and if
+one differs, nothing that was kept is used.
 """
 
 import hashlib
@@ -16,7 +21,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,13 +34,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedworth.arrays import Floats, Memberships
+from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.model import tensor_bytes
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import also_of, n_columns_of
-from fedworth.oracle.outputs import KeptOutputs, Outputs
 from fedworth.oracle.server import Server
 from fedworth.oracle.weighting import round_weights
 from fedworth.provenance import SOFTWARE
@@ -47,8 +52,23 @@ FOLDER_VARIABLE = "FEDWORTH_CACHE"
 KNOWN_PACKAGES = ("torch", "fedworth")  # their code changes with their versions only
 OF_STATE = {"_parameters", "_buffers", "_modules", "training"}  # described by name, or set before every evaluation
 
+MOST_BYTES = 1 << 24
+"""Outputs of a round that are kept; a larger round is sampled again from there on."""
+
+SAVED_EVERY = 10.0
+"""Seconds after which new outputs are written."""
+
+N_COMPARED, TOLERANCE = 16, 1e-4
+"""Samples on which a kept answer is measured again, and how far it may be, as a part of the largest output."""
+
 Kept = tuple[Memberships, Floats]
 """Coalitions of a round's participants, (n, n_participants), and their utilities, (n, n_columns)."""
+
+Outputs = dict[bytes, torch.Tensor]
+"""The outputs of each request: a hash of the coalition and the samples."""
+
+MeasureOutputs = Callable[[Memberships, Sequence[Indices]], Iterator[torch.Tensor]]
+"""Gives the outputs of each coalition on its own samples."""
 
 log = logging.getLogger("fedworth")
 
@@ -117,13 +137,13 @@ class LedgerStore:
             return
         _write(key, {"key": np.array(key), "coalitions": np.packbits(coalitions, axis=1), "utilities": utilities})
 
-    def outputs(self, round_index: int, *, is_predicted: bool = False) -> KeptOutputs:
+    def outputs(self, round_index: int, *, is_predicted: bool = False) -> "KeptOutputs":
         """The outputs that are kept of a round; with predicted models these depend on all rounds."""
         state = [(name, list(tensor.shape)) for name, tensor in self.oracle.task.state.items()]
         chain = self.ledger.chain if is_predicted else None
         decides = ["outputs", self._key(round_index), SOFTWARE, torch.__version__, state, chain]
         key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
-        return KeptOutputs(_OutputFile(key, self.session))
+        return KeptOutputs(key, self.session)
 
     @cached_property
     def _identity(self) -> str | None:
@@ -165,14 +185,68 @@ class LedgerStore:
         return [task.fingerprint, blocks]
 
 
+class ChangedModuleError(Exception):
+    """Kept outputs that the module does not give any more."""
+
+
 @dataclass
-class _OutputFile:
-    """The outputs of one round in the cache folder, or in this process's session."""
+class KeptOutputs:
+    """The outputs that are known of one round's coalitions."""
 
     key: str
     session: Session | None
+    _n_answered: int = field(default=0, repr=False)
+    _n_bytes: int = field(default=0, repr=False)
+    _saved: tuple[int, float] = field(default=(0, 0.0), repr=False)  # how many, and when
 
-    def load(self) -> Outputs:
+    @cached_property
+    def known(self) -> Outputs:
+        """What was kept so far; read with the first request."""
+        found = self._load()
+        self._n_bytes, self._saved = sum(each.nbytes for each in found.values()), (len(found), time.monotonic())
+        return found
+
+    def outputs(
+        self, coalitions: Memberships, which: Sequence[Indices], measure: MeasureOutputs
+    ) -> Iterator[torch.Tensor]:
+        """The outputs of each coalition on its own samples; those that are not known are measured."""
+        keys = [_request(row, samples) for row, samples in zip(coalitions, which, strict=True)]
+        missing = [place for place, key in enumerate(keys) if key not in self.known]
+        fresh = measure(coalitions[missing], [which[place] for place in missing])
+        is_missing = set(missing)
+        for place, key in enumerate(keys):
+            if place in is_missing:
+                found = next(fresh)
+                self._add(key, found)
+            else:
+                found = self.known[key]
+                self._compare(found, coalitions[place : place + 1], which[place], measure)
+            yield found
+
+    def _add(self, key: bytes, found: torch.Tensor) -> None:
+        if self._n_bytes + found.nbytes > MOST_BYTES or found.dtype not in (torch.float32, torch.float64):
+            return
+        self.known[key] = found
+        self._n_bytes += found.nbytes
+        if time.monotonic() - self._saved[1] > SAVED_EVERY:
+            self.save()
+
+    def _compare(self, found: torch.Tensor, row: Memberships, samples: Indices, measure: MeasureOutputs) -> None:
+        """Measure the 1st, 2nd, 4th, 8th … answer again, on a few samples."""
+        self._n_answered += 1
+        if self._n_answered & (self._n_answered - 1):
+            return
+        some = samples[:N_COMPARED]
+        (again,) = measure(row, [some])
+        scale = float(again.abs().max()) if again.numel() else 0.0
+        if not torch.allclose(found[: len(some)], again, rtol=0, atol=TOLERANCE * scale, equal_nan=True):
+            raise ChangedModuleError
+
+    def forget(self) -> None:
+        """Discard what was kept."""
+        self.known, self._n_answered, self._n_bytes, self._saved = {}, 0, 0, (0, time.monotonic())
+
+    def _load(self) -> Outputs:
         if self.session is not None and self.key in self.session.outputs:
             return dict(self.session.outputs[self.key])
         try:
@@ -185,16 +259,24 @@ class _OutputFile:
         except (ArtefactError, KeyError, ValueError, TypeError, IndexError):
             return {}
 
-    def save(self, outputs: Outputs) -> None:
+    def save(self) -> None:
+        """Write what is known, if there is more of it than before."""
+        if len(self.known) == self._saved[0]:
+            return
+        self._saved = len(self.known), time.monotonic()
         if self.session is not None:
-            self.session.outputs[self.key] = dict(outputs)
+            self.session.outputs[self.key] = dict(self.known)
         arrays = {
             "key": np.array(self.key),
-            "requests": np.frombuffer(b"".join(outputs), np.uint8).reshape(len(outputs), -1),
-            "lengths": np.array([len(found) for found in outputs.values()]),
-            "outputs": torch.cat(list(outputs.values())).numpy(),
+            "requests": np.frombuffer(b"".join(self.known), np.uint8).reshape(len(self.known), -1),
+            "lengths": np.array([len(found) for found in self.known.values()]),
+            "outputs": torch.cat(list(self.known.values())).numpy(),
         }
         _write(self.key, arrays)
+
+
+def _request(row: NDArray[np.bool_], samples: Indices) -> bytes:
+    return hashlib.sha256(np.packbits(row).tobytes() + np.asarray(samples, np.int64).tobytes()).digest()[:16]
 
 
 def _write(key: str, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from fedworth.arrays import Floats, Indices
 from fedworth.errors import ArtefactError
 from fedworth.games.federation import RecordedFederation
+from fedworth.games.game import all_but_one
 from fedworth.oracle.oracle import LoopOracle, fitted, quality, threads_of
 from fedworth.oracle.server import RuleOracle
 from fedworth.provenance import Provenance
@@ -90,8 +91,7 @@ def _with_and_without(recorded: RecordedFederation, last: Indices) -> tuple[Floa
     with_client, without = np.full((2, len(last)), np.nan)
     for t in np.unique(last[last >= 0]).tolist():
         game = recorded.game(t)
-        n = len(game.clients)
-        gained = game.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)])).sum(axis=1)
+        gained = all_but_one(game).sum(axis=1)
         mine = last[game.clients] == t
         with_client[game.clients[mine]] = sign * (before(t) + gained[0])
         without[game.clients[mine]] = sign * (before(t) + gained[1:][mine])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedworth.arrays import Floats, Indices
-from fedworth.games.game import Game, ModelGame
+from fedworth.games.game import Game, ModelGame, all_but_one
 from fedworth.games.rules import to_large_values
 from fedworth.games.shapley import MOST_ENUMERATED, all_utilities
 
@@ -51,13 +51,12 @@ class MarginalSums:
 
     def add(self, round_number: int, game: Game, *, is_exact: bool) -> None:
         """Add a round's game; `is_exact` says that all of its coalitions were measured to share it out."""
-        n = len(game.clients)
-        if is_exact and n <= MOST_ENUMERATED:
+        if is_exact and len(game.clients) <= MOST_ENUMERATED:
             self._enumerate(round_number, game)
-        elif isinstance(game, ModelGame) and game.sampled:
-            self._large[game.clients] += self._totals(game.sampled[-1].to_large.values)
+        elif isinstance(game, ModelGame) and game.sampled is not None:
+            self._large[game.clients] += self._totals(game.sampled.to_large.values)
         elif isinstance(game, ModelGame):
-            found = self._totals(game.utilities(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)])))
+            found = self._totals(all_but_one(game))
             self._large[game.clients] += found[0] - found[1:]
         else:
             self._large[game.clients] = np.nan

@@ -185,20 +185,14 @@ class PredictedGame(ModelGame):
     def __init__(self, completion: ModelCompletion, round_index: int) -> None:
         federation = completion.models.federation
         self._completion, self._round_index = completion, round_index
-        fields = {
-            "oracle": federation.oracle,
-            "clients": completion.heard,
-            "weights": federation.weights(round_index),
-            "weighting": federation.weighting,
-            "client_names": federation.clients,
-            "kept": None if federation.store is None else federation.store.outputs(round_index, is_predicted=True),
-        }
-        for name, value in fields.items():  # the base class is frozen; its round is the property below
-            object.__setattr__(self, name, value)
+        self.oracle, self.clients, self.client_names = federation.oracle, completion.heard, federation.clients
+        self.weights, self.weighting = federation.weights(round_index), federation.weighting
+        self.kept = None if federation.store is None else federation.store.outputs(round_index, is_predicted=True)
+        self.sampled = None
         self.__post_init__()
 
     @property
-    def round_(self) -> Round:
+    def round_(self) -> Round:  # type: ignore[override]
         """The round with all predicted models, which are computed when a coalition first needs them."""
         return self._completion.open_round(self._round_index)
 
