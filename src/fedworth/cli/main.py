@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fedworth import errors
 from fedworth.cli.options import Option, add_options, command_from, example_of, options_of, refuse_unknown, summary_of
@@ -225,8 +225,3 @@ def _stop_printing() -> None:
 def entry() -> None:
     """Entry point of the `fedworth` script."""
     sys.exit(main())
-
-
-def reference() -> list[tuple[str, Any]]:
-    """Every command's name and dataclass, for the reference page."""
-    return [(name, command_class(name)) for name in COMMANDS]

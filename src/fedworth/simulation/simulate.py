@@ -29,7 +29,7 @@ from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSett
 from fedworth.simulation.training import ClientData, client_data, train_clients
 from fedworth.simulation.vertical import record_vertical, vertical_federation
 from fedworth.storage import Place, Progress, silent
-from fedworth.task.task import Task, load_task
+from fedworth.task.task import Task
 from fedworth.threads import fitting_threads
 
 Misconduct = Callable[[int, Model, dict[str, Answer]], dict[str, Answer]]
@@ -148,11 +148,6 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
         found = f"test set has sha256 {task.fingerprint}, expected {expected}"
         raise DataError(f"{ledger.folder}: {found}; the data set or its library has changed since")
     return task
-
-
-def task_for(ledger: Ledger, text: str | None, *, data_folder: Place | None = None) -> Task:
-    """The task that `--task` names; without it, the task of a simulated federation."""
-    return task_of(ledger, data_folder=data_folder) if text is None else load_task(text)
 
 
 def federation_of(settings: SimulationSettings, *, data_folder: Place | None = None) -> Federation:
