@@ -99,7 +99,6 @@ class LiveRecorder:
                 self.client_quarantined(name, why)
 
     def note(self, text: str) -> None:
-        """Add a remark about the round."""
         self.notes.append(text)
 
     def end_round(
@@ -162,10 +161,7 @@ class LiveRecorder:
     def release(self) -> None:
         """Stop recording without a final model, so that another recorder can continue the ledger."""
         self._report_missing()
-        try:
-            self.writer.release()
-        except Exception as error:
-            log.error("fedworth: %s", error)
+        attempt(self.writer.release)
         self._finish_tracking()
 
     def _finish_tracking(self) -> None:
