@@ -48,7 +48,6 @@ INSTALLED_INDEX = "share/doc/fedworth/index.md"
 
 
 def command_class(name: str) -> type:
-    """The dataclass of a command."""
     module, _, kind = COMMANDS[name].partition(":")
     found: type = getattr(import_module(f"fedworth.cli.{module}"), kind)
     return found
@@ -58,7 +57,6 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the parser's message as a UsageError."""
         raise UsageError(message)
 
 
@@ -128,7 +126,6 @@ def _parser(name: str, kind: type, options: list[Option]) -> argparse.ArgumentPa
 
 
 def _usage(name: str, options: list[Option]) -> str:
-    """The usage of a command in one line."""
     needed = [option.name.upper() for option in options if option.is_positional]
     needed += [f"[{option.name.upper()}]" for option in options if option.is_argument]
     needed += [f"{option.flag} {option.metavar}" for option in options if option.is_required_option]
@@ -223,5 +220,4 @@ def _stop_printing() -> None:
 
 
 def entry() -> None:
-    """Entry point of the `fedworth` script."""
     sys.exit(main())

@@ -269,7 +269,6 @@ class Receivers:
         self.has_steps = type(engine.get_component("receiver")).__name__ != "WandBReceiver"
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:  # noqa: ARG002
-        """Show each site's numbers."""
         numbers = [(metric.client, metric.name, metric.number) for metric in metrics]
         numbers += [(site, "round", step) for site in dict.fromkeys(metric.client for metric in metrics)]
         for site, name, number in numbers:

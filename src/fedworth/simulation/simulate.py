@@ -120,7 +120,6 @@ def simulate(
 
 
 def simulation_of(ledger: Ledger) -> SimulationSettings:
-    """The settings of a simulated federation."""
     if ledger.simulation is None:
         raise DataError(f"{ledger.folder}: not a simulated federation; name its task with --task FILE.py:NAME")
     return settings_from(dict(ledger.simulation))
@@ -151,7 +150,6 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
 
 
 def federation_of(settings: SimulationSettings, *, data_folder: Place | None = None) -> Federation:
-    """A simulated federation, made again from its settings."""
     return _federation(settings, _dataset(settings, data_folder))
 
 
