@@ -39,7 +39,7 @@ from fedworth import Ledger, Task, Valuation
 from studies import figures
 from studies.bars import SHARES, Claim, bar, mean_of, rank_correlation
 from studies.federations import Floats, simulated
-from studies.findings import harm_claim
+from studies.findings import harm_claim, numbers_in
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import NONE, number, table
@@ -262,7 +262,7 @@ def _answers(frame: pd.DataFrame) -> list[str]:
     sizes = " / ".join(f"{n:,}" for n in sorted(frame.n_test.unique()))
     full = frame[frame.n_participants == frame.n_clients]
     n_federations = frame.groupby(["kind", "n_participants", "seed"]).ngroups
-    sure, here = _numbers(frame.harm_sure), _numbers(frame.harm_here)
+    sure, here = numbers_in(frame.harm_sure), numbers_in(frame.harm_here)
     n_harm, n_false, n_apart = (int(frame[name].sum()) for name in ("n_harm", "n_harm_false", "n_apart"))
     cells = frame.groupby(["kind", "n_participants", "n_test"]).covered
     return [
@@ -288,10 +288,6 @@ def _listed(frame: pd.DataFrame, column: str, *, least: float, most: float = 1.0
     """The kinds whose mean lies outside of these bounds."""
     means = [(f"{kind}, {part}", float(rows[column].mean())) for kind, part, rows in by_kind(frame)]
     return "; ".join(f"{name} ({mean:.0%})" for name, mean in means if not least <= round(mean, 2) <= most) or "none"
-
-
-def _numbers(texts: pd.Series) -> list[float]:
-    return [float(one) for text in texts.dropna() for one in str(text).split()]
 
 
 def taking_part(rows: pd.DataFrame) -> str:
@@ -361,7 +357,7 @@ def _bars(frame: pd.DataFrame) -> list[Claim]:
     honest = frame[frame.kind.isin([kind.name for kind in KINDS.values() if kind.is_honest])]
     for is_full, where in ((False, "some take part"), (True, "all take part")):
         for n, rows in honest[(honest.n_participants == honest.n_clients) == is_full].groupby("n_test"):
-            sure = _numbers(rows.harm_here)
+            sure = numbers_in(rows.harm_here)
             if sure:
                 where_ = f"{len(rows)} honest federations, {where}, {n:,} test samples"
                 made.append(harm_claim(where_, len(sure) - int(rows.n_harm_false.sum()), sure))

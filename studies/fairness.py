@@ -7,6 +7,7 @@ construction), so we also show the rank correlation with the truth.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from studies import figures, values
 from studies.bars import Claim, at_settings, bound_claim, left_claim, paired, share_of
 from studies.methods import FOUR, PAPERS, RIVAL, label
 from studies.setups import Extent, Setup, extents
-from studies.study import Case, Draw, Section, Study
+from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
 from studies.values import Column, by_method, of_method
 
@@ -50,7 +51,7 @@ def section(frame: pd.DataFrame) -> Section:
     return Section(
         table(map(_line, places)),
         claims=at_settings(frame, _claims),
-        panels=list(map(_panel, places)),
+        panels=[partial(_draw, found) for found in places],
         appendix=by_method(places, {"data, steps × rate": place_of}, columns),
     )
 
@@ -75,16 +76,13 @@ def _claims(frame: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def _panel(frame: pd.DataFrame) -> Draw:
-    def draw(axes: Axes) -> None:
-        for key in FOUR:
-            d = np.sort(of_method(frame, key).d)
-            if len(d):
-                looks = {**figures.style(key), "marker": ""}
-                axes.step([0, *d, 2], [0, *np.arange(1, len(d) + 1) / len(d), 1], where="post", **looks)
-        axes.set(title=place_of(frame), xlabel="t", ylabel="share of runs with d ≤ t", ylim=(0, 1.02))
-
-    return draw
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    for key in FOUR:
+        d = np.sort(of_method(frame, key).d)
+        if len(d):
+            looks = {**figures.style(key), "marker": ""}
+            axes.step([0, *d, 2], [0, *np.arange(1, len(d) + 1) / len(d), 1], where="post", **looks)
+    axes.set(title=place_of(frame), xlabel="t", ylabel="share of runs with d ≤ t", ylim=(0, 1.02))
 
 
 STUDY = Study(

@@ -44,12 +44,16 @@ def _accuracy(task: Task, model: Mapping[str, torch.Tensor]) -> float:
     return float((torch.cat(parts) == task.labels).double().mean())
 
 
+def all_coalitions(n: int) -> Flags:
+    """(2^n, n): the number of a coalition has a bit for each member."""
+    return np.asarray((np.arange(2**n)[:, None] >> np.arange(n)) % 2 == 1)
+
+
 class Truth:
     """The game of all clients in every round, on the models that absent clients would have sent; for few clients."""
 
     def __init__(self, of: Federation) -> None:
-        n = len(of.clients)
-        self.coalitions: Flags = (np.arange(2**n)[:, None] >> np.arange(n)) % 2 == 1  # (2^n, n)
+        self.coalitions = all_coalitions(len(of.clients))
         self.games = [of.recorded.true_game(t) for t in range(len(of.participants))]
 
     @cached_property

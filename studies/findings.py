@@ -163,7 +163,7 @@ def _kind_line(kind: Any, frame: pd.DataFrame) -> dict[str, str]:
     alarms = f"{int(false.sum())} of {int(found.n_honest.sum()):,}" if len(found) else "not looked for here"
     if kind.name == "harm":  # about a value, not about conduct: compared with the truth of clean federations
         clean = frame[frame.kind == "clean"]
-        n_said = len(_numbers(clean.harm_sure))
+        n_said = len(numbers_in(clean.harm_sure))
         alarms = f"{n_said - int(clean.n_harm_right.sum())} of {n_said} named have a true value above zero"
     return {
         "finding": kind.name,
@@ -175,14 +175,15 @@ def _kind_line(kind: Any, frame: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _numbers(texts: pd.Series) -> list[float]:
+def numbers_in(texts: pd.Series) -> list[float]:
+    """All numbers in a column of texts."""
     return [float(number) for text in texts.dropna() for number in str(text).split()]
 
 
 def _line(kind: str, data: str, frame: pd.DataFrame) -> dict[str, str]:
     n = frame[COUNTS].sum()
     named = n.n_right + n.n_other + n.n_false
-    sure = float(np.median(_numbers(frame.sure))) if _numbers(frame.sure) else None
+    sure = float(np.median(numbers_in(frame.sure))) if numbers_in(frame.sure) else None
     return {
         "planted": kind,
         "data": data,
@@ -200,8 +201,8 @@ def _claims(kind: str, data: str, frame: pd.DataFrame) -> list[Claim]:
     share = n.n_false / n.n_honest
     why = f"{n.n_false} of {n.n_honest} honest clients in {len(frame)} federations, {share:.1%}"
     made = [Claim(f"{kind}, {data}: at most 5 % false alarms", share <= MOST_FALSE, why)]
-    if kind == "clean" and _numbers(frame.harm_sure):
-        made.append(harm_claim(f"{kind}, {data}", int(n.n_harm_right), _numbers(frame.harm_sure)))
+    if kind == "clean" and numbers_in(frame.harm_sure):
+        made.append(harm_claim(f"{kind}, {data}", int(n.n_harm_right), numbers_in(frame.harm_sure)))
     return made
 
 

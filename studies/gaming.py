@@ -5,9 +5,10 @@ of all positive values, and the findings that name it. Low value and harm are no
 conduct.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedworth import Answer, SimulationSettings
 from studies import figures
 from studies.bars import Claim
 from studies.federations import simulated
-from studies.misconduct import CHEAT, Answers, Model, minus, plus
+from studies.misconduct import CHEAT, Act, Answers, Memory, Model, length, minus, plus
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import NONE, number, table
@@ -42,30 +43,18 @@ FEDERATIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass
-class Game:
-    """What the client that games sees, and its way to answer."""
+@dataclass(kw_only=True)
+class Game(Memory):
+    """What the client that games remembers and draws, and its way to answer."""
 
     settings: SimulationSettings
-    act: Callable[["Game", int, Model, Answers], Answers]
-    data: Path | None = None
-    scratch: Path = Path()
+    data: Path | None
+    scratch: Path
+    kept: Model | None = None
+    first_round: int = 0
 
     def __post_init__(self) -> None:
-        self.steps: list[Model] = []  # the server's steps so far, the last one first
-        self.before: Model | None = None
-        self.others: Model | None = None  # another client's last update
         self.rng = torch.Generator().manual_seed(self.settings.seed)
-        self.kept: Model | None = None
-
-    def __call__(self, round_index: int, start: Model, answers: Answers) -> Answers:
-        """The round's answers, with client 0's changed."""
-        if self.before is not None:
-            self.steps.insert(0, minus(start, self.before))
-        self.before = start
-        changed = self.act(self, round_index, start, answers) if CHEAT in answers else answers
-        self.others = minus(next(a.model for name, a in answers.items() if name != CHEAT), start)
-        return changed
 
     @cached_property
     def task(self) -> fedworth.Task:
@@ -85,12 +74,7 @@ class Game:
 
     def first(self, start: Model) -> Model:
         """What a client without data sends before it has seen a step: noise."""
-        return scaled(self.noise(start), FIRST_LENGTH)
-
-
-def length(update: Model) -> float:
-    """The Euclidean norm of an update."""
-    return float(sum(float((tensor.double() ** 2).sum()) for tensor in update.values()) ** 0.5)
+        return plus(start, self.noise(start), FIRST_LENGTH)
 
 
 def scaled(update: Model, factor: float) -> Model:
@@ -103,76 +87,56 @@ def added(first: Model, second: Model) -> Model:
     return {name: tensor + second[name] for name, tensor in first.items()}
 
 
-def _sent(make: Callable[[Game, Model, Answers], Model]) -> Callable[[Game, int, Model, Answers], Answers]:
-    """An answer of client 0 with another update and the honest sample count."""
-
-    def act(game: Game, _round_index: int, start: Model, answers: Answers) -> Answers:
-        changed = plus(start, make(game, start, answers))
-        return {**answers, CHEAT: Answer(dict(changed), answers[CHEAT].n_samples)}
-
-    return act
+def _longer(factor: float) -> Act:
+    return lambda _, start, answers: plus(start, minus(answers[CHEAT].model, start), factor)
 
 
-def _longer(factor: float) -> Callable[[Game, int, Model, Answers], Answers]:
-    return _sent(lambda _, start, answers: scaled(minus(answers[CHEAT].model, start), factor))
-
-
-def _steps(factor: float, share: float, *, n: int = 1, is_kept: bool = False) -> Any:
+def _steps(factor: float, share: float, *, n: int = 1, is_kept: bool = False) -> Act:
     """The mean of the server's last n steps, times a factor, with noise of a share of its length."""
 
-    def make(game: Game, start: Model, _: Answers) -> Model:
-        if not game.steps:
+    def act(game: Game, start: Model, _: Answers) -> Model:
+        used = [minus(*pair) for pair in pairwise([start, *reversed(game.starts)])][:n]
+        if not used:
             return game.first(start)
-        used = game.steps[:n]
         step = scaled(used[0], 1 / len(used))
         for more in used[1:]:
             step = added(step, scaled(more, 1 / len(used)))
         noise = game.kept_noise(step) if is_kept else game.noise(step)
-        return scaled(added(step, scaled(noise, share)), factor)
+        return plus(start, added(step, scaled(noise, share)), factor)
 
-    return _sent(make)
+    return act
 
 
-def _mean(factor: float, share: float) -> Any:
+def _mean(factor: float, share: float) -> Act:
     """The mean of the others' updates of the same round, times a factor, with noise."""
 
-    def make(game: Game, start: Model, answers: Answers) -> Model:
+    def act(game: Game, start: Model, answers: Answers) -> Model:
         updates = [minus(answer.model, start) for name, answer in answers.items() if name != CHEAT]
         mean = {name: torch.stack([update[name] for update in updates]).mean(0) for name in start}
-        return scaled(added(mean, scaled(game.noise(mean), share)), factor)
+        return plus(start, added(mean, scaled(game.noise(mean), share)), factor)
 
-    return _sent(make)
-
-
-def _copy(factor: float, share: float) -> Any:
-    """Another client's last update, times a factor, with noise."""
-
-    def make(game: Game, start: Model, _: Answers) -> Model:
-        if game.others is None:
-            return game.first(start)
-        return scaled(added(game.others, scaled(game.noise(game.others), share)), factor)
-
-    return _sent(make)
+    return act
 
 
-def _copy_now(share: float) -> Any:
-    """Another client's update of the same round, with noise: the two collude."""
-
-    def make(game: Game, start: Model, answers: Answers) -> Model:
-        update = minus(next(a.model for name, a in answers.items() if name != CHEAT), start)
-        return added(update, scaled(game.noise(update), share))
-
-    return _sent(make)
+def _copy_last(game: Game, start: Model, _: Answers) -> Model:
+    """Another client's last update, with noise of 30 % of its length."""
+    if not game.others:
+        return game.first(start)
+    return plus(start, added(game.others[-1], scaled(game.noise(game.others[-1]), 0.3)))
 
 
-def _claims(factor: int) -> Any:
+def _copy_now(game: Game, start: Model, answers: Answers) -> Model:
+    """Another client's update of the same round, with the same noise: the two collude."""
+    update = minus(next(a.model for name, a in answers.items() if name != CHEAT), start)
+    return plus(start, added(update, scaled(game.noise(update), 0.3)))
+
+
+def _claims(factor: int) -> Act:
     """An honest update, and more samples than the client has."""
-    return lambda _, __, ___, answers: {
-        **answers, CHEAT: Answer(answers[CHEAT].model, factor * int(answers[CHEAT].n_samples))
-    }  # fmt: skip
+    return lambda _, __, answers: Answer(answers[CHEAT].model, factor * int(answers[CHEAT].n_samples))
 
 
-def _leaked(game: Game, _round_index: int, start: Model, answers: Answers) -> Answers:
+def _leaked(game: Game, start: Model, _answers: Answers) -> Model:
     """Trained on samples of the server's test set, as the other clients train on theirs."""
     task, settings = game.task, game.settings
     model = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
@@ -182,18 +146,18 @@ def _leaked(game: Game, _round_index: int, start: Model, answers: Answers) -> An
         slopes = torch.autograd.grad(torch.nn.functional.cross_entropy(outputs, task.labels[some]), [*model.values()])
         steps = zip(model.items(), slopes, strict=True)
         model = {name: (tensor - settings.rate * slope).detach().requires_grad_() for (name, tensor), slope in steps}
-    return {**answers, CHEAT: Answer({name: t.detach() for name, t in model.items()}, answers[CHEAT].n_samples)}
+    return {name: tensor.detach() for name, tensor in model.items()}
 
 
 SPLIT = ("two identities, data halved", AS_ONE)
-ACTS: Mapping[str, tuple[bool, Any]] = {
+ACTS: Mapping[str, tuple[bool, Act | None]] = {
     "honest": (True, None),
     "update × 2": (True, _longer(2.0)),
     "update × 4": (True, _longer(4.0)),
     "claims 4 times its samples": (True, _claims(4)),
     **dict.fromkeys(SPLIT, (True, None)),
     "trained on 100 test samples": (False, _leaked),
-    "no update": (False, _sent(lambda _, start, __: scaled(start, 0.0))),
+    "no update": (False, lambda _, start, __: start),
     "last step, 10 % noise": (False, _steps(1.0, 0.1)),
     "last step × 3, 10 % noise": (False, _steps(3.0, 0.1)),
     "last step × 3, 100 % noise": (False, _steps(3.0, 1.0)),
@@ -202,8 +166,8 @@ ACTS: Mapping[str, tuple[bool, Any]] = {
     "last step × 3, 50 % noise that it keeps": (False, _steps(3.0, 0.5, is_kept=True)),
     "mean of the others, 10 % noise": (False, _mean(1.0, 0.1)),
     "mean of the others × 3, 10 % noise": (False, _mean(3.0, 0.1)),
-    "another's last update, 30 % noise": (False, _copy(1.0, 0.3)),
-    "another's update, 30 % noise": (False, _copy_now(0.3)),
+    "another's last update, 30 % noise": (False, _copy_last),
+    "another's update, 30 % noise": (False, _copy_now),
 }
 """By name: whether the client has data of its own, and what it does."""
 
@@ -229,7 +193,7 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     """One row: the share of client 0, and who was named."""
     settings, name = case.federation, case.options["behaviour"]
     act = ACTS[name][1]
-    game = None if act is None else Game(settings, act, data, scratch)
+    game = None if act is None else Game(act, settings=settings, data=data, scratch=scratch)
     ledger, task = simulated(settings, scratch, data, misconduct=game)
     how = fedworth.ValuationSettings(as_one=(f"{CHEAT},{SECOND}",) if name == AS_ONE else ())
     work = fedworth.WorkSettings(n_threads=1, cache=False)

@@ -17,7 +17,7 @@ CHEAT = "0"
 COPIED = "copy, equal batches"
 Model = Mapping[str, torch.Tensor]
 Answers = dict[str, Answer]
-Act = Callable[["Memory", Model, Answers], Model | Answer]
+Act = Callable[[Any, Model, Answers], Model | Answer]
 """What a client sends instead, from what it remembers, the global model and the honest answers."""
 
 
@@ -46,14 +46,15 @@ class Memory:
     own: list[Model] = field(default_factory=list)  # the honest updates so far
     others: list[Model] = field(default_factory=list)  # another client's update of each round
     last_sent: Model | None = None
+    first_round: int = 1  # from which on it cheats
 
     def __call__(self, round_index: int, start: Model, answers: Answers) -> Answers:
-        """The answers of a round, client 0's changed after the first round."""
+        """The answers of a round, client 0's changed."""
         other = next(name for name in answers if name != CHEAT)
         changed = dict(answers)
         if CHEAT in answers:
             honest = answers[CHEAT]
-            model = self.act(self, start, answers) if round_index else honest.model
+            model = self.act(self, start, answers) if round_index >= self.first_round else honest.model
             changed[CHEAT] = model if isinstance(model, Answer) else Answer(dict(model), honest.n_samples)
             self.own.append(minus(honest.model, start))
             self.last_sent = changed[CHEAT].model
@@ -82,12 +83,13 @@ def _follows(memory: Memory, start: Model, _: Answers) -> Model:
     step = minus(start, memory.starts[-1])
     generator = torch.Generator().manual_seed(len(memory.starts))
     noise = {name: torch.randn(tensor.shape, generator=generator, dtype=torch.float64) for name, tensor in step.items()}
-    part = 0.1 * _length(step) / _length(noise)
+    part = 0.1 * length(step) / length(noise)
     return plus(start, {name: tensor + part * noise[name] for name, tensor in step.items()}, 3.0)
 
 
-def _length(update: Model) -> float:
-    return float(torch.stack([tensor.square().sum() for tensor in update.values()]).sum().sqrt())
+def length(update: Model) -> float:
+    """The Euclidean norm of an update."""
+    return float(torch.stack([tensor.double().square().sum() for tensor in update.values()]).sum().sqrt())
 
 
 def _copies(_: Memory, start: Model, answers: Answers) -> Model:

@@ -1,13 +1,15 @@
 """Models (Section VII-A): the test accuracy that the models reach in 100 rounds, IID and non-IID, three of ten clients
 a round. The paper says "up to", so we show the best of all rounds beside the first and the last."""
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.axes import Axes
 
 from studies import figures
 from studies.bars import SHARES, Claim, at_settings, bound_claim, mean_of
 from studies.spectrum import over_seeds
-from studies.study import Draw, Section, Study
+from studies.study import Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
 
 PAPERS_ACCURACIES = {
@@ -25,7 +27,7 @@ def section(frame: pd.DataFrame) -> Section:
     return Section(
         table(map(_line, places)),
         claims=at_settings(frame, claims_of, "partition"),
-        panels=[_panel(found) for _, found in frame.groupby("model", sort=False)],
+        panels=[partial(_draw, found) for _, found in frame.groupby("model", sort=False)],
         n_names=2,
     )
 
@@ -57,15 +59,12 @@ def claims_of(frame: pd.DataFrame) -> list[Claim]:
     return [bound_claim(what, best, best.text(), least=paper - NEAR)]
 
 
-def _panel(frame: pd.DataFrame) -> Draw:
-    def draw(axes: Axes) -> None:
-        for position, (_, found) in enumerate(frame.groupby(["setup", "partition"], sort=False)):
-            curve = over_seeds(found, "accuracy").drop(columns=0)
-            name = f"{place_of(found).partition(', ')[2]}, {kind_of(found)}"
-            figures.means(axes, name, list(curve.columns), [mean_of(curve[t], SHARES) for t in curve], position)
-        axes.set(title=data_of(frame), xlabel="round", ylabel="test accuracy", ylim=(0, 1.03))
-
-    return draw
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    for position, (_, found) in enumerate(frame.groupby(["setup", "partition"], sort=False)):
+        curve = over_seeds(found, "accuracy").drop(columns=0)
+        name = f"{place_of(found).partition(', ')[2]}, {kind_of(found)}"
+        figures.means(axes, name, list(curve.columns), [mean_of(curve[t], SHARES) for t in curve], position)
+    axes.set(title=data_of(frame), xlabel="round", ylabel="test accuracy", ylim=(0, 1.03))
 
 
 STUDY = Study(

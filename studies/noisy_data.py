@@ -6,6 +6,7 @@ its noise is; here are means over seeds, and `setups` says how the strength was 
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from studies import figures, values
 from studies.bars import CORRELATIONS, Claim, at_settings, bound_claim, mean_of, more_claim, paired
 from studies.methods import FOUR, PAPERS, RIVAL, label
 from studies.setups import SETUPS, SMALL, Extent, Setup, extents
-from studies.study import Case, Draw, Section, Study
+from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
 from studies.values import Column, by_method, of_method
 
@@ -59,7 +60,7 @@ def section(frame: pd.DataFrame) -> Section:
     return Section(
         table(map(_line, places)),
         claims=at_settings(frame, _claims),
-        panels=[_panel(places)],
+        panels=[partial(_draw, places)],
         appendix=by_method(places, {"data, steps × rate": place_of}, columns),
     )
 
@@ -94,18 +95,15 @@ def match_claim(what: str, frame: pd.DataFrame) -> Claim:
     return bound_claim(what, below, why, most=ALMOST)
 
 
-def _panel(places: list[pd.DataFrame]) -> Draw:
-    def draw(axes: Axes) -> None:
-        found = {
-            key: [mean_of(of_method(frame, key).noise_correlation, CORRELATIONS) for frame in places]
-            for key in ("truth", *FOUR)
-        }
-        heights = {key: [one.value for one in mine] for key, mine in found.items()}
-        figures.bars(axes, heights, {key: figures.ends(mine) for key, mine in found.items()})
-        axes.set(ylabel="Spearman with the true order", ylim=(-0.3, 1.05))
-        figures.ticks(axes, [place_of(frame).replace(", ", "\n") for frame in places])
-
-    return draw
+def _draw(places: list[pd.DataFrame], axes: Axes) -> None:
+    found = {
+        key: [mean_of(of_method(frame, key).noise_correlation, CORRELATIONS) for frame in places]
+        for key in ("truth", *FOUR)
+    }
+    heights = {key: [one.value for one in mine] for key, mine in found.items()}
+    figures.bars(axes, heights, {key: figures.ends(mine) for key, mine in found.items()})
+    axes.set(ylabel="Spearman with the true order", ylim=(-0.3, 1.05))
+    figures.ticks(axes, [place_of(frame).replace(", ", "\n") for frame in places])
 
 
 def _strengths() -> str:

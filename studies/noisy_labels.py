@@ -5,6 +5,7 @@ noisy. We show the Jaccard coefficient of the noisy clients and the equally many
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -24,7 +25,7 @@ from studies.bars import (
 )  # fmt: skip
 from studies.methods import FOUR, PAPERS, RIVAL, label
 from studies.setups import Extent, Setup, extents
-from studies.study import Case, Draw, Section, Study
+from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
 from studies.values import Column, by_method, of_method
 
@@ -78,7 +79,7 @@ def section(frame: pd.DataFrame) -> Section:
     return Section(
         table(_line(found, keys) for found in cells),
         claims=at_settings(frame, claims_of),
-        panels=[_panel(found) for _, found in frame.groupby("setup", sort=False)],
+        panels=[partial(_draw, found) for _, found in frame.groupby("setup", sort=False)],
         appendix=by_method(cells, names, {"Jaccard": lambda rows: mean_of(rows.jaccard, SHARES).text()}),
     )
 
@@ -125,26 +126,23 @@ def claims_of(frame: pd.DataFrame) -> list[Claim]:
     return [ahead, Claim(what, all_of([judged(trend, least=ABOVE_ZERO) for trend in trends.values()]), why)]
 
 
-def _panel(frame: pd.DataFrame) -> Draw:
-    def draw(axes: Axes) -> None:
-        for key in FOUR:
-            by_rate = of_method(frame, key).groupby("percent").jaccard
-            if not len(by_rate):
-                continue
-            figures.means(axes, key, list(by_rate.groups), [mean_of(found, SHARES) for _, found in by_rate])
-            paper = PAPERS_JACCARDS.get(data_of(frame), {}).get(key)
-            if paper is not None:
-                looks: dict[str, Any] = {
-                    "label": f"{label(key)}, paper",
-                    "ls": (0, (1, 1.5)),
-                    "lw": 1.1,
-                    "markerfacecolor": "white",
-                }
-                figures.line(axes, key, list(paper), list(paper.values()), **looks)
-        axes.axhline(CHANCE, color="#555555", lw=1.1, ls=":", label="chance")
-        axes.set(title=place_of(frame), xlabel="% of clients a round", ylabel="Jaccard", ylim=(0, 1.05))
-
-    return draw
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    for key in FOUR:
+        by_rate = of_method(frame, key).groupby("percent").jaccard
+        if not len(by_rate):
+            continue
+        figures.means(axes, key, list(by_rate.groups), [mean_of(found, SHARES) for _, found in by_rate])
+        paper = PAPERS_JACCARDS.get(data_of(frame), {}).get(key)
+        if paper is not None:
+            looks: dict[str, Any] = {
+                "label": f"{label(key)}, paper",
+                "ls": (0, (1, 1.5)),
+                "lw": 1.1,
+                "markerfacecolor": "white",
+            }
+            figures.line(axes, key, list(paper), list(paper.values()), **looks)
+    axes.axhline(CHANCE, color="#555555", lw=1.1, ls=":", label="chance")
+    axes.set(title=place_of(frame), xlabel="% of clients a round", ylabel="Jaccard", ylim=(0, 1.05))
 
 
 LABELS = ("labels-small", "labels")

@@ -4,13 +4,15 @@ In the paper the error falls from .128 at rank 1 to .094 at rank 3 and rises to 
 of `spectrum`, so we also show the smallest error that any matrix of that rank can have.
 """
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.axes import Axes
 
 from studies import figures
 from studies.bars import Claim, all_of, at_settings, bound_claim, judged, mean_of
 from studies.spectrum import RANKS, over_seeds
-from studies.study import Draw, Section, Study
+from studies.study import Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
 
 PAPERS_ERRORS = {1: 0.128, 2: 0.096, 3: 0.094, 4: 0.095, 5: 0.102, 6: 0.114, 7: 0.122, 10: 0.124}
@@ -27,7 +29,7 @@ def section(frame: pd.DataFrame) -> Section:
     return Section(
         table(map(_line, places)),
         claims=at_settings(shown, claims_of, "partition"),
-        panels=list(map(_panel, places)),
+        panels=[partial(_draw, found) for found in places],
         appendix=table(_completion(found, kind) for found in places for kind in COMPLETIONS),
         n_names=2,
     )
@@ -68,20 +70,17 @@ def claims_of(frame: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def _panel(frame: pd.DataFrame) -> Draw:
-    def draw(axes: Axes) -> None:
-        lowest, highest = min(PAPERS_ERRORS.values()), max(PAPERS_ERRORS.values())
-        for position, completion in enumerate((MAIN, PRINTED, POSSIBLE)):
-            errors = over_seeds(frame, completion)
-            x = list(errors.columns)
-            figures.line(axes, completion, x, errors.mean(), position)
-            figures.band(axes, x, errors.min(), errors.max(), completion, position)
-            lowest, highest = min(lowest, errors.mean().min()), max(highest, errors.max().max())
-        figures.line(axes, "paper", list(PAPERS_ERRORS), list(PAPERS_ERRORS.values()), **figures.PAPER)
-        axes.set(title=f"{place_of(frame)}, {kind_of(frame)}", xlabel="rank", ylabel="relative error")
-        figures.logarithmic(axes, max(0.8 * lowest, 1e-3), 1.2 * highest)
-
-    return draw
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    lowest, highest = min(PAPERS_ERRORS.values()), max(PAPERS_ERRORS.values())
+    for position, completion in enumerate((MAIN, PRINTED, POSSIBLE)):
+        errors = over_seeds(frame, completion)
+        x = list(errors.columns)
+        figures.line(axes, completion, x, errors.mean(), position)
+        figures.band(axes, x, errors.min(), errors.max(), completion, position)
+        lowest, highest = min(lowest, errors.mean().min()), max(highest, errors.max().max())
+    figures.line(axes, "paper", list(PAPERS_ERRORS), list(PAPERS_ERRORS.values()), **figures.PAPER)
+    axes.set(title=f"{place_of(frame)}, {kind_of(frame)}", xlabel="rank", ylabel="relative error")
+    figures.logarithmic(axes, max(0.8 * lowest, 1e-3), 1.2 * highest)
 
 
 STUDY = Study(

@@ -5,6 +5,7 @@ an MLP and a logistic model. The theory is about small steps: the utility matrix
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,7 @@ from studies import figures, values
 from studies.fairness import COPIES
 from studies.methods import FOUR, label
 from studies.setups import Extent, Setup, extents
-from studies.study import Case, Draw, Section, Study
+from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, kind_of, mean, number, table, training_of
 from studies.values import Column, by_method, of_method
 
@@ -51,13 +52,13 @@ def section(frame: pd.DataFrame) -> Section:
     }
     return Section(
         table(_line(cell) for model, found in places if model != IN_APPENDIX for cell in _cells(found)),
-        panels=[_panel(found) for model, found in places if model != IN_APPENDIX],
+        panels=[partial(_draw, found) for model, found in places if model != IN_APPENDIX],
         appendix=by_method(
             [cell for _, found in places for cell in _cells(found)],
             {"where": lambda rows: f"{_place(rows)}, {training_of(rows)}"},
             columns,
         ),
-        appendix_panels=[_panel(found) for model, found in places if model == IN_APPENDIX],
+        appendix_panels=[partial(_draw, found) for model, found in places if model == IN_APPENDIX],
         n_names=2,
     )
 
@@ -87,19 +88,16 @@ def _line(frame: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _panel(frame: pd.DataFrame) -> Draw:
-    def draw(axes: Axes) -> None:
-        cells = _cells(frame)
-        x = list(range(len(cells)))
-        for key in FOUR:
-            errors = [min(of_method(cell, key).value_error.mean(), MOST_DRAWN) for cell in cells]
-            figures.line(axes, key, x, errors)
-        dashes: dict[str, Any] = {"color": "#777777", "ls": (0, (4, 2)), "marker": ""}
-        figures.line(axes, "accuracy", x, [accuracy_of(cell) for cell in cells], **dashes)
-        axes.set(xlabel="local steps × rate", ylabel="error of values; accuracy", title=_place(frame), ylim=(0, 3))
-        figures.ticks(axes, [training_of(cell).replace(" ", "").replace("0.", ".") for cell in cells])
-
-    return draw
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    cells = _cells(frame)
+    x = list(range(len(cells)))
+    for key in FOUR:
+        errors = [min(of_method(cell, key).value_error.mean(), MOST_DRAWN) for cell in cells]
+        figures.line(axes, key, x, errors)
+    dashes: dict[str, Any] = {"color": "#777777", "ls": (0, (4, 2)), "marker": ""}
+    figures.line(axes, "accuracy", x, [accuracy_of(cell) for cell in cells], **dashes)
+    axes.set(xlabel="local steps × rate", ylabel="error of values; accuracy", title=_place(frame), ylim=(0, 3))
+    figures.ticks(axes, [training_of(cell).replace(" ", "").replace("0.", ".") for cell in cells])
 
 
 STUDY = Study(

@@ -38,7 +38,7 @@ import fedworth
 from fedworth import Answer, FastOracle, FedworthError, Ledger, SimulationSettings, Task
 from studies import figures
 from studies.bars import LEVEL, SHARES, mean_of, p_less, rank_correlation, share_of
-from studies.federations import Flags, Floats, federation, simulated
+from studies.federations import Flags, Floats, all_coalitions, federation, simulated
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import NONE, number, table
@@ -101,11 +101,6 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
         same = {"kind": kind, "take_part": n_participants}
         rows += [{**same, "method": key, **compared(values, targets)} for key, values in valued(ledger, task, settings)]
     return rows
-
-
-def all_coalitions(n: int) -> Flags:
-    """(2^n, n): the number of a coalition has a bit for each member."""
-    return np.asarray((np.arange(2**n)[:, None] >> np.arange(n)) % 2 == 1)
 
 
 def retrained_utilities(ledger: Ledger, task: Task, data: Path | None, misconduct: Any) -> Floats:

@@ -10,6 +10,7 @@ permutations       a hundred clients, ten with flipped labels: ComFedSV from per
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from studies.federations import (
     simulated,
 )  # fmt: skip
 from studies.setups import FIRST_CHOICE_SEED, Extent, Setup
-from studies.study import Case, Draw, Row, Section, Study
+from studies.study import Case, Row, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, table, training_of
 from studies.values import jaccard, measures
 
@@ -113,7 +114,7 @@ def section(frame: pd.DataFrame) -> Section:
     names = ["setup", "what", "setting", "method", "n_steps", "rate"]
     return Section(
         table(_line(found) for _, found in frame.groupby(names, sort=False)),
-        panels=[_panel(found) for _, found in frame.groupby(["what", "data_set"], sort=False)],
+        panels=[partial(_draw, found) for _, found in frame.groupby(["what", "data_set"], sort=False)],
         notes=[choice.sentence() for choice in choices(frame)],
         n_names=2,
     )
@@ -150,20 +151,17 @@ DRAWN = {
 }
 
 
-def _panel(frame: pd.DataFrame) -> Draw:
-    def draw(axes: Axes) -> None:
-        what = str(frame.what.iloc[0])
-        measure, up = DRAWN[what]
-        settings = list(frame.setting.unique())
-        by = ["n_steps", "rate"] if what == STRENGTHS else ["method"]
-        for position, (_, found) in enumerate(frame.groupby(by, sort=False)):
-            name = training_of(found) if what == STRENGTHS else str(found.method.iloc[0])
-            means = found.groupby("setting", sort=False)[measure].mean()
-            figures.line(axes, name, [settings.index(setting) for setting in means.index], means, position)
-        figures.ticks(axes, [re.sub(r"(^|×)0\.", r"\1.", setting.replace(" × ", "×")) for setting in settings])
-        axes.set(title=f"{data_of(frame)}: {what}", ylabel=up)
-
-    return draw
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    what = str(frame.what.iloc[0])
+    measure, up = DRAWN[what]
+    settings = list(frame.setting.unique())
+    by = ["n_steps", "rate"] if what == STRENGTHS else ["method"]
+    for position, (_, found) in enumerate(frame.groupby(by, sort=False)):
+        name = training_of(found) if what == STRENGTHS else str(found.method.iloc[0])
+        means = found.groupby("setting", sort=False)[measure].mean()
+        figures.line(axes, name, [settings.index(setting) for setting in means.index], means, position)
+    figures.ticks(axes, [re.sub(r"(^|×)0\.", r"\1.", setting.replace(" × ", "×")) for setting in settings])
+    axes.set(title=f"{data_of(frame)}: {what}", ylabel=up)
 
 
 def _varied(n_seeds: int, n_truth_seeds: int) -> dict[str, Extent]:

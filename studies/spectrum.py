@@ -14,6 +14,7 @@ The rows also serve `rank` and `models`. They are tidy, one number a row:
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from studies.bars import SHARES, Claim, at_settings, bound_claim, mean_of
 from studies.fairness import COPIES
 from studies.federations import Truth, accuracies, federation, simulated
 from studies.setups import Extent, Setup, extents
-from studies.study import Case, Draw, Row, Section, Study
+from studies.study import Case, Row, Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
 
 PAPERS_SECOND = {"mnist": 0.06, "synthetic": 0.1, "synthetic-iid": 0.1}
@@ -78,7 +79,7 @@ def section(frame: pd.DataFrame) -> Section:
     return Section(
         table(map(_line, places)),
         claims=at_settings(frame, claims_of, "partition"),
-        panels=[_panel(found) for _, found in frame.groupby("model", sort=False)],
+        panels=[partial(_draw, found) for _, found in frame.groupby("model", sort=False)],
         n_names=2,
     )
 
@@ -112,20 +113,17 @@ def claims_of(frame: pd.DataFrame) -> list[Claim]:
     return [bound_claim(what, second, second.text(), most=MANY_TIMES * paper)]
 
 
-def _panel(frame: pd.DataFrame) -> Draw:
-    def draw(axes: Axes) -> None:
-        for position, (_, found) in enumerate(frame.groupby(["setup", "partition"], sort=False)):
-            decay = over_seeds(found, "singular").loc[:, :N_DRAWN]
-            name, x = f"{place_of(found).partition(', ')[2]}, {kind_of(found)}", list(decay.columns)
-            figures.line(axes, name, x, decay.mean(), position)
-            figures.band(axes, x, decay.min(), decay.max(), name, position)
-        paper = PAPERS_SECOND.get(str(frame.data_set.iloc[0]))
-        if paper is not None:
-            figures.line(axes, "paper", [2], [paper], **figures.PAPER)
-        axes.set(title=f"{data_of(frame)}, T = {frame.n_rounds.iloc[0]}", xlabel="k", ylabel="σ_k / σ₁")
-        figures.logarithmic(axes, 1e-5, 1.3)
-
-    return draw
+def _draw(frame: pd.DataFrame, axes: Axes) -> None:
+    for position, (_, found) in enumerate(frame.groupby(["setup", "partition"], sort=False)):
+        decay = over_seeds(found, "singular").loc[:, :N_DRAWN]
+        name, x = f"{place_of(found).partition(', ')[2]}, {kind_of(found)}", list(decay.columns)
+        figures.line(axes, name, x, decay.mean(), position)
+        figures.band(axes, x, decay.min(), decay.max(), name, position)
+    paper = PAPERS_SECOND.get(str(frame.data_set.iloc[0]))
+    if paper is not None:
+        figures.line(axes, "paper", [2], [paper], **figures.PAPER)
+    axes.set(title=f"{data_of(frame)}, T = {frame.n_rounds.iloc[0]}", xlabel="k", ylabel="σ_k / σ₁")
+    figures.logarithmic(axes, 1e-5, 1.3)
 
 
 STUDY = Study(

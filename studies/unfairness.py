@@ -6,7 +6,7 @@ each round one of them takes part without the other with probability 2p, p = m(N
 """
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from scipy import stats
 from studies import figures
 from studies.bars import Claim, Interval, at_settings, bound_claim, share_of
 from studies.methods import FOUR, RIVAL, label
-from studies.study import Draw, Section, Study
+from studies.study import Section, Study
 from studies.tables import accuracy_of, data_of, number, place_of, table
 from studies.values import of_method
 
@@ -66,7 +66,7 @@ def section(frame: pd.DataFrame) -> Section:
     return Section(
         table(map(_line, places)),
         claims=[*_bound_claims(), *at_settings(shown, lambda found: [_run_claim(found)])],
-        panels=[_bound_panel, _run_panel(places)],
+        panels=[_bound_panel, partial(_draw_runs, places)],
         appendix=table(_bound_line(s) for s in (1, 2, 3, 5)),
     )
 
@@ -121,16 +121,13 @@ def _bound_panel(axes: Axes) -> None:
     axes.set(title="Observation 1 (N = 10, T = 10)", xlabel="s", ylabel="P(|s_i − s_j| ≥ sδ)", ylim=(0, 1.6))
 
 
-def _run_panel(places: list[pd.DataFrame]) -> Draw:
-    def draw(axes: Axes) -> None:
-        found = {key: [_apart(frame, key) for frame in places] for key in FOUR}
-        heights = {key: [one.value for one in mine] for key, mine in found.items()}
-        figures.bars(axes, heights, {key: figures.ends(mine) for key, mine in found.items()})
-        axes.axhline(PAPERS_CHANCE, color="#555555", lw=1.1, ls=":", label="FedSV, paper")
-        axes.set(title="Example 1", ylabel="share of runs with d > .5")
-        figures.ticks(axes, [place_of(frame) for frame in places])
-
-    return draw
+def _draw_runs(places: list[pd.DataFrame], axes: Axes) -> None:
+    found = {key: [_apart(frame, key) for frame in places] for key in FOUR}
+    heights = {key: [one.value for one in mine] for key, mine in found.items()}
+    figures.bars(axes, heights, {key: figures.ends(mine) for key, mine in found.items()})
+    axes.axhline(PAPERS_CHANCE, color="#555555", lw=1.1, ls=":", label="FedSV, paper")
+    axes.set(title="Example 1", ylabel="share of runs with d > .5")
+    figures.ticks(axes, [place_of(frame) for frame in places])
 
 
 STUDY = Study(

@@ -8,7 +8,7 @@ A test holds the page to what the commands say.
 from collections.abc import Iterator
 
 from fedworth.cli.main import COMMANDS, command_class
-from fedworth.cli.options import example_of, options_of, rows, summary_of
+from fedworth.cli.options import Option, example_of, options_of, summary_of
 
 INTRODUCTION = """# Commands
 
@@ -27,8 +27,15 @@ def _section(name: str) -> Iterator[str]:
     yield f"## fedworth {name}"
     yield summary_of(kind)
     yield f"    {example_of(kind)}"
-    lines = [f"| `{_cell(shown)}` | {_cell(meaning)} |" for shown, meaning in rows(options_of(kind))]
+    lines = [f"| `{_cell(_written(option))}` | {_cell(option.meaning())} |" for option in options_of(kind)]
     yield "\n".join(["| argument or option | meaning |", "| --- | --- |", *lines])
+
+
+def _written(option: Option) -> str:
+    """An option as it is written on the command line."""
+    written = option.name.upper() if option.is_positional else f"{option.flag} {option.metavar}".strip()
+    written = f"{option.name.upper()} or {written}" if option.is_argument else written
+    return written + " (required)" * option.is_required_option
 
 
 def _cell(text: str) -> str:

@@ -66,7 +66,6 @@ def distinct(coalitions: Memberships) -> tuple[Memberships, Indices]:
 
 
 def are_distinct(coalitions: Memberships) -> bool:
-    """Whether all coalitions are different."""
     return len(np.unique(_keys(coalitions))) == len(coalitions)
 
 

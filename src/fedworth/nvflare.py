@@ -4,30 +4,13 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from fedworth.recording import nvflare as live
-    from fedworth.recording.nvflare import EveryoneHeardFedAvg
+    from fedworth.recording.nvflare import RECEIVERS, EveryoneHeardFedAvg, RoundRecorder
 except ImportError as error:  # pragma: no cover - without the extra
     raise ImportError(f"{error}; install NVFlare beside fedworth: pip install 'fedworth[nvflare]'") from error
 
 from fedworth.errors import UsageError
-from fedworth.pipeline.run import live_values
-from fedworth.task.task import Task
 
 __all__ = ["EveryoneHeardFedAvg", "RoundRecorder", "add_valuation", "record"]
-
-
-class RoundRecorder(live.RoundRecorder):
-    """Writes every training round of a job into a ledger, and values the rounds so far on request.
-
-    Example:
-        job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
-
-    NVFlare creates components from the path of their class, so the recorder that can value is a class of its own.
-    """
-
-    def values(self, task: Task, **how: Any) -> dict[str, float]:
-        """Each site's value so far, by its name; see `LiveRecorder.values`."""
-        return self.valued(live_values, task, **how)
 
 
 def record(job: Any, *, ledger: str | Path, **options: Any) -> RoundRecorder:
@@ -71,7 +54,7 @@ def add_valuation(recipe: Any, *, ledger: str | Path, task: str, **options: Any)
         raise UsageError(f"add_valuation: {task}: no such file; expected a Python file and a name in it")
     _job_of(recipe).to_server(file)
     place = f"{Path(file).name}:{name}"
-    return record(recipe, ledger=ledger, task=place, **{"track": [live.RECEIVERS], **options})
+    return record(recipe, ledger=ledger, task=place, **{"track": [RECEIVERS], **options})
 
 
 def _job_of(given: Any) -> Any:

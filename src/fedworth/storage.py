@@ -60,7 +60,6 @@ def create_file(path: Path) -> int:
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`."""
     while data:  # the kernel may write less than it was given
         n_written = os.pwrite(descriptor, data, offset)
         if n_written == 0:
@@ -167,12 +166,10 @@ def json_bytes(document: Any) -> bytes:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON document atomically."""
     write_whole(path, json_bytes(document))
 
 
 def read_json(path: Place) -> Any:
-    """The JSON document at `path`."""
     try:
         return json.loads(read_bytes(Path(path), MAX_JSON_BYTES))
     except FileNotFoundError:

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import ModelError, UsageError, UtilityError
-from fedworth.ledger.ledger import Model, Round, RoundEntry
+from fedworth.ledger.ledger import Model, Round
+from fedworth.ledger.manifest import RoundEntry
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, fitted, mix, mixer, plain_utilities
 from fedworth.oracle.weighting import Mixtures, mixtures

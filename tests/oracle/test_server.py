@@ -14,8 +14,8 @@ from torch.func import functional_call
 
 import fedworth
 from fedworth.errors import RuleError, UsageError, UtilityError
-from fedworth.ledger.ledger import RoundEntry, open_ledger, verify_ledger
-from fedworth.ledger.manifest import line_bytes, read_header, read_lines
+from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.manifest import RoundEntry, line_bytes, read_header, read_lines
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, OutputOracle
 from fedworth.oracle.server import Server, server_of

@@ -6,7 +6,7 @@ from torch import nn
 
 import fedworth
 from fedworth.ledger.ledger import Ledger, Model
-from fedworth.pipeline.run import live_values, update
+from fedworth.pipeline.run import update
 from fedworth.recording.recorder import LiveRecorder, record_into
 from fedworth.task.task import Task
 from fedworth.valuation.settings import ValuationSettings
@@ -92,7 +92,7 @@ def test_every_form_is_reported_watched_verified_and_valued_live(form, exchanged
     assert update(ledger, again, ValuationSettings(), tmp_path / "w").document() == watched.document()
     assert fedworth.verify_report(watched, ledger.folder, again, path=tmp_path / "w" / "report.json")
     fedsv = report.valued_by("fedsv")
-    live = LiveRecorder(fedworth.resume_ledger(ledger.folder), valued_by=live_values).values(task)
+    live = LiveRecorder(fedworth.resume_ledger(ledger.folder)).values(task)
     expected = dict(zip(fedsv.clients, fedsv.values.tolist(), strict=True))
     assert live == pytest.approx(expected, abs=1e-7)  # measured again: code of one's own is not kept
     assert all(line.value for line in fedworth.report_on(ledger, task, ValuationSettings(test_samples=12)))
@@ -107,7 +107,7 @@ def test_a_task_can_be_the_key_of_a_cache(form):
 
 def test_what_live_values_do_not_know_is_said_and_never_ignored(tmp_path, caplog):
     """An earlier version took any completion for factors."""
-    recorder = LiveRecorder(fedworth.resume_ledger(recorded(tmp_path / "l", HEADS).folder), valued_by=live_values)
+    recorder = LiveRecorder(fedworth.resume_ledger(recorded(tmp_path / "l", HEADS).folder))
     task = FORMS["a tensor"](exchanged="head")
     assert recorder.values(task, completion="kernel") == {}
     assert "completion" in caplog.text

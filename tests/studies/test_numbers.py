@@ -332,7 +332,7 @@ def test_gains_are_over_the_same_seeds_honest_share_and_flags_count_where_it_gai
 
 def test_targets_of_retraining_come_from_all_coalitions():
     worth = np.array([[1.0, 2.0], [3.0, 3.0], [0.0, 1.0]])  # (n, n_trainings)
-    rows = retraining.all_coalitions(3).astype(float)
+    rows = federations.all_coalitions(3).astype(float)
     pairs = np.zeros((8, 2))
     pairs[[3, 7]] = 4.0  # clients 0 and 1 together
     found = retraining.targets_of(rows @ worth + pairs)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
 
-from fedworth.ledger.ledger import Model, Round, RoundEntry
+from fedworth.ledger.ledger import Model, Round
+from fedworth.ledger.manifest import RoundEntry
 from fedworth.names import Weighting
 from fedworth.oracle.oracle import mix
 from fedworth.oracle.weighting import Mixtures, client_weights, mixtures

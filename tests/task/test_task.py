@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedworth.errors import DataError, ModelError, UsageError
-from fedworth.simulation.simulate import task_for
+from fedworth.simulation.simulate import task_of
 from fedworth.task.task import Task, load_task
 
 INPUTS, LABELS = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])
@@ -138,7 +138,7 @@ def test_a_file_that_does_not_run_is_an_error_with_its_reason(tmp_path, code):
 
 
 def test_a_simulated_federation_needs_no_file(tiny_ledger, tiny_task):
-    assert task_for(tiny_ledger, None).fingerprint == tiny_task.fingerprint
+    assert task_of(tiny_ledger).fingerprint == tiny_task.fingerprint
 
 
 @pytest.mark.parametrize("module", [nn.LazyLinear(2), nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d())])

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedworth.cli.main import main as fedworth_command
-from fedworth.ledger.ledger import HEADER, verify_ledger
+from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.manifest import HEADER
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
 from tools.torture.children import Ended, forked, killed_after, wait

@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fedworth import errors
 from fedworth.cli.options import Option, add_options, command_from, example_of, options_of, refuse_unknown, summary_of
@@ -48,7 +48,6 @@ INSTALLED_INDEX = "share/doc/fedworth/index.md"
 
 
 def command_class(name: str) -> type:
-    """The dataclass of a command."""
     module, _, kind = COMMANDS[name].partition(":")
     found: type = getattr(import_module(f"fedworth.cli.{module}"), kind)
     return found
@@ -58,7 +57,6 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the parser's message as a UsageError."""
         raise UsageError(message)
 
 
@@ -128,7 +126,6 @@ def _parser(name: str, kind: type, options: list[Option]) -> argparse.ArgumentPa
 
 
 def _usage(name: str, options: list[Option]) -> str:
-    """The usage of a command in one line."""
     needed = [option.name.upper() for option in options if option.is_positional]
     needed += [f"[{option.name.upper()}]" for option in options if option.is_argument]
     needed += [f"{option.flag} {option.metavar}" for option in options if option.is_required_option]
@@ -223,10 +220,4 @@ def _stop_printing() -> None:
 
 
 def entry() -> None:
-    """Entry point of the `fedworth` script."""
     sys.exit(main())
-
-
-def reference() -> list[tuple[str, Any]]:
-    """Every command's name and dataclass, for the reference page."""
-    return [(name, command_class(name)) for name in COMMANDS]

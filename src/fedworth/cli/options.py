@@ -20,7 +20,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -271,7 +271,6 @@ def whole(text: str) -> int:
 
 
 def real(text: str) -> float:
-    """A finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -296,7 +295,6 @@ class Steps:
     step: float
 
     def for_clients(self, n_clients: int) -> tuple[float, ...]:
-        """The numbers of `n_clients`."""
         return tuple(self.step * k for k in range(n_clients))
 
 
@@ -320,11 +318,3 @@ def _pair(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected I=J, two client numbers")
     left, right = map(int, text.split("="))
     return left, right
-
-
-def rows(options: list[Option]) -> Iterator[tuple[str, str]]:
-    """Each option as it is written and what it means, for the reference page."""
-    for option in options:
-        written = option.name.upper() if option.is_positional else f"{option.flag} {option.metavar}".strip()
-        written = f"{option.name.upper()} or {written}" if option.is_argument else written
-        yield written + " (required)" * option.is_required_option, option.meaning()

@@ -13,6 +13,7 @@ from fedworth.simulation.settings import MOST_CLIENTS, SimulationSettings
 if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
     from fedworth.ledger.manifest import LedgerHead
+    from fedworth.task.task import Task
 
 
 def adjust_simulation(given: dict[str, Any]) -> dict[str, Any]:
@@ -25,6 +26,25 @@ def adjust_simulation(given: dict[str, Any]) -> dict[str, Any]:
 
 SIMULATION = {"adjust": adjust_simulation}
 """Metadata of the field of a command that simulates."""
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What models are judged by.
+
+    Args:
+        task: Model and test set, such as mytask.py:task; a simulated ledger has its own.
+        data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
+    """
+
+    task: str | None = None
+    data_folder: Path | None = None
+
+    def of(self, ledger: "Ledger") -> "Task":
+        from fedworth.simulation.simulate import task_of
+        from fedworth.task.task import load_task
+
+        return task_of(ledger, data_folder=self.data_folder) if self.task is None else load_task(self.task)
 
 
 @dataclass(frozen=True)
@@ -102,8 +122,6 @@ class Verify:
         public_key: Public key (PEM) of the owner of the signature.
         ledger: Ledger of the report or statement (default of a report: the folder ledger beside it).
         receipts: The client's receipts, to compare with a statement.
-        task: Model and test set of the report, such as mytask.py:task; a simulated ledger has its own.
-        data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
 
     Example:
         fedworth verify my.ledger
@@ -117,8 +135,7 @@ class Verify:
     public_key: Path | None = None
     ledger: Path | None = None
     receipts: Path | None = None
-    task: str | None = None
-    data_folder: Path | None = None
+    task: TaskOptions = field(default_factory=TaskOptions)
 
     def __post_init__(self) -> None:
         if self.sign is not None and self.signature is None:
@@ -142,15 +159,13 @@ class Verify:
         from fedworth.ledger.ledger import open_ledger
         from fedworth.pipeline.verify import verify_report
         from fedworth.report.report import Report
-        from fedworth.simulation.simulate import task_for
 
         folder = self.ledger or path.parent / "ledger"
         if not folder.is_dir():
             raise UsageError(f"{path}: a report; expected its ledger, too: --ledger LEDGER")
         ledger = open_ledger(folder)
-        task = task_for(ledger, self.task, data_folder=self.data_folder)
         with progress_bars() as progress:
-            checks = verify_report(Report.read(path), folder, task, path=path, progress=progress)
+            checks = verify_report(Report.read(path), folder, self.task.of(ledger), path=path, progress=progress)
         head_checks = self._check_head(ledger)
         found = [{"check": check.name, "is_checked": check.is_checked, "found": check.found} for check in checks]
         document = {"report": str(path), "ledger": str(folder), "head_checks": head_checks, "checks": found}
@@ -195,7 +210,7 @@ class Verify:
             "is_closed": ledger.is_closed,
             "head": ledger.chain,
             "head_checks": head_checks,
-            "rule": rule_name(checked.rule) if ledger.form is None else f"{ledger.form.combine} of embeddings",
+            "rule": rule_name(checked.rule) if ledger.form is None else rule,
             "n_rounds_by_rule": checked.n_same,
             "largest_gap": checked.largest_gap,
             "warnings": list(warnings),

@@ -75,13 +75,11 @@ def _room(stream: TextIO | None) -> float:
 
 
 def show_lines(lines: Iterable[str]) -> None:
-    """Plain lines on standard output."""
     for line in lines:
         print(whole_words(line, sys.stdout))
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Warnings on standard error."""
     for warning in warnings:
         print(whole_words(f"warning: {on_one_line(warning)}", sys.stderr), file=sys.stderr)
 

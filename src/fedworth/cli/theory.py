@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedworth.cli.record import TaskOptions
 from fedworth.cli.show import show
-from fedworth.cli.values import BY_FACTORS, BY_MODELS, TaskOptions, open_federation
+from fedworth.cli.values import BY_FACTORS, BY_MODELS, open_federation
 from fedworth.errors import UsageError
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from fedworth.cli.record import SIMULATION
+from fedworth.cli.record import SIMULATION, TaskOptions
 from fedworth.cli.show import progress_bars, show, show_lines, warn
 from fedworth.errors import ArtefactError, UsageError
 from fedworth.report.settings import PageSettings
@@ -36,24 +36,6 @@ COMPLETED = {"hidden": OF_VALUES}
 BY_MODELS = {"hidden": (*ABOUT_FACTORS, *OF_VALUES, "permutations")}
 BY_FACTORS = {"hidden": (*OF_VALUES, "permutations")}
 """Options of a valuation that do nothing in some commands."""
-
-
-@dataclass(frozen=True)
-class TaskOptions:
-    """What models are judged by.
-
-    Args:
-        task: Model and test set, such as mytask.py:task; a simulated ledger has its own.
-        data_folder: Folder of the data sets (default: $FEDWORTH_DATA).
-    """
-
-    task: str | None = None
-    data_folder: Path | None = None
-
-    def of(self, ledger: "Ledger") -> Any:
-        from fedworth.simulation.simulate import task_for
-
-        return task_for(ledger, self.task, data_folder=self.data_folder)
 
 
 def open_federation(
@@ -212,14 +194,12 @@ class Value:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
+        from fedworth.ledger.ledger import open_ledger
         from fedworth.report.report import Report as ReportObject
         from fedworth.report.tables import values_table
 
-        default = "comfedsv"
-        if self.source.is_dir():
-            from fedworth.ledger.ledger import open_ledger
-
-            default = "comfedsv-models" if open_ledger(self.source).form is None else "verfedsv"
+        ledger = open_ledger(self.source) if self.source.is_dir() else None
+        default = "comfedsv" if ledger is None else "comfedsv-models" if ledger.form is None else "verfedsv"
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:
@@ -228,22 +208,19 @@ class Value:
                 description = f"{valuation.method}: {valuation.description}"
                 show(valuation.document(), table, description, warnings=valuation.notes, as_json=as_json)
                 return
-            report = self._report(methods, progress)
+            report = self._report(ledger, methods, progress)
         _show_report(report, [] if self.out is None else report.write(self.out), as_json=as_json)
 
-    def _report(self, methods: list[str], progress: "Progress") -> "ReportObject":
+    def _report(self, ledger: "Ledger | None", methods: list[str], progress: "Progress") -> "ReportObject":
         from fedworth.games.matrix import UtilityMatrix
-        from fedworth.ledger.ledger import open_ledger
         from fedworth.pipeline.report_on import report_on
 
-        if not self.source.is_dir():
+        if ledger is None:
             _refuse_for_utilities(self.source, self.task, self.settings, self.work)
             utilities = UtilityMatrix.load(self.source)
             return report_on(utilities, None, self.settings, methods=methods, title=self.source.name)
-        ledger = open_ledger(self.source)
-        return report_on(
-            ledger, self.task.of(ledger), self.settings, methods=methods, work=self.work, progress=progress
-        )
+        task = self.task.of(ledger)
+        return report_on(ledger, task, self.settings, methods=methods, work=self.work, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -499,23 +476,20 @@ class Compare:
         from fedworth.ledger.ledger import open_ledger
         from fedworth.pipeline.compare import compare
 
-        folder = self.runs[0] / "ledger" if (self.runs[0] / "ledger").is_dir() else self.runs[0]
-        ledger = open_ledger(folder)
+        ledger = open_ledger(_ledger_in(self.runs[0]))
         names = None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
         copies = [(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())]
         with progress_bars() as progress:
-            rows = compare(
-                ledger,
-                self.task.of(ledger),
-                self.settings,
-                names,
-                copies=copies,
-                work=self.work,
-                progress=progress,
-            )
+            task = self.task.of(ledger)
+            rows = compare(ledger, task, self.settings, names, copies=copies, work=self.work, progress=progress)
         document = {"clients": list(ledger.clients), "methods": [row.document() for row in rows]}
         refusals = (f"{row.method}: {row.refusal}" for row in rows if row.refusal)
         show(document, _methods_table(rows), *refusals, as_json=as_json)
+
+
+def _ledger_in(folder: Path) -> Path:
+    """The ledger of a run, or the folder itself."""
+    return folder / "ledger" if (folder / "ledger").is_dir() else folder
 
 
 def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
@@ -562,9 +536,9 @@ class Interactions:
         from fedworth.pipeline.compare import interactions
         from fedworth.report.tables import Table
 
-        folder = self.ledger / "ledger" if (self.ledger / "ledger").is_dir() else self.ledger
         with progress_bars() as progress:
-            pairs = interactions(open_federation(folder, self.task, self.settings, self.work, progress))
+            federation = open_federation(_ledger_in(self.ledger), self.task, self.settings, self.work, progress)
+            pairs = interactions(federation)
         kinds = {
             "Redundant: together they add less than apart": [p for p in pairs if p.index < 0][: self.most],
             "Complementary: together they add more": [p for p in reversed(pairs) if p.index > 0][: self.most],

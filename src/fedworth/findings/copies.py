@@ -189,7 +189,6 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
 
 
 def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    """The kinds that these rounds can show."""
     compared = [(one.sent.client, one.sent.round_index) for one in _directions(traces)]
     of_clients = [round_index for client, round_index in compared if client != SERVER]
     if any(len(trace.clients) > 1 for trace in traces):

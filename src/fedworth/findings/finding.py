@@ -91,7 +91,6 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The finding in words."""
         kind = self.kind
         forms = {name: "+.3g" if name in SIGNED else ",.0f" if x >= 100 else ".3g" for name, x in self.evidence.items()}
         numbers = {name: format(x, forms[name]) for name, x in self.evidence.items()}
@@ -103,7 +102,6 @@ class Finding:
         return f"{claim}{when}; {_confidence(self.confidence)} ({kind.basis}). {self.detail}".strip()
 
     def document(self) -> dict[str, Any]:
-        """The finding as JSON."""
         return {
             "kind": self.kind.name,
             "level": str(self.kind.level),

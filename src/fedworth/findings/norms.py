@@ -96,7 +96,6 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
 
 
 def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    """The kinds that these rounds can show."""
     if any(trace.clients for trace in traces):
         yield NO_UPDATE
     if any(len(trace.clients) >= FEWEST for trace in traces):

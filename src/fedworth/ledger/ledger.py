@@ -24,7 +24,6 @@ from fedworth.errors import LedgerError, unknown_name
 from fedworth.ledger.embeddings import EmbeddingForm, form_of
 from fedworth.ledger.manifest import (
     FINAL,
-    HEADER,
     MANIFEST,
     ClosedLine,
     MissingRound,
@@ -38,21 +37,7 @@ from fedworth.ledger.model_file import Owner, read_models
 from fedworth.names import Aggregation
 from fedworth.storage import PARTIAL, Place
 
-__all__ = [
-    "FINAL",
-    "HEADER",
-    "MANIFEST",
-    "Ledger",
-    "MissingRound",
-    "Model",
-    "Round",
-    "RoundEntry",
-    "check_alike",
-    "check_finite",
-    "open_ledger",
-    "read_round",
-    "verify_ledger",
-]
+__all__ = ["Ledger", "Model", "Round", "open_ledger", "read_round", "verify_ledger"]
 
 MAX_LISTED_ROUNDS = 8
 

@@ -100,7 +100,6 @@ def checked_count(found: Any, kind: WeightKind, where: str) -> float:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The numbers of a tensor as they are stored."""
     # The bytes are those in memory, so views must be resolved first; numpy has no bfloat16.
     dense = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
     return dense.reshape(-1).view(torch.uint8).numpy().data

@@ -101,7 +101,6 @@ class ModelFileWriter:
             self.file.close()
 
     def remove(self) -> None:
-        """Close and delete the file."""
         self.close()
         with contextlib.suppress(OSError):
             partial_path(self.path).unlink(missing_ok=True)
@@ -148,7 +147,6 @@ def read_models(path: Path, sha256: str) -> dict[Owner, Model]:
 
 
 def file_sha256(path: Path) -> str:
-    """The sha256 of a file."""
     try:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

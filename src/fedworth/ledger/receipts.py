@@ -41,7 +41,6 @@ class Receipt:
 
 
 def receipt_of(model: Model, round_number: int, n_samples: float, *, is_named: bool = True) -> Receipt:
-    """The receipt for a model."""
     hashes = {}
     for name, tensor in model.items():
         if tensor.dtype not in DTYPE_NAMES:

@@ -30,7 +30,6 @@ MAX_KEY_BYTES = 2**16
 
 
 def message(head: LedgerHead) -> bytes:
-    """The text that is signed."""
     return f"fedworth ledger head 1\n{head.chain}\n{head.n_rounds}\n".encode()
 
 

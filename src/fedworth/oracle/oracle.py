@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Utilities
 from fedworth.errors import ModelError, UtilityError
-from fedworth.ledger.ledger import Model, Round, check_alike
+from fedworth.ledger.ledger import Model, Round
+from fedworth.ledger.model import check_alike
 from fedworth.names import Measure
 from fedworth.oracle.weighting import Mixtures
 from fedworth.task.adapters import renamed

@@ -41,7 +41,6 @@ class ComparedMethod:
     copies_gap: float | None = None  # largest difference of two copies, over the spread of the values
 
     def document(self) -> dict[str, Any]:
-        """The row as JSON."""
         values = None if self.valuation is None else self.valuation.document()["values"]
         return {
             "method": self.method,

@@ -33,6 +33,7 @@ REPORTED = (
     "leave-one-out",
     "fedsv-later",
 )
+OF_UTILITIES = tuple(name for name in REPORTED if name not in ("truth", "comfedsv-models", "fedsv-equal"))
 OF_VERTICAL = "verfedsv", "refitted-head", "leave-one-out"
 NO_ALL_CLIENTS_ROUND = (
     "no round has all clients: how similar clients are is known only from the rounds they share, so values are less "
@@ -84,7 +85,11 @@ def report_on(
     """
     settings, work = settings or ValuationSettings(), work or WorkSettings()
     if isinstance(of, UtilityMatrix):
-        return _on_utilities(MeasuredUtilities(of, settings), methods, title, copies)
+        source = MeasuredUtilities(of, settings)
+        valuations, refusals = values_by(source, dict.fromkeys(methods or OF_UTILITIES))
+        rounds = Rounds(tuple(range(1, of.n_rounds + 1)), of.participants, round_gains(source))
+        title = title or f"{len(of.clients)} clients, {of.n_rounds} rounds"
+        return Report(title, of.clients, valuations, refusals, copies, _coverage(source), rounds=rounds)
     if task is None:
         raise UsageError(f"{of.folder}: a ledger is valued on a task; give one (a model and a test set)")
     sampled = None if like is None else like.sampled
@@ -133,26 +138,6 @@ def _n_missing(ledger: Ledger) -> int:
     recorded = {entry.number for entry in ledger.entries}
     known = recorded | {gone.number for gone in ledger.missing}
     return max(known) - min(known) + 1 - len(recorded) if known else 0
-
-
-def _on_utilities(
-    source: MeasuredUtilities,
-    methods: Sequence[str] | None,
-    title: str | None,
-    copies: tuple[tuple[str, str], ...],
-) -> Report:
-    names = methods or [name for name in REPORTED if name not in ("truth", "comfedsv-models", "fedsv-equal")]
-    valuations, refusals = values_by(source, list(dict.fromkeys(names)))
-    n_rounds = source.matrix.n_rounds
-    return Report(
-        title=title or f"{len(source.clients)} clients, {n_rounds} rounds",
-        clients=source.clients,
-        valuations=valuations,
-        refusals=refusals,
-        copies=copies,
-        coverage=_coverage(source),
-        rounds=Rounds(tuple(range(1, n_rounds + 1)), source.participants, round_gains(source)),
-    )
 
 
 def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: ValuationSettings) -> None:

@@ -18,7 +18,7 @@ from fedworth.names import Aggregation
 from fedworth.recording.flower_identity import SAMPLES
 from fedworth.recording.flower_strategy import RecordingStrategy
 from fedworth.recording.identity import NodeNames, owners_of
-from fedworth.recording.recorder import Valuer, record_into
+from fedworth.recording.recorder import record_into
 from fedworth.recording.trees import Trees
 from fedworth.task.rules import (
     Adaptive,
@@ -56,13 +56,14 @@ def record(
     wait_seconds: float = 600.0,
     keys_last: bool = False,
     resume: bool = False,
-    valued_by: Valuer | None = None,
     track: Any = None,
     task: Task | str | None = None,
     trees: Trees | None = None,
     vertical: Vertical | None = None,
 ) -> Any:
-    """A grid, or a strategy of the old API, that does what `recorded` does and records the rounds into `ledger`.
+    """A grid, or a strategy of the old API, that does what `recorded` does and records every round into a ledger.
+
+    The training stays the same to the last bit, unless `hear_everyone` is used.
 
     Args:
         recorded: Flower's grid, or a strategy of the old API.
@@ -80,12 +81,17 @@ def record(
         wait_seconds: How long it waits for them.
         keys_last: The SuperLink authenticates its nodes, so a name stays with the key it was first heard from.
         resume: Continue the ledger of a stopped server.
-        valued_by: What values the rounds so far for `values`.
         track: Where each round's values are shown, as in `record_into`.
         task: What values are measured on then.
         trees: The test set, if the federation appends XGBoost's trees (FedXgbBagging).
         vertical: The server's side of a vertical federation, with the head that it trains; replies have an ArrayRecord
             `embeddings` (or the one that `arrays` names) with `embedding`, and `samples` if it is a batch.
+
+    Returns:
+        What to give the strategy in place of the grid. Call its `close` with the final model.
+
+    Example:
+        grid = fedworth.flower.record(grid, ledger="my.ledger", strategy=strategy)
     """
     make = _maker(recorded)
     if type(strategy).__name__ == "FedXgbCyclic":
@@ -112,7 +118,6 @@ def record(
         track=track,
         task=task,
     )
-    recorder.valued_by = valued_by
     nodes = NodeNames(owners_of(open_ledger(recorder.writer.folder)), keys_last)
     own = (tuple(names), n_rounds) if make is RecordingStrategy else (by, arrays)
     recording = make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)

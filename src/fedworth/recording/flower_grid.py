@@ -91,7 +91,6 @@ class RecordingGrid:
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
-        """The replies that have arrived."""
         replies = list(self.inner.pull_messages(message_ids))
         attempt(self._take, replies)
         attempt(self._end_if_complete)
@@ -192,7 +191,6 @@ class RecordingGrid:
             self.recorder.lose_round(round_.number, f"{type(error).__name__}: {error}")
 
     def _settle(self, round_: TrainRound) -> Settled:
-        """Decide which node goes by which name."""
         # A node that the SuperLink reports gone is not present. A node that sent an error is, otherwise a client that
         # fails once could lose its name to another node.
         infos = attempt(lambda: list(self.inner.get_nodes())) or []
@@ -256,7 +254,6 @@ def model_sent(messages: Sequence[Any], record: str | None) -> dict[str, Any]:
 
 
 def model_in(content: Any, record: str | None) -> dict[str, Any]:
-    """The model in a reply."""
     return _arrays(_model_record(content, record))
 
 

@@ -75,10 +75,9 @@ def import_folder(
 def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]) -> None:
     files = _models(place)
     start = files.pop(GLOBAL, None)
-    if start is None:
-        _refuse_other_formats(place)
-        raise DataError(f"{place}: no {GLOBAL}{SUFFIXES[0]} in it, so it is not known what the clients started from")
     _refuse_other_formats(place)
+    if start is None:
+        raise DataError(f"{place}: no {GLOBAL}{SUFFIXES[0]} in it, so it is not known what the clients started from")
     writer.start_round(_read(start), asked=list(files))
     try:
         for name, path in files.items():

@@ -47,7 +47,7 @@ from fedworth.ledger.ledger import open_ledger
 from fedworth.ledger.model import checked_count
 from fedworth.names import Aggregation
 from fedworth.recording.identity import Node, Owners, label_of, owners_of, settle, skeleton
-from fedworth.recording.recorder import LiveRecorder, Valuer, record_into, with_difference
+from fedworth.recording.recorder import LiveRecorder, record_into, with_difference
 from fedworth.report.trackers import Metric
 from fedworth.task.task import Task
 
@@ -58,7 +58,11 @@ RECEIVERS = "nvflare"
 
 
 class RoundRecorder(FLComponent):  # type: ignore[misc]
-    """Writes every training round of a job into a ledger."""
+    """Writes every training round of a job into a ledger, and values the rounds so far on request.
+
+    Example:
+        job.to_server(fedworth.nvflare.RoundRecorder("my.ledger"), id="fedworth")
+    """
 
     def __init__(
         self,
@@ -140,13 +144,10 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         copy = Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id())) / self.task
         return str(copy) if copy.with_name(copy.name.rpartition(":")[0]).is_file() else self.task
 
-    def valued(self, valued_by: Valuer, task: Task, **how: Any) -> dict[str, float]:
-        """Each site's value so far; empty if nothing is recorded yet."""
+    def values(self, task: Task, **how: Any) -> dict[str, float]:
+        """Each site's value so far, by its name, empty if nothing is recorded yet; see `LiveRecorder.values`."""
         with self._lock:
-            if self._recorder is None:
-                return {}
-            self._recorder.valued_by = valued_by
-            return self._recorder.values(task, **how)
+            return {} if self._recorder is None else self._recorder.values(task, **how)
 
     def _on_asked(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
@@ -268,7 +269,6 @@ class Receivers:
         self.has_steps = type(engine.get_component("receiver")).__name__ != "WandBReceiver"
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:  # noqa: ARG002
-        """Show each site's numbers."""
         numbers = [(metric.client, metric.name, metric.number) for metric in metrics]
         numbers += [(site, "round", step) for site in dict.fromkeys(metric.client for metric in metrics)]
         for site, name, number in numbers:

@@ -44,9 +44,6 @@ T = TypeVar("T")
 Arrays = Mapping[str, Any] | Sequence[Any]
 """A state dict: tensors or numpy arrays by name; or a list of them."""
 
-Valuer = Callable[..., dict[str, float]]
-"""Values a ledger that is being written: (folder, task, …) → value by client name."""
-
 
 def attempt(action: Callable[..., T], *args: Any) -> T | None:
     """Call `action`; an error is logged and the result is None, so that the training continues."""
@@ -66,7 +63,6 @@ class LiveRecorder:
     trouble: str | None = None  # why the current round cannot be recorded
     notes: list[str] = field(default_factory=list)
     unreported: list[tuple[int, str]] = field(default_factory=list)  # missing rounds that the ledger lacks yet
-    valued_by: Valuer | None = None
     tracking: "LiveTracking | None" = None
 
     def start_round(self, global_model: Arrays, *, asked: Sequence[str], number: int | None = None) -> None:
@@ -103,7 +99,6 @@ class LiveRecorder:
                 self.client_quarantined(name, why)
 
     def note(self, text: str) -> None:
-        """Add a remark about the round."""
         self.notes.append(text)
 
     def end_round(
@@ -140,9 +135,9 @@ class LiveRecorder:
             **how: `method` and `settings` of the valuation.
         """
         try:
-            if self.valued_by is None:
-                raise LedgerError("this recorder cannot value; use fedworth.flower.record")
-            return self.valued_by(self.writer.folder, task, **how)
+            from fedworth.pipeline.run import live_values  # valuing is not loaded by those who only record
+
+            return live_values(self.writer.folder, task, **how)
         except Exception as error:
             log.error("fedworth: no values after round %s (%s: %s)", self.number, type(error).__name__, error)
             return {}
@@ -166,10 +161,7 @@ class LiveRecorder:
     def release(self) -> None:
         """Stop recording without a final model, so that another recorder can continue the ledger."""
         self._report_missing()
-        try:
-            self.writer.release()
-        except Exception as error:
-            log.error("fedworth: %s", error)
+        attempt(self.writer.release)
         self._finish_tracking()
 
     def _finish_tracking(self) -> None:
@@ -276,7 +268,11 @@ def record_into(
     """
     place = Path(folder)
     is_new = not (resume and is_ledger(place))
-    tracking = None if track is None else _live_tracking(place, task, track, is_new=is_new)
+    tracking = None
+    if track is not None:
+        from fedworth.pipeline.track import LiveTracking  # valuing is not loaded by those who only record
+
+        tracking = LiveTracking(place, task, track, is_new=is_new)
     if vertical is not None and clients and tuple(clients) != vertical.clients:
         raise UsageError(f"record_into: clients {', '.join(clients)}, but a vertical federation of {vertical.clients}")
     if not is_new:
@@ -291,12 +287,6 @@ def record_into(
         clients, aggregation, header = vertical.clients, "uniform", {**header, EMBEDDINGS: vertical.form.document()}
     writer = create_ledger(place, clients, aggregation=aggregation, settings=header, quarantine=True)
     return LiveRecorder(writer, tracking=tracking)
-
-
-def _live_tracking(place: Path, task: Task | str | None, track: Any, *, is_new: bool) -> "LiveTracking":
-    from fedworth.pipeline.track import LiveTracking  # valuing is not loaded by those who only record
-
-    return LiveTracking(place, task, track, is_new=is_new)
 
 
 def model_of(arrays: Arrays) -> Model:

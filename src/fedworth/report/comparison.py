@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedworth.errors import UsageError
 from fedworth.report.report import Report
 from fedworth.report.tables import Table, csv_of
-from fedworth.storage import Place, make_folder, write_json, write_whole
+from fedworth.storage import Place, json_bytes, write_together
 from fedworth.valuation.notebook import digits_of, signed
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue
@@ -174,12 +174,12 @@ class Comparison:
 
     def write(self, folder: Place, page: "PageSettings | None" = None) -> list[Path]:
         """Write `compare.html`, `compare.json` and `compare.csv`."""
-        make_folder(Path(folder))
-        paths = [Path(folder) / f"compare.{ending}" for ending in ("html", "json", "csv")]
-        write_whole(paths[0], self.page_html(page).encode())
-        write_json(paths[1], self.document())
-        write_whole(paths[2], self.csv_text().encode())
-        return paths
+        texts = {
+            "html": self.page_html(page).encode(),
+            "json": json_bytes(self.document()),
+            "csv": self.csv_text().encode(),
+        }
+        return write_together(Path(folder), {f"compare.{ending}": text for ending, text in texts.items()})
 
     def plot(self, ax: Any = None) -> Any:
         """Each client's value in each report on matplotlib axes; returns the axes.

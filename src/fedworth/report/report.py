@@ -286,17 +286,16 @@ class Report:
         """
         from fedworth.report.tables import csv_text, groups_csv, markdown
 
-        texts = {"csv": csv_text(self).encode(errors="backslashreplace"), "json": json_bytes(self.document())}
-        texts["md"] = markdown(self).encode(errors="backslashreplace")
-        texts["html"] = self.page_html(page, rewards=rewards).encode(errors="backslashreplace")
-        files = {f"report.{ending}": text for ending, text in texts.items()}
+        files: dict[str, str | bytes] = {"report.csv": csv_text(self), "report.json": json_bytes(self.document())}
+        files |= {"report.md": markdown(self), "report.html": self.page_html(page, rewards=rewards)}
         if self.valuations and self.chosen.groups is not None:
-            files["report-by-group.csv"] = groups_csv(self).encode(errors="backslashreplace")
+            files["report-by-group.csv"] = groups_csv(self)
         if excel:
             from fedworth.report.excel import excel_bytes
 
             files["report.xlsx"] = excel_bytes(self)
-        return write_together(Path(folder), files)
+        encoded = {k: x.encode(errors="backslashreplace") if isinstance(x, str) else x for k, x in files.items()}
+        return write_together(Path(folder), encoded)
 
     def page_html(self, settings: "PageSettings | None" = None, *, rewards: "Rewards | None" = None) -> str:
         """The page of the report.

@@ -100,7 +100,7 @@ def _with_and_without(recorded: RecordedFederation, last: Indices) -> tuple[Floa
 
 
 def levels_text(scores: Scores | None) -> str:
-    """What the model scored before the first round and after the last: "cross-entropy 2.38, then 1.32"."""
+    """What the model scored: "cross-entropy 2.38 at the start, 1.32 at the end"."""
     if scores is None:
         return ""
     levels = zip(scores.measures, scores.start.tolist(), scores.end.tolist(), strict=True)

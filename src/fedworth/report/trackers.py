@@ -78,7 +78,6 @@ class MlflowTracker:
         self.is_own = self.run is None
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:
-        """Metrics of the run, and a tag."""
         import mlflow
 
         self.run = self.run or mlflow.start_run().info.run_id
@@ -89,7 +88,6 @@ class MlflowTracker:
         mlflow.MlflowClient().set_tag(self.run, "fedworth", text[:LONGEST_TAG])
 
     def finish(self, files: Sequence[Path]) -> None:
-        """Artefacts of the run."""
         import mlflow
 
         for file in files if self.run else ():
@@ -121,7 +119,6 @@ class WandbTracker:
         self.left_at = self.run.step
 
     def finish(self, files: Sequence[Path]) -> None:
-        """An artefact of the run."""
         import wandb
 
         if self.run is None:
@@ -146,7 +143,6 @@ class TensorboardTracker:
         self.make = SummaryWriter
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:
-        """Scalars, and a text."""
         self.writer = self.writer or self.make(self.folder)
         for metric in metrics:
             self.writer.add_scalar(metric.key, metric.number, step)
@@ -170,7 +166,6 @@ class PrometheusTracker:
         self.path = Path(to)
 
     def log(self, step: int, metrics: Sequence[Metric], text: str) -> None:  # noqa: ARG002
-        """Replace the file."""
         lines = ["# TYPE fedworth_round gauge", f"fedworth_round {step}"]
         for name in dict.fromkeys(metric.name.partition("/")[0] for metric in metrics):
             lines.append(f"# TYPE fedworth_{name} gauge")

@@ -122,7 +122,6 @@ class DatasetRequest:
 
 
 def load_dataset(name: DatasetName, request: DatasetRequest) -> Dataset:
-    """Load the data set of this name."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
     return DATASETS[name](request)
@@ -179,7 +178,6 @@ def _samples(source: Source, n: int, rng: np.random.Generator) -> Samples:
 
 
 def concatenated(samples: Sequence[Samples]) -> Samples:
-    """The samples of several, in order."""
     return Samples(np.concatenate([s.features for s in samples]), np.concatenate([s.labels for s in samples]))
 
 

@@ -280,7 +280,6 @@ class SimulationSettings:
             raise UsageError("without validation only one batch of a round is sent: expected --local-steps 1")
 
     def learning_rate(self) -> Schedule:
-        """The learning rate of every round."""
         return Schedule(self.schedule, self.rate, self.decay, self.convexity, self.smoothness)
 
     def local_training(self) -> LocalTraining:
@@ -294,7 +293,6 @@ class SimulationSettings:
         return self.seed if self.training_seed is None else self.training_seed
 
     def document(self) -> dict[str, Any]:
-        """The settings as JSON."""
         document = asdict(self)
         defaults = {field.name: field.default for field in fields(self)}
         return {name: document[name] for name in document if name not in LATER or document[name] != defaults[name]}

@@ -29,7 +29,7 @@ from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSett
 from fedworth.simulation.training import ClientData, client_data, train_clients
 from fedworth.simulation.vertical import record_vertical, vertical_federation
 from fedworth.storage import Place, Progress, silent
-from fedworth.task.task import Task, load_task
+from fedworth.task.task import Task
 from fedworth.threads import fitting_threads
 
 Misconduct = Callable[[int, Model, dict[str, Answer]], dict[str, Answer]]
@@ -120,7 +120,6 @@ def simulate(
 
 
 def simulation_of(ledger: Ledger) -> SimulationSettings:
-    """The settings of a simulated federation."""
     if ledger.simulation is None:
         raise DataError(f"{ledger.folder}: not a simulated federation; name its task with --task FILE.py:NAME")
     return settings_from(dict(ledger.simulation))
@@ -150,13 +149,7 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
     return task
 
 
-def task_for(ledger: Ledger, text: str | None, *, data_folder: Place | None = None) -> Task:
-    """The task that `--task` names; without it, the task of a simulated federation."""
-    return task_of(ledger, data_folder=data_folder) if text is None else load_task(text)
-
-
 def federation_of(settings: SimulationSettings, *, data_folder: Place | None = None) -> Federation:
-    """A simulated federation, made again from its settings."""
     return _federation(settings, _dataset(settings, data_folder))
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from fedworth.arrays import Indices, stream
 from fedworth.errors import ModelError
-from fedworth.ledger.ledger import Model, check_finite
+from fedworth.ledger.model import Model, check_finite
 from fedworth.simulation.datasets import Samples
 from fedworth.simulation.models import state_of
 from fedworth.simulation.settings import LocalTraining
@@ -43,7 +43,6 @@ class ClientData:
 
 
 def client_data(samples: Samples, dtype: torch.dtype) -> ClientData:
-    """A client's samples as tensors."""
     digest = hashlib.sha256(samples.features.tobytes() + samples.labels.tobytes())
     inputs, labels = torch.from_numpy(samples.features).to(dtype), torch.from_numpy(samples.labels)
     return ClientData(inputs, labels.to(dtype) if samples.has_numbers else labels, digest.hexdigest())

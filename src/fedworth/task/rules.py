@@ -86,11 +86,9 @@ class WeightedMean(LinearRule):
     def aggregate(
         self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
-        """Average the models; nothing is kept."""
         return weighted_mean(models, weights), state
 
     def contribution(self, global_model: Arrays, model: Arrays, state: State) -> Arrays:
-        """The member's model."""
         return model
 
 
@@ -183,7 +181,6 @@ class Median(Rule):
     def aggregate(
         self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
-        """Take the median of every number."""
         return {name: np.median(_stacked(models, name), axis=0) for name in global_model}, state
 
 
@@ -201,7 +198,6 @@ class TrimmedMean(Rule):
     def aggregate(
         self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
-        """Average what is left of every number."""
         n_cut = int(self.beta * len(models))
         kept = slice(n_cut, len(models) - n_cut)
         return {name: np.mean(np.sort(_stacked(models, name), axis=0)[kept], axis=0) for name in global_model}, state
@@ -218,7 +214,6 @@ class Krum(Rule):
     def aggregate(
         self, global_model: Arrays, models: Sequence[Arrays], weights: Sequence[float], state: State
     ) -> tuple[Arrays, State]:
-        """Average the models that score best."""
         chosen = self.selected(models)
         return weighted_mean([models[k] for k in chosen], [weights[k] for k in chosen]), state
 
@@ -246,7 +241,6 @@ class Sum(Rule):
         weights: Sequence[float],
         state: State,
     ) -> tuple[Arrays, State]:
-        """Add all updates."""
         added = {name: sum((model[name] - w for model in models), w) for name, w in global_model.items()}
         return added, state
 
@@ -346,7 +340,6 @@ class Private(LinearRule):
         return _with_noise(self.inner.contribution(global_model, self._clipped(global_model, model), state), state)
 
     def document(self) -> dict[str, Any]:
-        """The rule as JSON."""
         return {**super().document(), "inner": self.inner.document()}
 
     def _clipped(self, global_model: Arrays, model: Arrays) -> Arrays:

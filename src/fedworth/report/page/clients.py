@@ -107,7 +107,6 @@ class Row:
 
     @property
     def heard(self) -> str:
-        """How often the client took part."""
         if self.n_heard is None:
             return "–"
         return f"{self.n_heard} of {self.n_rounds}" if self.n_rounds else str(self.n_heard)

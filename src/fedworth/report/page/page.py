@@ -38,6 +38,7 @@ from fedworth.report.page.figures import axis_over
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
+from fedworth.report.rewards import Rewards, split_again
 from fedworth.report.scores import levels_text
 from fedworth.report.settings import PageSettings
 from fedworth.report.tables import provenance_text, scores_table, uncertainty_table
@@ -45,7 +46,6 @@ from fedworth.valuation.notebook import digits_of, signed
 
 if TYPE_CHECKING:
     from fedworth.report.comparison import Comparison
-    from fedworth.report.rewards import Rewards
 
 MOST_CARDS = 40
 LANE = 11
@@ -62,9 +62,10 @@ GLOSSARY = {
 }
 
 
-def page_html(report: Report, settings: PageSettings | None = None, *, rewards: "Rewards | None" = None) -> str:
+def page_html(report: Report, settings: PageSettings | None = None, *, rewards: Rewards | None = None) -> str:
     settings = settings or PageSettings()
-    check_rewards(rewards, report)
+    if rewards is not None:
+        split_again(rewards, report)  # an error unless they follow from the report's values
     frame = {
         **frame_of(settings, settings.title or report.title),
         "has_counts": settings.title is not None,  # the report's own title says how many there are
@@ -152,14 +153,6 @@ def settings_of(text: str) -> PageSettings | None:
         return None if found is None else PageSettings(**json.loads(html.unescape(found[1])))
     except (ValueError, TypeError, AttributeError, UsageError):
         return None
-
-
-def check_rewards(rewards: "Rewards | None", report: Report) -> None:
-    """Refuse rewards that do not follow from the report's values, such as those of an earlier report."""
-    from fedworth.report.rewards import split_again
-
-    if rewards is not None:
-        split_again(rewards, report)
 
 
 def render(template: str, view: dict[str, Any], *, script: str = "") -> str:

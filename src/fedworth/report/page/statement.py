@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +23,15 @@ from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
 from fedworth.report.page.clients import cards_of, share_text
 from fedworth.report.page.figures import axis_over, path, picks_of
-from fedworth.report.page.page import check_rewards, frame_of, render
+from fedworth.report.page.page import frame_of, render
 from fedworth.report.page.story import ticks_of
 from fedworth.report.page.trust import verdict_of, wording_of
 from fedworth.report.report import Report
+from fedworth.report.rewards import Rewards, split_again
 from fedworth.report.scores import score_text
 from fedworth.report.settings import PageSettings
 from fedworth.storage import Place, read_bytes
 from fedworth.valuation.notebook import digits_of, ranks_text, signed
-
-if TYPE_CHECKING:
-    from fedworth.report.rewards import Rewards
 
 FEWEST_OTHERS = 7
 """With fewer other clients no band is shown, because it would reveal single values."""
@@ -113,11 +111,12 @@ def statement_html(
     client: str,
     settings: PageSettings | None = None,
     *,
-    rewards: "Rewards | None" = None,
+    rewards: Rewards | None = None,
     ledger: Ledger | None = None,
 ) -> str:
     settings = settings or PageSettings()
-    check_rewards(rewards, report)
+    if rewards is not None:
+        split_again(rewards, report)  # an error unless they follow from the report's values
     line, facts = report[client], statement_of(report, client, ledger)
     digits = digits_of([line])
     band = _band(report, client)

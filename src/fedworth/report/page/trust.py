@@ -68,7 +68,6 @@ USES = {
 
 
 def verdict_of(report: Report, settings: PageSettings) -> Verdict:
-    """The verdict on the chosen values."""
     chosen = report.chosen
     if chosen.uncertainty is not None:
         head, use = USES[chosen.uncertainty.trust]
