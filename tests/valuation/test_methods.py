@@ -279,7 +279,7 @@ class Stopping(FastOracle):
 KILLED = """
 import os, signal, sys
 from fedworth.ledger.ledger import open_ledger
-from fedworth.oracle import outputs
+from fedworth.oracle import store
 from tests.valuation import test_methods as here
 
 class Stopping(here.Stopping):  # by the same name, which the key contains
@@ -289,7 +289,7 @@ class Stopping(here.Stopping):  # by the same name, which the key contains
                 os.kill(os.getpid(), signal.SIGKILL)
             yield found
 
-outputs.SAVED_EVERY = 0.0
+store.SAVED_EVERY = 0.0
 ledger = open_ledger(sys.argv[1])
 oracle = Stopping(here.task_of(ledger))
 here.Federation(ledger, oracle.task, oracle=oracle, sampled=True).value("fedsv")
