@@ -37,8 +37,13 @@ def of_size(n_members: int, size: int) -> Memberships:
     """All coalitions of `size` of n members."""
     count = math.comb(n_members, size)
     chosen = np.fromiter(chain.from_iterable(combinations(range(n_members), size)), dtype=np.int64, count=count * size)
-    rows = np.zeros((count, n_members), dtype=bool)
-    np.put_along_axis(rows, chosen.reshape(count, size), True, axis=1)
+    return from_members(chosen.reshape(count, size), n_members)
+
+
+def from_members(members: Indices, n_clients: int) -> Memberships:
+    """The coalitions with these members, (n_coalitions, size)."""
+    rows = np.zeros((len(members), n_clients), dtype=bool)
+    np.put_along_axis(rows, members, True, axis=1)
     return rows
 
 

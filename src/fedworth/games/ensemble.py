@@ -42,7 +42,7 @@ import torch
 from scipy.sparse import csr_array
 
 from fedworth.arrays import Floats, Indices, Memberships, stream
-from fedworth.coalitions import of_size
+from fedworth.coalitions import from_members, of_size
 from fedworth.games.game import Game, ModelGame, Sampled, Shares
 from fedworth.games.sampled import contrasts_of_clients, draw
 from fedworth.oracle.oracle import OutputOracle, also_of, block_totals, criteria_of, in_columns, n_counted
@@ -464,10 +464,8 @@ class _Deck:
     def _shuffled(self) -> Memberships:
         if math.comb(self.n, self.size) <= MOST_COALITIONS:
             return np.asarray(self.rng.permutation(of_size(self.n, self.size)))
-        rows = np.zeros((max(1, self.n // self.size), self.n), dtype=bool)
-        members = self.rng.permutation(self.n)[: len(rows) * self.size].reshape(len(rows), self.size)
-        np.put_along_axis(rows, members, True, axis=1)
-        return rows
+        shuffled = self.rng.permutation(self.n)
+        return from_members(shuffled[: self.n // self.size * self.size].reshape(-1, self.size), self.n)
 
 
 def _pairs(counted: Floats) -> Floats:

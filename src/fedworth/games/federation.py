@@ -77,7 +77,7 @@ class RecordedFederation:
         """The same federation with every update at the median length of its round."""
         if self.is_clipped:
             return self
-        store = None if self.store is None else self.store.at_equal_length()
+        store = None if self.store is None else replace(self.store, is_clipped=True)
         return RecordedFederation(self.ledger, self.oracle, self.weighting, self.notes, store, is_clipped=True)
 
     def lengths(self) -> Floats:

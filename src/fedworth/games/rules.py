@@ -24,7 +24,7 @@ from scipy.optimize import linprog, nnls
 from scipy.special import betaln, gammaln
 
 from fedworth.arrays import Floats, Memberships, Permutations, Utilities
-from fedworth.coalitions import coalitions_of
+from fedworth.coalitions import coalitions_of, from_members
 from fedworth.errors import ValuationError
 from fedworth.games.game import CountedGame, Game, Shares, SharingRule, all_but_one, everyone_of
 from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, n_clients_of, semivalues
@@ -153,10 +153,7 @@ def _parts_of_orders(n: int, size: int, n_orders: int, rng: np.random.Generator)
     per_order = math.ceil(n / size)
     places = (np.arange(per_order * size) % n).reshape(per_order, size)
     orders = rng.permuted(np.tile(np.arange(n), (n_orders, 1)), axis=1)
-    rows = np.zeros((n_orders, per_order, n), dtype=bool)
-    for order, coalitions in zip(orders, rows, strict=True):
-        np.put_along_axis(coalitions, order[places], True, axis=1)
-    return rows.reshape(-1, n)
+    return from_members(orders[:, places].reshape(-1, size), n)
 
 
 def least_core(game: Game, rng: np.random.Generator) -> Shares:

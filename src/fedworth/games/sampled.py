@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, Memberships
-from fedworth.coalitions import distinct, of_size
+from fedworth.coalitions import distinct, from_members, of_size
 from fedworth.games.game import Game, Shares
 
 PER_CLIENT = 20
@@ -148,12 +148,10 @@ def _draw_size(n_members: int, size: int, wanted: float, rng: np.random.Generato
         return Draws(rows, np.full(len(rows), 1 / each), folds, ones, np.repeat(np.arange(n_groups), each))
     counts = int(wanted) + (rng.random(n_groups) < wanted % 1)  # of each group
     count = int(counts.sum())
-    per_order = max(1, n_members // size)  # coalitions that one permutation gives
+    per_order = n_members // size  # coalitions that one permutation gives
     n_orders = -(-count // per_order)
     orders = rng.permuted(np.tile(np.arange(n_members), (n_orders, 1)), axis=1)
-    members = orders[:, : per_order * size].reshape(n_orders * per_order, size)[:count]
-    rows = np.zeros((count, n_members), dtype=bool)
-    np.put_along_axis(rows, members, True, axis=1)
+    rows = from_members(orders[:, : per_order * size].reshape(n_orders * per_order, size)[:count], n_members)
     groups = np.repeat(np.arange(n_groups), counts)
     folds = np.repeat(rng.integers(0, 2, n_orders), per_order)[:count]
     counted = counts[groups] if wanted >= 1 else np.full(count, wanted)

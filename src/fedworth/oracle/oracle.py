@@ -160,16 +160,9 @@ def outputs_on(task: Task, model: Model, samples: Indices) -> torch.Tensor:
     """The outputs of a model on some samples, given by their numbers; on the CPU."""
     model = {name: tensor.to(task.device) for name, tensor in model.items()}  # once, not for each batch
     size = min(task.batch_size, OUTPUT_BATCH)
-    if len(samples) and samples[-1] - samples[0] == len(samples) - 1 and (np.diff(samples) == 1).all():
-        first = int(samples[0])  # consecutive samples are not copied
-        batches: list[slice | torch.Tensor] = [
-            slice(first + start, first + min(start + size, len(samples))) for start in range(0, len(samples), size)
-        ]
-    else:
-        batches = list(torch.from_numpy(samples).to(task.device).split(size))
     with torch.inference_mode():
-        parts = [task.outputs(model, batch).cpu() for batch in batches]
-    outputs = torch.cat(parts)
+        batches = torch.from_numpy(samples).to(task.device).split(size)
+        outputs = torch.cat([task.outputs(model, batch).cpu() for batch in batches])
     refuse_misfit(task, outputs, task.labels[torch.from_numpy(samples)])
     return outputs
 

@@ -180,7 +180,8 @@ class RuleOracle:
     def _asked(self, round_: Round, mixtures: Mixtures) -> tuple[Oracle, Round, Mixtures]:
         """The oracle that knows the coalitions' utilities, and the round and mixtures that it is asked for."""
         if isinstance(self.rule, Sum):
-            return self.inner, round_, summed(mixtures)
+            ones = np.ones_like(mixtures.weights)  # updates are added and not averaged: w^t + Σ (w_k − w^t)
+            return self.inner, round_, Mixtures(mixtures.memberships, ones, from_global=True)
         if isinstance(self.rule, LinearRule):
             return self.inner, self._contributions(round_, self.rule), mixtures
         return self._loop(round_, mixtures), round_, mixtures
@@ -243,11 +244,6 @@ class _RuleLoop(LoopOracle):
 
     def _mixer(self, _round: Round, _mixtures: Mixtures, _is_large: bool) -> ModelOf:
         return self.model_of
-
-
-def summed(mixtures: Mixtures) -> Mixtures:
-    """The same coalitions, whose members' updates are added and not averaged: w^t + Σ (w_k − w^t)."""
-    return Mixtures(mixtures.memberships, np.ones_like(mixtures.weights), from_global=True)
 
 
 _KNOWN: dict[str, tuple[tuple[RoundEntry, ...], ClosedLine | None, LedgerCheck]] = {}

@@ -23,7 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
@@ -110,10 +110,6 @@ class LedgerStore:
     weighting: Weighting
     session: Session | None = None
     is_clipped: bool = False  # every update at its round's median length
-
-    def at_equal_length(self) -> "LedgerStore":
-        """The store for the same rounds at equal length."""
-        return replace(self, is_clipped=True)
 
     def __post_init__(self) -> None:
         self.oracle = self.server.oracle
