@@ -66,7 +66,7 @@ def test_nothing_but_numbers_is_read(tmp_path):
 @pytest.mark.parametrize("name", ["c.ubj", "c.json"])
 def test_trees_are_refused_with_the_reason(round_folder, tmp_path, name):
     (round_folder / name).write_text("{}")
-    with pytest.raises(DataError, match="trees have no mean"):
+    with pytest.raises(DataError, match="they have no mean"):
         import_folder(round_folder.parent, tmp_path / "l", aggregation="uniform")
 
 

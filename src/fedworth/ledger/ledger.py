@@ -204,7 +204,7 @@ class Ledger:
             if after - before > 1:
                 first, last = before + 1, after - 1
                 rounds = f"round {first} is" if first == last else f"rounds {first} to {last} are"
-                yield f"{rounds} missing (the recorder was stopped); nothing of it is in any value"
+                yield f"{rounds} missing (the recorder was stopped); no value counts what happened there"
 
     def _unanswered(self) -> Iterator[str]:
         """Rounds without participants, in one sentence."""

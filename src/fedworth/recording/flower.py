@@ -104,6 +104,8 @@ def record(
             "record: a vertical federation is recorded at the grid, without trees and hear_everyone: "
             "record(grid, ledger=…, vertical=…)"
         )
+    if trees is not None and make is RecordingStrategy:
+        raise UsageError("record: trees are recorded at the grid: record(grid, ledger=…, trees=…)")
     seen = recorded if strategy is None and make is RecordingStrategy else strategy
     by = weighted_by or strategy_weight_metric(seen) or SAMPLES
     recorder = record_into(

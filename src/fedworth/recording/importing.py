@@ -152,8 +152,8 @@ def _refuse_other_formats(place: Path) -> None:
             continue
         if path.suffix in TREE_FILES:
             raise DataError(
-                f"{path}: expected a model of {EXPECTED_SUFFIXES}; trees (XGBoost, LightGBM) cannot be valued, "
-                "because a coalition's model is the mean of its members' models, and trees have no mean"
+                f"{path}: expected a model of {EXPECTED_SUFFIXES}; trees (XGBoost, LightGBM) cannot be imported, "
+                "because they have no mean; those that Flower's FedXgbBagging appends can be recorded while it runs"
             )
         raise DataError(f"{path}: expected a model of {EXPECTED_SUFFIXES}; convert it, or move it elsewhere")
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.server.strategy import FedAvg
 from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic
 from flwr.serverapp.strategy.strategy_utils import aggregate_bagging
 
@@ -142,3 +143,8 @@ def test_values_are_those_of_appending_every_coalitions_trees(tmp_path, n_local)
 def test_cyclic_boosting_is_refused_with_the_reason(tmp_path):
     with pytest.raises(UsageError, match="no coalition of a round can be formed"):
         fedworth.flower.record(InProcessGrid(app(1), 2), ledger=tmp_path / "l", strategy=FedXgbCyclic(), trees=TREES)
+
+
+def test_trees_are_not_recorded_at_a_strategy(tmp_path):
+    with pytest.raises(UsageError, match="trees are recorded at the grid"):
+        fedworth.flower.record(FedAvg(), ledger=tmp_path / "l", trees=TREES)
