@@ -334,17 +334,23 @@ class Run:
         each = max(done / (len(self.n_passes) + 1), n_here)
         self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
 
+    def cautions(self) -> tuple[str, ...]:
+        """Those of the notes that call for care with all values, however small their errors are."""
+        return tuple(UNUSABLE_NOTE.format(client, *losses) for client, losses in self.unusable.items())
+
     def notes(self) -> tuple[str, ...]:
         """What a reader of the values must know."""
-        found = [UNUSABLE_NOTE.format(client, *losses) for client, losses in self.unusable.items()]
         if not self.n_passes or self.by_batch is None:
-            return tuple(found)
+            return self.cautions()
         ratio = ratio_of(self.by_batch, self.batch_sizes, self.sampling)
         few, many = min(self.n_passes), max(self.n_passes)
         passes = f"{few:,}" if few == many else f"{few:,} to {many:,}"
         sampled = f"coalitions are sampled: {passes} evaluations a round instead of {self.n_all:,}"
         since = f", since {self.stopped}" if self.stopped else ""
-        return (f"{sampled}; the sampling error is {ratio:.2f} of the test set's standard error{since}", *found)
+        return (
+            f"{sampled}; the sampling error is {ratio:.2f} of the test set's standard error{since}",
+            *self.cautions(),
+        )
 
 
 def test_covariance(by_batch: Floats, batch_sizes: Indices, sampling: Floats) -> Floats:
