@@ -15,7 +15,7 @@ few passes. A round also stops when it is that precise by itself: it cannot make
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -80,6 +80,7 @@ class Effort:
     progress: Progress = silent
     sampled: bool | None = None  # whether passes are saved; decided once, see `is_long`
     global_losses: dict[int, float] = field(default_factory=dict)  # by number of the round, as far as they are known
+    beside: Callable[[], Mapping[str, int]] = dict  # evaluations that a forecast adds, by what they are for
     _is_forecast: bool = False
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
     _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
@@ -144,22 +145,25 @@ class Effort:
             self._seconds_of_pass[key] = (time.process_time() - started) * n_samples / len(some)
         return self._seconds_of_pass[key]
 
-    def forecast(self, game: ModelGame, n_clients: int, n_games: int, more: Mapping[str, int] | None = None) -> None:
+    def forecast(self, game: ModelGame, n_clients: int, n_games: int) -> None:
         """Log, once and before it starts, what games of `n_clients` take, and what would shorten it.
 
         Args:
             game: One of the games, or of the same oracle.
             n_clients: Clients of each game.
             n_games: How many games there are.
-            more: How many evaluations something else takes, by what it is for.
         """
         if self._is_forecast:
             return
         self._is_forecast = True
-        one, n_all, n_more = self.seconds_of_pass(game), n_games * (2**n_clients - 1), sum((more or {}).values())
+        one, n_all, beside = self.seconds_of_pass(game), n_games * (2**n_clients - 1), self.beside()
+        n_more = sum(beside.values())
         every = n_all * self.seconds_of(game) if n_clients <= MOST_ENUMERATED else math.inf
         if n_clients < FEWEST_SAMPLED or self.budget.precision == 0:
-            plan, expected = f"measuring all coalitions of {n_clients} clients: {n_all:,}", every + n_more * one
+            plan, expected = (
+                f"measuring all coalitions of {n_clients} clients: {n_all:,}",
+                every + n_more * self.seconds_of(game),
+            )
         else:
             n_passes = (n_clients + 2 + USUAL_PASSES) * n_games
             all_of_them = f"all {n_all:,} coalitions would take about {time_text(every)}"
@@ -168,7 +172,7 @@ class Effort:
                 f"sampling coalitions of {n_clients} clients, since one evaluation takes {time_text(one)} and {why}: "
             )
             plan, expected = f"{plan}about {n_passes:,}", (n_passes + n_more) * one
-        others = "".join(f", {n:,} {what}" for what, n in (more or {}).items() if n)
+        others = "".join(f", {n:,} {what}" for what, n in beside.items() if n)
         model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
         memory = bytes_text((n_clients + 2) * model)
         log.info(
