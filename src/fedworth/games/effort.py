@@ -65,8 +65,8 @@ UNUSABLE = 20.0
 
 UNUSABLE_NOTE = (
     "the model of {0} alone has a loss of {1:.3g} where the global model has {2:.3g} (round {3}): values are dominated "
-    "by small coalitions that no server would use; --method large-coalitions leaves these out, and with --weighting "
-    "fixed each update counts only as much as it did"
+    "by small coalitions that no server would use; `fedworth value LEDGER --method large-coalitions` leaves these out, "
+    "and with --weighting fixed each update counts only as much as it did"
 )
 
 log = logging.getLogger("fedworth.effort")

@@ -189,7 +189,10 @@ class Federation:
     def slow_reason(self, name: str) -> str:
         """Why a method was left out that would take long."""
         n = self._n_measured(name)
-        return f"left out, since it takes {n:,} evaluations of the whole test set; ask for it by name (--method {name})"
+        return (
+            f"left out, since it takes {n:,} evaluations of the whole test set; to have it: "
+            f"fedworth value LEDGER --method {name}"
+        )
 
     def _n_measured(self, name: str) -> int:
         """How many coalitions a method measures whatever precision is asked for."""
