@@ -99,7 +99,12 @@ def test_accuracy_is_taken_from_the_passes_that_measured_the_loss(ledger, task, 
     federation = fedworth.Federation(ledger, task, work=fedworth.WorkSettings(cache=False))
     federation.value("leave-one-out")
     evaluated = []
-    monkeypatch.setattr(scores, "quality", lambda *given: evaluated.append(given) or quality(*given))
+
+    def counted(*given):
+        evaluated.append(given)
+        return quality(*given)
+
+    monkeypatch.setattr(scores, "quality", counted)
     monkeypatch.setattr(fedworth.LoopOracle, "utilities", None)  # would be an error
     found = scores.scores_of(federation)
     assert found is not None

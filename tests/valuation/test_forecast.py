@@ -67,8 +67,9 @@ def forecast_and_passes(federation, monkeypatch, caplog, **settings):
     monkeypatch.setattr(Effort, "seconds_of_pass", lambda *_: 1.0)
     Counted.n_seen = 0
     with caplog.at_level(logging.INFO, "fedworth.effort"):
-        settings = ValuationSettings(oracle="loop", **settings)  # which calls the module for every coalition
-        report = report_on(*federation, settings, work=WorkSettings(cache=False))
+        looped = ValuationSettings(oracle="loop", **settings)  # it calls the module for every coalition
+        ledger, task = federation
+        report = report_on(ledger, task, looped, work=WorkSettings(cache=False))
     (line,) = [record.getMessage() for record in caplog.records if "evaluations" in record.getMessage()]
     assert report.provenance is not None
     said = re.findall(r"(?:about |: |, )(\d+) (?:evaluations|to predict|for other|for scores)", line)

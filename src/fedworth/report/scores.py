@@ -94,7 +94,7 @@ def _with_and_without(
     def before(t: int) -> Floats:
         """(n_measures,): quality of the global model that a round started with."""
         start = fitted(recorded.round(t), oracle.task).global_model
-        return quality(oracle.task, criteria, start).sum(axis=1)
+        return np.asarray(quality(oracle.task, criteria, start).sum(axis=1))
 
     with_client, without = np.full((2, len(last), len(measures)), np.nan)
     for t in np.unique(last[last >= 0]).tolist():
