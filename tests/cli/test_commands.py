@@ -66,6 +66,14 @@ def test_nothing_is_overwritten(small_run, tmp_path, refused):
     assert (tmp_path / "u.npz").read_text() == "mine"
 
 
+def test_values_of_a_ledger_name_their_measure_and_unit(small_run, capsys):
+    for method in ("fedsv", "large-coalitions"):  # the one that notes on unusable models name
+        assert main(["value", str(small_run / "ledger"), "--method", method]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert "loss (cross-entropy), in nats per test sample" in out
+        assert "in the unit of the given utilities" not in out
+
+
 def test_the_stages_one_by_one_give_what_run_gives(small_run, tmp_path, told):
     ledger, report = tmp_path / "l", json.loads((small_run / "report.json").read_text())
     assert told("simulate", *SMALL, *TINY_TEST, "--out", ledger)["n_rounds"] == 3

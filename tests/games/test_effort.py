@@ -165,7 +165,7 @@ def test_models_that_nobody_would_use_alone_are_named():
     (note,) = run.notes()
     assert "the model of 2 alone" in note
     assert "--weighting fixed" in note
-    assert "--method large-coalitions" in note
+    assert "fedworth value LEDGER --method large-coalitions" in note
     large = Effort().start(1, N)
     found = large.by(to_large)(game, np.random.default_rng(0)).totals[2]
     assert found > shapley_values(all_utilities(game).sum(axis=1))[2] / 2

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import fedworth
-from fedworth.oracle.oracle import mix
+from fedworth.oracle.oracle import mix, quality
+from fedworth.report import scores
 from fedworth.report.tables import tables
 from tests.report.page.test_page import text_of
 
@@ -91,6 +92,30 @@ def test_nothing_more_is_measured_for_scores_within_a_budget(ledger, task):
     scores = fedworth.report_on(ledger, task, limited).scores
     assert scores is not None
     assert scores.measures == ("cross-entropy",)
+
+
+def test_accuracy_is_taken_from_the_passes_that_measured_the_loss(ledger, task, monkeypatch):
+    """Only the models that rounds started with are evaluated, each once for both measures."""
+    federation = fedworth.Federation(ledger, task, work=fedworth.WorkSettings(cache=False))
+    federation.value("leave-one-out")
+    evaluated = []
+
+    def counted(*given):
+        evaluated.append(given)
+        return quality(*given)
+
+    monkeypatch.setattr(scores, "quality", counted)
+    monkeypatch.setattr(fedworth.LoopOracle, "utilities", None)  # would be an error
+    found = scores.scores_of(federation)
+    assert found is not None
+    assert found.measures == ("cross-entropy", "accuracy")
+    n_rounds = len({0, *(t for t, entry in enumerate(ledger.entries) if {*entry.participants} & last_in(ledger, t))})
+    assert len(evaluated) == n_rounds
+
+
+def last_in(ledger, t):
+    """The clients that took part in no round after this one."""
+    return {*range(4)} - {k for entry in ledger.entries[t + 1 :] for k in entry.participants}
 
 
 def test_a_report_by_other_methods_measures_nothing_for_scores(ledger, task):

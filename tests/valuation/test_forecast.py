@@ -1,4 +1,4 @@
-"""What a report with absent clients says that it will take, and what it takes."""
+"""What a report says that it will take, and what it takes."""
 
 import logging
 import re
@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from fedworth.games import observe
+from fedworth.games.budget import Budget
 from fedworth.games.effort import Effort
 from fedworth.ledger.ledger import open_ledger
 from fedworth.pipeline.report_on import report_on
 from fedworth.recording.recorder import record_into
 from fedworth.task.task import Task
-from fedworth.valuation.settings import WorkSettings
+from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 N_SAMPLES, N_CLIENTS = 100, 6
 
@@ -34,13 +36,23 @@ class Counted(nn.Module):
 @pytest.fixture
 def federation(tmp_path):
     """Three or four of six clients answer in each of five rounds."""
+    return recorded(tmp_path, lambda t: 3 + t % 2)
+
+
+@pytest.fixture
+def whole_federation(tmp_path):
+    """All six clients answer in each of five rounds."""
+    return recorded(tmp_path, lambda _: N_CLIENTS)
+
+
+def recorded(tmp_path, n_answers):
     torch.manual_seed(0)
     module, names = Counted().eval(), [f"c{k}" for k in range(N_CLIENTS)]
     recorder = record_into(tmp_path / "ledger", names, aggregation="uniform")
     model = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     for t in range(5):
         recorder.start_round(model, asked=names)
-        answers = [{name: x + 0.3 * torch.randn_like(x) for name, x in model.items()} for _ in range(3 + t % 2)]
+        answers = [{name: x + 0.3 * torch.randn_like(x) for name, x in model.items()} for _ in range(n_answers(t))]
         for k, answer in enumerate(answers):
             recorder.client_model(names[(2 * t + k) % N_CLIENTS], answer, 1)
         recorder.end_round()
@@ -49,19 +61,43 @@ def federation(tmp_path):
     return open_ledger(tmp_path / "ledger"), Task(module, torch.randn(N_SAMPLES, 6), torch.randint(0, 3, (N_SAMPLES,)))
 
 
-def test_a_forecast_counts_predictions_their_checks_and_other_methods(federation, monkeypatch, caplog):
+def forecast_and_passes(federation, monkeypatch, caplog, **settings):
+    """The line that is logged before the start, the evaluations that it counts, and the passes that were made."""
     monkeypatch.setattr(Effort, "seconds_of", lambda *_: 1.0)
     monkeypatch.setattr(Effort, "seconds_of_pass", lambda *_: 1.0)
     Counted.n_seen = 0
     with caplog.at_level(logging.INFO, "fedworth.effort"):
-        report = report_on(*federation, work=WorkSettings(cache=False))
+        looped = ValuationSettings(oracle="loop", **settings)  # it calls the module for every coalition
+        ledger, task = federation
+        report = report_on(ledger, task, looped, work=WorkSettings(cache=False))
     (line,) = [record.getMessage() for record in caplog.records if "evaluations" in record.getMessage()]
+    assert report.provenance is not None
+    said = re.findall(r"(?:about |: |, )(\d+) (?:evaluations|to predict|for other|for scores)", line)
+    return line, sum(map(int, said)), Counted.n_seen / N_SAMPLES
+
+
+def test_a_forecast_counts_predictions_their_checks_and_other_methods(federation, monkeypatch, caplog):
+    line, n_said, n_made = forecast_and_passes(federation, monkeypatch, caplog)
     assert "to predict models of absent clients and check them" in line
     assert "for other methods" in line
-    assert report.provenance is not None
-    assert report.provenance.sampled
-    said = sum(int(number) for number in re.findall(r"(?:about |, )(\d+) (?:evaluations|to predict|for other)", line))
-    assert 0.7 < Counted.n_seen / N_SAMPLES / said < 1.4
+    assert "sampling" in line
+    assert 0.7 < n_made / n_said < 1.4
+
+
+def test_a_forecast_counts_other_methods_and_scores_where_nobody_is_absent(whole_federation, monkeypatch, caplog):
+    line, n_said, n_made = forecast_and_passes(whole_federation, monkeypatch, caplog)
+    assert "to predict" not in line
+    assert "for other methods" in line
+    assert "for scores" in line
+    assert "sampling" in line
+    assert 0.7 < n_made / n_said < 1.4
+
+
+def test_a_forecast_of_all_coalitions_counts_other_models_once_more(whole_federation, monkeypatch, caplog):
+    budget = Budget(precision=0)
+    line, n_said, n_made = forecast_and_passes(whole_federation, monkeypatch, caplog, budget=budget)
+    assert "measuring all coalitions" in line
+    assert 0.7 < n_made / n_said < 1.4
 
 
 def test_fast_evaluations_need_no_forecast(federation, caplog):
@@ -70,3 +106,11 @@ def test_fast_evaluations_need_no_forecast(federation, caplog):
     assert not caplog.records
     assert report.provenance is not None
     assert not report.provenance.sampled
+
+
+def test_a_method_that_is_refused_for_its_memory_refuses_no_other(whole_federation, monkeypatch):
+    monkeypatch.setattr(observe, "MOST_BYTES", 1)
+    monkeypatch.setattr(observe, "MOST_ENUMERATED", 3)
+    report = report_on(*whole_federation, work=WorkSettings(cache=False))
+    assert report.valuation("comfedsv-models") is not None
+    assert any(name == "comfedsv" and "too much memory" in why for name, why in report.refusals)

@@ -195,16 +195,22 @@ class Value:
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.ledger.ledger import open_ledger
+        from fedworth.pipeline.report_on import provenance_of
         from fedworth.report.report import Report as ReportObject
         from fedworth.report.tables import values_table
+        from fedworth.valuation.federation import Federation
 
         ledger = open_ledger(self.source) if self.source.is_dir() else None
         default = "comfedsv" if ledger is None else "comfedsv-models" if ledger.form is None else "verfedsv"
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:
-                valuation = _source(self.source, self.task, self.settings, self.work, progress).value(methods[0])
-                table = values_table(ReportObject(valuation.method, valuation.clients, (valuation,)))
+                source = _source(self.source, self.task, self.settings, self.work, progress)
+                valuation, provenance = source.value(methods[0]), None
+                if isinstance(source, Federation):
+                    provenance = provenance_of(source, source.recorded.ledger, source.recorded.oracle.task)
+                shown = ReportObject(valuation.method, valuation.clients, (valuation,), provenance=provenance)
+                table = values_table(shown)
                 description = f"{valuation.method}: {valuation.description}"
                 show(valuation.document(), table, description, warnings=valuation.notes, as_json=as_json)
                 return

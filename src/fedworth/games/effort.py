@@ -15,7 +15,7 @@ few passes. A round also stops when it is that precise by itself: it cannot make
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -65,8 +65,8 @@ UNUSABLE = 20.0
 
 UNUSABLE_NOTE = (
     "the model of {0} alone has a loss of {1:.3g} where the global model has {2:.3g} (round {3}): values are dominated "
-    "by small coalitions that no server would use; --method large-coalitions leaves these out, and with --weighting "
-    "fixed each update counts only as much as it did"
+    "by small coalitions that no server would use; `fedworth value LEDGER --method large-coalitions` leaves these out, "
+    "and with --weighting fixed each update counts only as much as it did"
 )
 
 log = logging.getLogger("fedworth.effort")
@@ -79,6 +79,7 @@ class Effort:
     budget: Budget = field(default_factory=Budget)
     progress: Progress = silent
     sampled: bool | None = None  # whether passes are saved; decided once, see `is_long`
+    beside: Callable[[], Mapping[str, int]] = dict  # evaluations that a forecast adds, by what they are for
     _is_forecast: bool = False
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
     _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
@@ -143,22 +144,25 @@ class Effort:
             self._seconds_of_pass[key] = (time.process_time() - started) * n_samples / len(some)
         return self._seconds_of_pass[key]
 
-    def forecast(self, game: ModelGame, n_clients: int, n_games: int, more: Mapping[str, int] | None = None) -> None:
+    def forecast(self, game: ModelGame, n_clients: int, n_games: int) -> None:
         """Log, once and before it starts, what games of `n_clients` take, and what would shorten it.
 
         Args:
             game: One of the games, or of the same oracle.
             n_clients: Clients of each game.
             n_games: How many games there are.
-            more: How many evaluations something else takes, by what it is for.
         """
         if self._is_forecast:
             return
         self._is_forecast = True
-        one, n_all, n_more = self.seconds_of_pass(game), n_games * (2**n_clients - 1), sum((more or {}).values())
+        one, n_all, beside = self.seconds_of_pass(game), n_games * (2**n_clients - 1), self.beside()
+        n_more = sum(beside.values())
         every = n_all * self.seconds_of(game) if n_clients <= MOST_ENUMERATED else math.inf
         if n_clients < FEWEST_SAMPLED or self.budget.precision == 0:
-            plan, expected = f"measuring all coalitions of {n_clients} clients: {n_all:,}", every + n_more * one
+            plan, expected = (
+                f"measuring all coalitions of {n_clients} clients: {n_all:,}",
+                every + n_more * self.seconds_of(game),
+            )
         else:
             n_passes = (n_clients + 2 + USUAL_PASSES) * n_games
             all_of_them = f"all {n_all:,} coalitions would take about {time_text(every)}"
@@ -167,7 +171,7 @@ class Effort:
                 f"sampling coalitions of {n_clients} clients, since one evaluation takes {time_text(one)} and {why}: "
             )
             plan, expected = f"{plan}about {n_passes:,}", (n_passes + n_more) * one
-        others = "".join(f", {n:,} {what}" for what, n in (more or {}).items() if n)
+        others = "".join(f", {n:,} {what}" for what, n in beside.items() if n)
         model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
         memory = bytes_text((n_clients + 2) * model)
         log.info(
@@ -320,17 +324,23 @@ class Run:
         each = max(done / (len(self.n_passes) + 1), n_here)
         self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
 
+    def cautions(self) -> tuple[str, ...]:
+        """Those of the notes that call for care with all values, however small their errors are."""
+        return tuple(UNUSABLE_NOTE.format(client, *losses) for client, losses in self.unusable.items())
+
     def notes(self) -> tuple[str, ...]:
         """What a reader of the values must know."""
-        found = [UNUSABLE_NOTE.format(client, *losses) for client, losses in self.unusable.items()]
         if not self.n_passes or self.by_batch is None:
-            return tuple(found)
+            return self.cautions()
         ratio = ratio_of(self.by_batch, self.batch_sizes, self.sampling)
         few, many = min(self.n_passes), max(self.n_passes)
         passes = f"{few:,}" if few == many else f"{few:,} to {many:,}"
         sampled = f"coalitions are sampled: {passes} evaluations a round instead of {self.n_all:,}"
         since = f", since {self.stopped}" if self.stopped else ""
-        return (f"{sampled}; the sampling error is {ratio:.2f} of the test set's standard error{since}", *found)
+        return (
+            f"{sampled}; the sampling error is {ratio:.2f} of the test set's standard error{since}",
+            *self.cautions(),
+        )
 
 
 def test_covariance(by_batch: Floats, batch_sizes: Indices, sampling: Floats) -> Floats:

@@ -68,9 +68,12 @@ def utility_matrix(
                 f"{work.budget.evaluations:,}; raise it, or sample coalitions with --permutations M"
             )
         if not work.measure(wanted):
+            remedy = "what was measured is kept, so run again to continue"
+            if federation.store is None:
+                remedy = "allow more seconds, or leave out --no-cache and run again to continue"
             raise UsageError(
-                "time ran out before all coalitions were measured; what was measured is kept, so run again to "
-                "continue, or sample coalitions with --permutations M"
+                f"time ran out before all coalitions were measured; {remedy}, or sample coalitions with "
+                "--permutations M"
             )
         return _matrix(federation, wanted, None)
     square = max(1, permutations.shape[1])  # permutations are balanced in groups of this size

@@ -103,7 +103,6 @@ def report_on(
     valuations, refusals = values_by(federation, names)
     recorded = federation.recorded
     findings, looked_for = look(recorded.ledger)
-    criterion = recorded.oracle.task.criterion(settings.measure)
     by_length, looked_at = look_at_lengths(recorded.ledger, valuations, recorded.lengths)
     return Report(
         title=title or f"{of.folder}: {len(of.clients)} clients, {of.n_rounds} rounds",
@@ -117,19 +116,29 @@ def report_on(
         looked_for=looked_for + looked_at,
         rounds=Rounds(recorded.numbers, recorded.participants, round_gains(federation)),
         scores=scores_of(federation) if "leave-one-out" in names else None,  # what it measured already
-        provenance=Provenance(
-            of.chain,
-            of.n_rounds,
-            task.fingerprint,
-            settings=asdict(settings),
-            n_missing_rounds=_n_missing(of),
-            n_rejected_answers=sum(len(entry.quarantined) for entry in of.entries),
-            sampled=bool(federation.effort.sampled),
-            slow=tuple(slow),
-            judged_by=criterion.name,
-            n_test_samples=None if isinstance(task.module, UtilityModule) else len(recorded.oracle.task.labels),
-            unit=criterion.unit,
-        ),
+        provenance=provenance_of(federation, of, task, slow),
+    )
+
+
+def provenance_of(federation: Federation, ledger: Ledger, task: Task, slow: Sequence[str] = ()) -> Provenance:
+    """What values of a federation come from, once they are made; the ledger and the task are those it was opened with.
+
+    `slow` are the methods that were left out.
+    """
+    measured = federation.recorded.oracle.task
+    criterion = measured.criterion(federation.settings.measure)
+    return Provenance(
+        ledger.chain,
+        ledger.n_rounds,
+        task.fingerprint,
+        settings=asdict(federation.settings),
+        n_missing_rounds=_n_missing(ledger),
+        n_rejected_answers=sum(len(entry.quarantined) for entry in ledger.entries),
+        sampled=bool(federation.effort.sampled),
+        slow=tuple(slow),
+        judged_by=criterion.name,
+        n_test_samples=None if isinstance(task.module, UtilityModule) else len(measured.labels),
+        unit=criterion.unit,
     )
 
 

@@ -99,7 +99,15 @@ def _mean(valuations: Sequence[Valuation]) -> Valuation:
     ]
     marginals = Marginals(np.mean(rests_on, axis=0), ((),) * len(clients)) if len(rests_on) == n_runs else None
     groups = _mean_by_group([run.groups for run in valuations], orders)
-    return Valuation(valuations[0].method, clients, mean, uncertainty=found, marginals=marginals, groups=groups)
+    return Valuation(
+        valuations[0].method,
+        clients,
+        mean,
+        cautions=tuple(dict.fromkeys(caution for run in valuations for caution in run.cautions)),
+        uncertainty=found,
+        marginals=marginals,
+        groups=groups,
+    )
 
 
 def _mean_by_group(runs: Sequence[GroupValues | None], orders: Sequence[Sequence[int]]) -> GroupValues | None:

@@ -4,15 +4,17 @@ A score is the task's loss or measure on the test set, as a reader knows it: a l
 a client means: without its update in the last round in which it took part, all else equal.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from fedworth.arrays import Floats, Indices
 from fedworth.errors import ArtefactError
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import all_but_one
-from fedworth.oracle.oracle import LoopOracle, fitted, quality, threads_of
+from fedworth.names import Measure
+from fedworth.oracle.oracle import LoopOracle, Oracle, also_of, criteria_of, fitted, quality, threads_of
 from fedworth.oracle.server import RuleOracle
 from fedworth.provenance import Provenance
 from fedworth.valuation.federation import Federation
@@ -51,52 +53,60 @@ def score_text(measure: str, score: float) -> str:
 def scores_of(federation: Federation) -> Scores | None:
     """The scores of a recorded federation; None if nobody took part.
 
-    By the measure that values are in, these are utilities that leave-one-out has measured already. Loss and accuracy
-    are shown together unless a budget limits what may be measured: the other one takes as many evaluations again.
+    Leave-one-out has measured these utilities already, by loss and accuracy in one pass. Where values are in another
+    measure than the loss, the loss takes as many evaluations again, unless a budget limits what may be measured.
     """
     recorded, budget = federation.recorded, federation.settings.budget
-    participants, task = recorded.participants, recorded.oracle.task
+    participants, oracle = recorded.participants, recorded.oracle
     if not participants.any():
         return None
-    measured = [recorded]
-    other = "loss" if recorded.oracle.measure == "accuracy" else "accuracy"
-    if (
-        other in ("loss", *(known.name for known in task.judged_by.measures))
-        and budget.evaluations is None
-        and budget.seconds is None
-    ):
-        plain = LoopOracle(replace(task, blocks=None), other)
-        oracle = replace(recorded.oracle, inner=plain) if isinstance(recorded.oracle, RuleOracle) else plain
-        measured.append(RecordedFederation(recorded.ledger, oracle, recorded.weighting, is_clipped=recorded.is_clipped))
+    measured: list[tuple[RecordedFederation, tuple[Measure, ...]]] = [(recorded, (oracle.measure,))]
+    other = "loss" if oracle.measure == "accuracy" else "accuracy"
+    has_limit = (budget.evaluations, budget.seconds) != (None, None)
+    if other in ("loss", *(known.name for known in oracle.task.judged_by.measures)) and not has_limit:
+        if other in also_of(oracle):
+            measured = [(recorded, (oracle.measure, other))]
+        else:
+            plain: Oracle = LoopOracle(replace(oracle.task, blocks=None), other)
+            plain = replace(oracle, inner=plain) if isinstance(oracle, RuleOracle) else plain
+            again = RecordedFederation(recorded.ledger, plain, recorded.weighting, is_clipped=recorded.is_clipped)
+            measured.append((again, (other,)))
     last = np.where(participants.any(axis=0), len(participants) - 1 - np.argmax(participants[::-1], axis=0), -1)
-    with threads_of(recorded.oracle):
-        found = [_with_and_without(recording, last) for recording in measured]
-    with_client, without, ends = (np.stack(parts, axis=-1) for parts in zip(*found, strict=True))
+    with threads_of(oracle):
+        found = [_with_and_without(recording, measures, last) for recording, measures in measured]
+    with_client, without, ends = (np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
     numbers = tuple(recorded.numbers[t] if t >= 0 else None for t in last.tolist())
-    names = tuple(recording.oracle.task.criterion(recording.oracle.measure).name for recording in measured)
+    names = tuple(oracle.task.criterion(measure).name for _, measures in measured for measure in measures)
     return Scores(names, ends[0], ends[1], numbers, with_client, without)
 
 
-def _with_and_without(recorded: RecordedFederation, last: Indices) -> tuple[Floats, Floats, Floats]:
-    """Scores with and without each client in its last round, (n_clients,) each, and those at the start and the end."""
-    task, participants = recorded.oracle.task, recorded.participants
-    criterion = task.criterion(recorded.oracle.measure)
-    sign = 1.0 if criterion.is_better_higher else -1.0
+def _with_and_without(
+    recorded: RecordedFederation, measures: Sequence[Measure], last: Indices
+) -> tuple[Floats, Floats, Floats]:
+    """Scores with and without each client in its last round, (n_clients, n_measures) each, and those at the start and
+    the end, (2, n_measures); the first measure is the oracle's, the others are taken in the same pass."""
+    oracle, participants = recorded.oracle, recorded.participants
+    criteria = criteria_of(oracle.task, measures[0], measures[1:])
+    signs = np.array([1.0 if criterion.is_better_higher else -1.0 for criterion in criteria])
+    columns = [oracle.n_blocks + also_of(oracle).index(name) for name in measures[1:]]
 
-    def before(t: int) -> float:
-        """Quality of the global model that a round started with."""
-        start = fitted(recorded.round(t), task).global_model
-        return float(quality(task, (criterion,), start).sum())
+    @cache
+    def before(t: int) -> Floats:
+        """(n_measures,): quality of the global model that a round started with."""
+        start = fitted(recorded.round(t), oracle.task).global_model
+        return np.asarray(quality(oracle.task, criteria, start).sum(axis=1))
 
-    with_client, without = np.full((2, len(last)), np.nan)
+    with_client, without = np.full((2, len(last), len(measures)), np.nan)
     for t in np.unique(last[last >= 0]).tolist():
         game = recorded.game(t)
-        gained = all_but_one(game).sum(axis=1)
+        n = len(game.clients)
+        found = game.columns(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)]))
+        scores = before(t) + np.column_stack([found[:, : oracle.n_blocks].sum(axis=1), found[:, columns]])
         mine = last[game.clients] == t
-        with_client[game.clients[mine]] = sign * (before(t) + gained[0])
-        without[game.clients[mine]] = sign * (before(t) + gained[1:][mine])
+        with_client[game.clients[mine]] = signs * scores[0]
+        without[game.clients[mine]] = signs * scores[1:][mine]
     first = int(np.argmax(participants.any(axis=1)))
-    return with_client, without, np.array([sign * before(first), with_client[int(np.argmax(last))]])
+    return with_client, without, np.stack([signs * before(first), with_client[int(np.argmax(last))]])
 
 
 def levels_text(scores: Scores | None) -> str:

@@ -265,11 +265,12 @@ def tables(report: "Report") -> list[Table]:
 
 
 def trust_text(valuations: Iterable[Valuation]) -> str:
-    """How far the first valuation with an uncertainty can be trusted, with its caveats."""
+    """How far the first valuation with an uncertainty can be trusted, with its caveats and cautions."""
     for valuation in valuations:
         if valuation.uncertainty is not None:
             notes = "".join(f" Note: {caveat.reason}." for caveat in valuation.uncertainty.caveats)
-            return f"{valuation.label}: {valuation.uncertainty.sentence}{notes}"
+            cautions = "".join(f" Use with care: {caution}." for caution in valuation.cautions)
+            return f"{valuation.label}: {valuation.uncertainty.sentence}{notes}{cautions}"
     return ""
 
 

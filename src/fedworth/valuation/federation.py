@@ -138,7 +138,9 @@ class Federation:
         self.seed, self.strict = self.settings.seed, self.settings.strict
         self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self._values: dict[str, Valuation] = {}
-        self._asked: tuple[str, ...] = ()  # methods of a report, for a forecast
+        self._asked: tuple[str, ...] = ()  # methods that are valued together, for a forecast
+        self._n_predicting = 0  # evaluations for predicted models, for a forecast
+        self.effort.beside = self._n_beside
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -180,20 +182,23 @@ class Federation:
         game = self._first_game
         if game is None or self.settings.budget.precision == 0 or not has_outputs(game):
             return ()
-        asked = list(names)
-        slow = [name for name in asked if name != "fedsv" and not self.effort.is_cheap(game, self._n_measured(name))]
-        self._asked = tuple(name for name in asked if name not in slow)
-        return tuple(slow)
+        return tuple(
+            name for name in names if name != "fedsv" and not self.effort.is_cheap(game, self._n_measured(name))
+        )
 
     def slow_reason(self, name: str) -> str:
         """Why a method was left out that would take long."""
         n = self._n_measured(name)
-        return f"left out, since it takes {n:,} evaluations of the whole test set; ask for it by name (--method {name})"
+        return (
+            f"left out, since it takes {n:,} evaluations of the whole test set; to have it: "
+            f"fedworth value LEDGER --method {name}"
+        )
 
     def _n_measured(self, name: str) -> int:
         """How many coalitions a method measures whatever precision is asked for."""
         sizes = self.participants.sum(axis=1)
-        passes = np.minimum(sizes + 2 + USUAL_PASSES, 2.0 ** np.minimum(sizes, 30) - 1)  # of every round
+        sampled = np.inf if self.settings.budget.precision == 0 else sizes + 2 + USUAL_PASSES
+        passes = np.minimum(sampled, 2.0 ** np.minimum(sizes, 30) - 1)  # of every round
         if name == "leave-one-out":
             return int((sizes + 1).sum())
         if name == "fedsv-equal":  # on other models
@@ -201,9 +206,32 @@ class Federation:
         if name == "fedsv" and not self.participants[:, self.recorded.heard].all():
             return int((passes - sizes).sum())  # single clients are known
         if name == "comfedsv":
-            permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
+            try:
+                permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
+            except TooManyError:
+                return 0  # it will be refused
             return n_planned(self.participants, permutations)
         return 0
+
+    def plan(self, names: Iterable[str]) -> None:
+        """Say which methods will be asked for, so that a forecast counts them all."""
+        self._asked = tuple(names)
+
+    def _n_beside(self) -> dict[str, int]:
+        """Evaluations beside those of the first games that are shared out, by what they are for."""
+        found = {"to predict models of absent clients and check them": self._n_predicting}
+        is_exact = not self.effort.sampled and len(self.recorded.heard) <= MOST_ENUMERATED  # all coalitions are known
+        others = {name: self._n_measured(name) for name in self._asked}
+        on_other_models = others.pop("fedsv-equal", 0)
+        if not self._n_predicting:
+            others.pop("fedsv", None)  # the same games
+        known = 0 if is_exact else max(others.values(), default=0)  # the others ask for the same coalitions
+        found["for other methods"] = on_other_models + known
+        if "leave-one-out" in self._asked:
+            last = {int(np.flatnonzero(column)[-1]) for column in self.participants.T if column.any()}
+            again = 0 if self.settings.measure == "loss" else sum(int(self.participants[t].sum()) + 2 for t in last)
+            found["for scores with and without clients"] = len({0, *last}) + again
+        return found
 
     @property
     def _first_game(self) -> ModelGame | None:
@@ -232,13 +260,8 @@ class Federation:
         is_long = game is not None and self.effort.is_long(game, n_all)
         if game is not None and is_long:
             n_alone = 2 * int(self.participants.sum())  # their utilities, and outputs that show who is alike
-            others = {name: self._n_measured(name) for name in self._asked}
-            on_other_models = others.pop("fedsv-equal", 0)  # the others ask for the same coalitions
-            more = {
-                "to predict models of absent clients and check them": n_alone + checks[True],
-                "for other methods": on_other_models + max(others.values(), default=0),
-            }
-            self.effort.forecast(game, n, n_rounds, more)
+            self._n_predicting = n_alone + checks[True]
+            self.effort.forecast(game, n, n_rounds)
         return complete_by_models(recorded, few_checks=is_long, progress=self.progress)
 
 
@@ -368,6 +391,9 @@ class MeasuredUtilities:
 
 def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) -> tuple[tuple[Valuation, ...], Refusals]:
     """Valuations by several methods, and the methods that were refused, with the reason; an error if `strict`."""
+    methods = list(methods)
+    if isinstance(source, Federation):
+        source.plan(methods)
     valuations: list[Valuation] = []
     refusals: list[tuple[str, str]] = []
     for method in methods:

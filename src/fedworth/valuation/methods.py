@@ -331,6 +331,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         by_measure=by_measure,
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
+        cautions=run.cautions(),
         n_evaluations=n_evaluations,
     )
     return valuation, errors

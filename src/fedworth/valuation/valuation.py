@@ -85,6 +85,7 @@ class Valuation:
     by_measure: dict[str, Floats] = field(default_factory=dict)  # (n_clients,) each: values by other measures
     block_values: Floats | None = None  # (n_clients, n_cells), adds up to the values; not kept in JSON
     n_evaluations: int = 0
+    cautions: tuple[str, ...] = ()  # those of the notes that call for care with all values, however small the errors
 
     def __post_init__(self) -> None:
         n = len(self.clients)

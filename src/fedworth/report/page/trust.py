@@ -65,16 +65,20 @@ USES = {
         "These values cannot tell the {nouns} apart. Treat all {nouns} as worth the same.",
     ),
 }
+CAUTIOUS = "Read why before you compare {nouns} or pay by these values."
 
 
 def verdict_of(report: Report, settings: PageSettings) -> Verdict:
     chosen = report.chosen
+    cautions = "".join(f"Note: {caution}. " for caution in chosen.cautions)
     if chosen.uncertainty is not None:
         head, use = USES[chosen.uncertainty.trust]
-        why = f"{chosen.uncertainty.sentence_about(settings.plural)} {chosen.uncertainty.advice}".strip()
+        if chosen.cautions and head is GOOD:
+            head, use = CARE, CAUTIOUS
+        why = f"{cautions}{chosen.uncertainty.sentence_about(settings.plural)} {chosen.uncertainty.advice}".strip()
         return Verdict(*head, settings.fill(use), why)
     use = "How far off the values may be is not known. Look at large differences only, and split no money by them."
-    return Verdict(*CARE, use, "There are no likely ranges.")
+    return Verdict(*CARE, use, f"{cautions}There are no likely ranges.")
 
 
 def questions_of(report: Report, settings: PageSettings) -> list[Question]:
