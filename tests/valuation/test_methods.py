@@ -313,6 +313,28 @@ def test_sampling_that_was_killed_goes_on_where_it_stopped(tmp_path, cache):
     assert n_measured[0][1] < n_measured[1][1] - 10
 
 
+def test_another_measure_uses_the_outputs_that_were_kept(tmp_path, cache):
+    settings = SimulationSettings(
+        n_clients=5, n_participants=5, n_rounds=2, train_limit=150, test_limit=300, model="mlp", hidden=(8,)
+    )
+    ledger = simulate(settings, tmp_path / "ledger")
+
+    def valued(measure):
+        oracle = Stopping(task_of(ledger), measure=measure)
+        work = WorkSettings(cache=True)
+        made = Federation(
+            ledger, oracle.task, ValuationSettings(measure=measure), oracle=oracle, sampled=True, work=work
+        )
+        return made.value("fedsv").values, oracle.n_measured
+
+    alone, n_alone = valued("accuracy")
+    shutil.rmtree(cache)
+    _, n_loss = valued("loss")
+    after, n_after = valued("accuracy")  # which takes more passes, since it varies more
+    assert after == pytest.approx(alone, abs=1e-12)
+    assert n_after < n_alone - n_loss + 1  # some answers are measured again on a few samples
+
+
 class OwnModule(nn.Sequential):
     """A module of the user's own, of which nobody knows what it computes."""
 

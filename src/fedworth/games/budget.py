@@ -13,8 +13,9 @@ class Budget:
     Args:
         precision: Where measuring all coalitions would take long, sample them until the sampling error is at most this
             part of the test set's standard error; 0 measures all coalitions of up to 12 clients.
-        evaluations: Measure at most this many utilities; those known already cost nothing.
-        seconds: Measure for at most this many seconds.
+        evaluations: Measure about this many utilities for each method; those known already cost nothing. A sampled
+            round takes at least one for each client and four more.
+        seconds: Measure for about this many seconds for each method, at least as long as the fewest evaluations take.
 
     Example:
         settings = fedworth.ValuationSettings(budget=fedworth.Budget(precision=0.5, seconds=600))

@@ -137,14 +137,18 @@ class LedgerStore:
         """The outputs that are kept of a round; with predicted models these depend on all rounds."""
         state = [(name, list(tensor.shape)) for name, tensor in self.oracle.task.state.items()]
         chain = self.ledger.chain if is_predicted else None
-        decides = ["outputs", self._key(round_index), SOFTWARE, torch.__version__, state, chain]
+        # No measure decides what a module gives, so values by another measure use the same outputs
+        decides = ["outputs", self._key(round_index, ()), SOFTWARE, torch.__version__, state, chain]
         key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
         return KeptOutputs(key, self.session)
 
     @cached_property
     def _identity(self) -> str | None:
+        return self._identity_with(self._measures)
+
+    def _identity_with(self, measures: tuple[str, ...]) -> str | None:
         known = all(_is_known_class(kind) for kind in self._oracles)
-        return known_identity(self.oracle.task, self._measures) if known else None
+        return known_identity(self.oracle.task, measures) if known else None
 
     @cached_property
     def _oracles(self) -> list[type]:
@@ -156,17 +160,18 @@ class LedgerStore:
             oracle = getattr(oracle, "inner", None) or getattr(oracle, "oracle", None)
         return found
 
-    def _key(self, round_index: int) -> str:
+    def _key(self, round_index: int, measures: tuple[str, ...] | None = None) -> str:
+        measures = self._measures if measures is None else measures
         entry, task = self.ledger.entries[round_index], self.oracle.task
         weights = round_weights(self.ledger, round_index, self.weighting)
         decides = [
             FORMAT,
             entry.sha256,
             self._of_test_set,
-            self._identity,
+            self._identity_with(measures),
             str(task.device),
             [kind.__name__ for kind in self._oracles],
-            self._measures,
+            measures,
             self.weighting,
             [(client, float(weights[client])) for client in self.ledger.participants(round_index)],
             self.server.identity(self.ledger, round_index),
