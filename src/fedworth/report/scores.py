@@ -74,7 +74,8 @@ def scores_of(federation: Federation) -> Scores | None:
     last = np.where(participants.any(axis=0), len(participants) - 1 - np.argmax(participants[::-1], axis=0), -1)
     with threads_of(oracle):
         found = [_with_and_without(recording, measures, last) for recording, measures in measured]
-    with_client, without, ends = (np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
+    # An accuracy of .2625 is printed as 26.2 % or 26.3 % by its last bit, so digits that rounding decides are cut off
+    with_client, without, ends = (np.concatenate(parts, axis=-1).round(9) for parts in zip(*found, strict=True))
     numbers = tuple(recorded.numbers[t] if t >= 0 else None for t in last.tolist())
     names = tuple(oracle.task.criterion(measure).name for _, measures in measured for measure in measures)
     return Scores(names, ends[0], ends[1], numbers, with_client, without)
