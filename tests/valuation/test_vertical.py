@@ -224,11 +224,68 @@ def test_given_its_twin_a_client_adds_nothing(informative):
     assert lines["b"].value == pytest.approx(refitted(informative, given=("twin",))[0]["b"].value, abs=1e-6)
 
 
-def test_given_somebody_a_note_names_the_method_that_sees_what_they_have(informative):
-    ledger, task = informative
-    report = fedworth.report_on(ledger, task, ValuationSettings(given=("a",)), work=PLAIN)
-    assert [made.method for made in report.valuations] == ["verfedsv", "refitted-head", "leave-one-out"]
-    assert any("refitted-head only" in note for note in report.chosen.notes)
+def test_given_somebody_the_method_that_sees_what_they_have_comes_first(tmp_path):
+    ledger, vertical, _, _ = random_federation(tmp_path / "l", n_samples=60)
+    settings = ValuationSettings(given=("client-0",))
+    report = fedworth.report_on(ledger, vertical.task(), settings, work=PLAIN)
+    assert [made.method for made in report.valuations] == ["refitted-head", "verfedsv", "leave-one-out"]
+    assert known(report).disputed == ""
+    asked = fedworth.report_on(ledger, vertical.task(), settings, methods=["verfedsv"], work=PLAIN)
+    assert known(asked).trust in ("order disputed", "not distinguishable")
+    assert "refitted-head sees it" in known(asked).disputed
+    assert any("refitted-head sees it" in note for note in asked.chosen.notes)
+
+
+def known(report):
+    """The uncertainty of the chosen values."""
+    assert report.chosen.uncertainty is not None
+    return report.chosen.uncertainty
+
+
+@pytest.fixture(scope="module")
+def contradicted(tmp_path_factory):
+    """`late` learns the labels while it is recorded; `early` knew them better before, and learns little more."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    signal = (2.0 * labels - 1)[:, None].double()
+    strengths = {"early": (2.0, 0.01), "late": (0.0, 0.5), "other": (0.0, 0.1)}  # at first, and more in every round
+    head = nn.Linear(3, 2).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[0.0], [1.0]]).expand(2, 3))
+    vertical = Vertical(head, labels, dict.fromkeys(strengths, 1))
+    folder = tmp_path_factory.mktemp("contradicted") / "l"
+    recorder = fedworth.record_into(folder, vertical=vertical)
+    for t in range(4):
+        recorder.start_round(vertical.head.state_dict(), asked=list(strengths))
+        for name, (first, more) in strengths.items():
+            noise = torch.randn(400, 1, generator=generator, dtype=torch.float64)
+            recorder.client_embedding(name, (first + t * more) * signal + noise)
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    return fedworth.open_ledger(folder), vertical.task()
+
+
+def test_an_order_that_the_refitted_head_contradicts_is_not_good_to_use(contradicted, tmp_path):
+    ledger, task = contradicted
+    report = fedworth.report_on(ledger, task, work=PLAIN)
+    assert max(report).client == "late"
+    assert max(report.valued_by("refitted-head")).client == "early"
+    assert known(report).trust == "order disputed"
+    assert any("by refitted-head the order differs: early has rank 1" in note for note in report.all_notes)
+    for page in (report.page_html(), report.statement_html("other")):
+        assert "Use with care" in page
+        assert "Good to use" not in page
+    assert "orders them differently" in report.page_html()
+    paid = fedworth.rewards(report.chosen, "100")
+    assert any("depends on the method" in note for note in paid.notes)
+    report.write(tmp_path)
+    assert "orders them differently" in (tmp_path / "report.md").read_text()
+    assert fedworth.Report.read(tmp_path) == report
+
+
+def test_an_order_that_the_refitted_head_confirms_is_not_disputed(contradicted):
+    ledger, task = contradicted
+    report = fedworth.report_on(ledger, task, ValuationSettings(without=("early",)), work=PLAIN)
+    assert known(report).disputed == ""
 
 
 def test_a_refitted_head_needs_derivatives(informative):

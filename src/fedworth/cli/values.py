@@ -197,7 +197,8 @@ class Value:
     Args:
         source: A ledger, or a file of utilities (.npz).
         method: A method's name, or several with commas; `fedworth compare --help` lists them (default: comfedsv-models
-            for a ledger, verfedsv for one of a vertical federation, comfedsv for utilities).
+            for a ledger, verfedsv for one of a vertical federation, refitted-head with --given, comfedsv for
+            utilities).
         out: Folder to write a page, CSV, JSON and Markdown to.
 
     Example:
@@ -218,8 +219,10 @@ class Value:
         default = "comfedsv"
         if self.source.is_dir():
             from fedworth.ledger.ledger import open_ledger
+            from fedworth.valuation.methods import headline
 
-            default = "comfedsv-models" if open_ledger(self.source).form is None else "verfedsv"
+            is_vertical = open_ledger(self.source).form is not None
+            default = headline(is_vertical=is_vertical, is_given=bool(self.settings.given))
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:
