@@ -178,9 +178,13 @@ def correlations(rows: list[dict[str, Any]], by: list[str]) -> pd.DataFrame:
 def measured(ledger: Ledger, vertical: Vertical) -> dict[str, Floats]:
     """(2^n,): what each coalition is worth by each method; for VerFedSV, the sum over the rounds."""
     federation = Federation(ledger, vertical.task(), work=PLAIN)
-    rounds = [all_utilities(federation.game(t)).sum(axis=1) for t in range(ledger.n_rounds)]
+    everyone = np.arange(2 ** len(vertical.clients))
+    total = np.zeros(len(everyone))
+    for t in range(ledger.n_rounds):  # a coalition has what those of its members have that took part
+        places = sum((everyone >> k & 1) << place for place, k in enumerate(ledger.participants(t)))
+        total += all_utilities(federation.game(t)).sum(axis=1)[places]
     return {
-        "verfedsv": np.sum(rounds, axis=0),
+        "verfedsv": total,
         "refitted-head": all_utilities(RefittedGame(federation.recorded)).sum(axis=1),
     }
 

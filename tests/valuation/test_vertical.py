@@ -179,6 +179,8 @@ def test_many_clients_are_sampled(tmp_path):
     gained = Federation(ledger, vertical.task(), work=PLAIN).game(1).utilities(np.ones((1, 14), dtype=bool)).sum()
     assert made.values.sum() == pytest.approx(gained, abs=1e-9)
     assert made.uncertainty is not None
+    threads = WorkSettings(cache=False, n_threads=4)  # draws belong to a round, not to a thread
+    assert Federation(ledger, vertical.task(), work=threads).value("verfedsv").values.tolist() == made.values.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +216,49 @@ def test_a_refitted_head_shares_out_what_is_known_of_the_labels(informative):
     assert lines["b"].low > 0
     assert made.groups is not None
     assert made.groups.values.sum(axis=1) == pytest.approx(made.values)
+
+
+def test_a_client_split_in_two_keeps_its_sum(tmp_path):
+    """By the refitted head: the halves know together what the whole knew, and the others know the same."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    wide, other = (torch.randn(400, 4, generator=generator, dtype=torch.float64) + 0.5 * labels[:, None] for _ in "ab")
+    found = {}
+    for case, sent in {
+        "whole": {"wide": wide, "other": other},
+        "halves": {"left": wide[:, :2], "right": wide[:, 2:], "other": other},
+    }.items():
+        vertical = Vertical(nn.Linear(8, 2).double(), labels, {name: h.shape[1] for name, h in sent.items()})
+        recorder = fedworth.record_into(tmp_path / case, vertical=vertical)
+        recorder.start_round(vertical.head.state_dict(), asked=list(sent))
+        for name, embedding in sent.items():
+            recorder.client_embedding(name, embedding)
+        recorder.end_round()
+        recorder.close(vertical.head.state_dict())
+        ledger = fedworth.open_ledger(tmp_path / case)
+        found[case] = Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head").values
+    assert found["halves"][:2].sum() == pytest.approx(found["whole"][0], rel=0.1)
+    assert found["halves"][2] == pytest.approx(found["whole"][1], rel=0.1)
+    assert found["halves"].min() > 0.01
+
+
+def test_changes_of_embeddings_tell_what_the_last_ones_have_lost(tmp_path):
+    """A client that knew something before it left it to another still knows it."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    noise = [torch.randn(400, 1, generator=generator, dtype=torch.float64) for _ in range(4)]
+    signal = (2.0 * labels - 1)[:, None].double()
+    vertical = Vertical(nn.Linear(2, 2).double(), labels, {"party": 1, "partner": 1})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    for party in (noise[0], noise[0] + signal + noise[1], noise[0]):  # learned, and then left to the partner
+        recorder.start_round(vertical.head.state_dict(), asked=["party", "partner"])
+        recorder.client_embedding("party", party)
+        recorder.client_embedding("partner", signal + noise[1])
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    ledger, given = fedworth.open_ledger(tmp_path / "l"), ValuationSettings(given=("party",))
+    alone = Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head")
+    beside = Federation(ledger, vertical.task(), given, work=PLAIN).value("refitted-head")
+    assert alone.values[1] > 0.1
+    assert abs(beside.values[1]) < 0.01
 
 
 def test_given_its_twin_a_client_adds_nothing(informative):

@@ -74,7 +74,7 @@ SENTENCES = {
     Trust.DISTINGUISHABLE: "The {clients} can be told apart: their values differ by much more than their errors",
     Trust.ROUGH_ORDER: "Trust the rough order only: the best and the worst {clients} can be told apart, "
     "neighbours in the ranking mostly cannot",
-    Trust.DISPUTED: "Trust the order of the {clients} for this method's own question only: {disputed}",
+    Trust.DISPUTED: "Trust the order of the {clients} for the question of this method only: {disputed}",
     Trust.INDISTINGUISHABLE: "The {clients} cannot be told apart: the errors of their values are larger than the "
     "differences, so treat them as worth the same",
 }
