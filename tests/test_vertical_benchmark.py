@@ -9,7 +9,7 @@ vertical = importlib.import_module("benchmarks.vertical")  # a script, of no pac
 
 
 def test_a_refitted_head_agrees_with_training_again_and_sees_what_the_task_party_has():
-    rows = vertical.agreement("task party", "concatenation", "logistic", 1000)
+    rows = vertical.agreement("task party", "concatenation", "logistic", False, 1000)
     found = vertical.correlations(rows, ["task"]).loc["task party"]
     assert found["refitted-head, given 0"] > 0.9
     assert found["refitted-head, given 0"] > found["verfedsv, given 0"]

@@ -179,6 +179,8 @@ def test_many_clients_are_sampled(tmp_path):
     gained = Federation(ledger, vertical.task(), work=PLAIN).game(1).utilities(np.ones((1, 14), dtype=bool)).sum()
     assert made.values.sum() == pytest.approx(gained, abs=1e-9)
     assert made.uncertainty is not None
+    threads = WorkSettings(cache=False, n_threads=4)  # draws belong to a round, not to a thread
+    assert Federation(ledger, vertical.task(), work=threads).value("verfedsv").values.tolist() == made.values.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +218,49 @@ def test_a_refitted_head_shares_out_what_is_known_of_the_labels(informative):
     assert made.groups.values.sum(axis=1) == pytest.approx(made.values)
 
 
+def test_a_client_split_in_two_keeps_its_sum(tmp_path):
+    """By the refitted head: the halves know together what the whole knew, and the others know the same."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    wide, other = (torch.randn(400, 4, generator=generator, dtype=torch.float64) + 0.5 * labels[:, None] for _ in "ab")
+    found = {}
+    for case, sent in {
+        "whole": {"wide": wide, "other": other},
+        "halves": {"left": wide[:, :2], "right": wide[:, 2:], "other": other},
+    }.items():
+        vertical = Vertical(nn.Linear(8, 2).double(), labels, {name: h.shape[1] for name, h in sent.items()})
+        recorder = fedworth.record_into(tmp_path / case, vertical=vertical)
+        recorder.start_round(vertical.head.state_dict(), asked=list(sent))
+        for name, embedding in sent.items():
+            recorder.client_embedding(name, embedding)
+        recorder.end_round()
+        recorder.close(vertical.head.state_dict())
+        ledger = fedworth.open_ledger(tmp_path / case)
+        found[case] = Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head").values
+    assert found["halves"][:2].sum() == pytest.approx(found["whole"][0], rel=0.1)
+    assert found["halves"][2] == pytest.approx(found["whole"][1], rel=0.1)
+    assert found["halves"].min() > 0.01
+
+
+def test_changes_of_embeddings_tell_what_the_last_ones_have_lost(tmp_path):
+    """A client that knew something before it left it to another still knows it."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    noise = [torch.randn(400, 1, generator=generator, dtype=torch.float64) for _ in range(4)]
+    signal = (2.0 * labels - 1)[:, None].double()
+    vertical = Vertical(nn.Linear(2, 2).double(), labels, {"party": 1, "partner": 1})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    for party in (noise[0], noise[0] + signal + noise[1], noise[0]):  # learned, and then left to the partner
+        recorder.start_round(vertical.head.state_dict(), asked=["party", "partner"])
+        recorder.client_embedding("party", party)
+        recorder.client_embedding("partner", signal + noise[1])
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    ledger, given = fedworth.open_ledger(tmp_path / "l"), ValuationSettings(given=("party",))
+    alone = Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head")
+    beside = Federation(ledger, vertical.task(), given, work=PLAIN).value("refitted-head")
+    assert alone.values[1] > 0.1
+    assert abs(beside.values[1]) < 0.01
+
+
 def test_given_its_twin_a_client_adds_nothing(informative):
     lines, _ = refitted(informative, given=("a",))
     assert lines["a"].value is None
@@ -224,11 +269,68 @@ def test_given_its_twin_a_client_adds_nothing(informative):
     assert lines["b"].value == pytest.approx(refitted(informative, given=("twin",))[0]["b"].value, abs=1e-6)
 
 
-def test_given_somebody_a_note_names_the_method_that_sees_what_they_have(informative):
-    ledger, task = informative
-    report = fedworth.report_on(ledger, task, ValuationSettings(given=("a",)), work=PLAIN)
-    assert [made.method for made in report.valuations] == ["verfedsv", "refitted-head", "leave-one-out"]
-    assert any("refitted-head only" in note for note in report.chosen.notes)
+def test_given_somebody_the_method_that_sees_what_they_have_comes_first(tmp_path):
+    ledger, vertical, _, _ = random_federation(tmp_path / "l", n_samples=60)
+    settings = ValuationSettings(given=("client-0",))
+    report = fedworth.report_on(ledger, vertical.task(), settings, work=PLAIN)
+    assert [made.method for made in report.valuations] == ["refitted-head", "verfedsv", "leave-one-out"]
+    assert known(report).disputed == ""
+    asked = fedworth.report_on(ledger, vertical.task(), settings, methods=["verfedsv"], work=PLAIN)
+    assert known(asked).trust in ("order disputed", "not distinguishable")
+    assert "refitted-head sees it" in known(asked).disputed
+    assert any("refitted-head sees it" in note for note in asked.chosen.notes)
+
+
+def known(report):
+    """The uncertainty of the chosen values."""
+    assert report.chosen.uncertainty is not None
+    return report.chosen.uncertainty
+
+
+@pytest.fixture(scope="module")
+def contradicted(tmp_path_factory):
+    """`late` learns the labels while it is recorded; `early` knew them better before, and learns little more."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    signal = (2.0 * labels - 1)[:, None].double()
+    strengths = {"early": (2.0, 0.01), "late": (0.0, 0.5), "other": (0.0, 0.1)}  # at first, and more in every round
+    head = nn.Linear(3, 2).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[0.0], [1.0]]).expand(2, 3))
+    vertical = Vertical(head, labels, dict.fromkeys(strengths, 1))
+    folder = tmp_path_factory.mktemp("contradicted") / "l"
+    recorder = fedworth.record_into(folder, vertical=vertical)
+    for t in range(4):
+        recorder.start_round(vertical.head.state_dict(), asked=list(strengths))
+        for name, (first, more) in strengths.items():
+            noise = torch.randn(400, 1, generator=generator, dtype=torch.float64)
+            recorder.client_embedding(name, (first + t * more) * signal + noise)
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    return fedworth.open_ledger(folder), vertical.task()
+
+
+def test_an_order_that_the_refitted_head_contradicts_is_not_good_to_use(contradicted, tmp_path):
+    ledger, task = contradicted
+    report = fedworth.report_on(ledger, task, work=PLAIN)
+    assert max(report).client == "late"
+    assert max(report.valued_by("refitted-head")).client == "early"
+    assert known(report).trust == "order disputed"
+    assert any("by refitted-head the order differs: early has rank 1" in note for note in report.all_notes)
+    for page in (report.page_html(), report.statement_html("other")):
+        assert "Use with care" in page
+        assert "Good to use" not in page
+    assert "orders them differently" in report.page_html()
+    paid = fedworth.rewards(report.chosen, "100")
+    assert any("depends on the method" in note for note in paid.notes)
+    report.write(tmp_path)
+    assert "orders them differently" in (tmp_path / "report.md").read_text()
+    assert fedworth.Report.read(tmp_path) == report
+
+
+def test_an_order_that_the_refitted_head_confirms_is_not_disputed(contradicted):
+    ledger, task = contradicted
+    report = fedworth.report_on(ledger, task, ValuationSettings(without=("early",)), work=PLAIN)
+    assert known(report).disputed == ""
 
 
 def test_a_refitted_head_needs_derivatives(informative):

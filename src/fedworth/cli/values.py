@@ -179,7 +179,8 @@ class Value:
     Args:
         source: A ledger, or a file of utilities (.npz).
         method: A method's name, or several with commas; `fedworth compare --help` lists them (default: comfedsv-models
-            for a ledger, verfedsv for one of a vertical federation, comfedsv for utilities).
+            for a ledger, verfedsv for one of a vertical federation, refitted-head with --given, comfedsv for
+            utilities).
         out: Folder to write a page, CSV, JSON and Markdown to.
 
     Example:
@@ -200,8 +201,12 @@ class Value:
         from fedworth.report.tables import values_table
         from fedworth.valuation.federation import Federation
 
-        ledger = open_ledger(self.source) if self.source.is_dir() else None
-        default = "comfedsv" if ledger is None else "comfedsv-models" if ledger.form is None else "verfedsv"
+        default, ledger = "comfedsv", None
+        if self.source.is_dir():
+            from fedworth.valuation.methods import headline
+
+            ledger = open_ledger(self.source)
+            default = headline(is_vertical=ledger.form is not None, is_given=bool(self.settings.given))
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:

@@ -41,7 +41,7 @@ HELD_OUT = 0.1
 
 ESTIMATED = (
     "embeddings of samples outside of a batch are estimated ({}): those that were held out are off by {:.0%} of what "
-    "training changed; what this means for the values is not known, so they have no intervals"
+    "training changed; values are mostly too small by this, and by how much is not known, so they have no intervals"
 )
 
 States = Sequence[Sequence[torch.Tensor]]

@@ -20,7 +20,7 @@ from fedworth.storage import Place, Progress, json_bytes, silent
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation, MeasuredUtilities, values_by
-from fedworth.valuation.methods import round_gains
+from fedworth.valuation.methods import headline, round_gains
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 REPORTED = (
@@ -96,7 +96,8 @@ def report_on(
     federation = Federation(of, task, settings, work=work, session=session, progress=progress, sampled=sampled)
     absent = {"truth"} if not federation.recorded.has_truth else set()
     absent |= {"fedsv-equal"} if settings.clip else set()  # the same as FedSV then
-    everyday = OF_VERTICAL if federation.is_vertical else REPORTED
+    first = headline(is_vertical=federation.is_vertical, is_given=bool(settings.given))
+    everyday = (first, *(OF_VERTICAL if federation.is_vertical else REPORTED))
     names = methods or [name for name in everyday if name not in absent]
     slow = like.slow if like is not None else () if methods else federation.slow_methods(names)
     names = [name for name in dict.fromkeys(names) if name not in slow]

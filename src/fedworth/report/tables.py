@@ -133,7 +133,9 @@ def values_table(report: "Report") -> Table:
         for k, name in enumerate(report.clients)
     )
     basis = report.provenance
-    value = f"how much a client {change_text(basis)} on {test_set_text(basis)}, added up over the rounds"
+    is_one_game = bool(shown) and shown[0].by_round is None and not shown[0].is_mean_of_runs
+    rounds = "" if is_one_game else ", added up over the rounds"
+    value = f"how much a client {change_text(basis)} on {test_set_text(basis)}{rounds}"
     legend = [f"value: {value}; measured in: {measure_text(basis)}"]
     legend += [column.legend for column in VALUE_COLUMNS if column.legend]
     legend += ["±: standard error of the sampling, which an interval includes"] * any(
@@ -155,7 +157,7 @@ def groups_table(report: "Report") -> Table | None:
     if groups is None or len(groups.names) > MOST_GROUPS:
         return None
     cells = [
-        [f"{x:+.2f}" if sign else f"({x:+.2f})" for x, sign in zip(*row, strict=True)]
+        [_number(x, "+.2f") if sign or math.isnan(x) else f"({x:+.2f})" for x, sign in zip(*row, strict=True)]
         for row in zip(groups.values.tolist(), groups.signs.tolist(), strict=True)
     ]
     rows = [

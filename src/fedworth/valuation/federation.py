@@ -41,15 +41,11 @@ from fedworth.oracle.store import LedgerStore, Session
 from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
 from fedworth.task.task import Task
-from fedworth.valuation.methods import Errors, value_by
+from fedworth.valuation.methods import Errors, value_by, with_disputes
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
 
 CLIPPED = "every update was rescaled to the median length of its round, as asked (--clip median)"
-
-STEPS_HARDLY_INTERACT = (
-    "what the given clients have already is seen by refitted-head only: in verfedsv, steps of one round hardly interact"
-)
 
 Refusals = tuple[tuple[str, str], ...]
 """(method, why it gave no values)."""
@@ -127,7 +123,6 @@ class Federation:
         notes = ledger.warnings() + server.notes + noise_notes(ledger, oracle, weighting)
         notes += (CLIPPED,) if is_clipped else ()
         notes += game_notes(self.settings) + _weighted(cells)
-        notes += (STEPS_HARDLY_INTERACT,) if self.is_vertical and self.settings.given else ()
         self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
         self.estimated: Completion | None = None
         if isinstance(ledger, EmbeddingLedger) and not ledger.is_whole:
@@ -403,7 +398,7 @@ def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) ->
             if source.strict:
                 raise
             refusals.append((method, str(error)))
-    return tuple(valuations), tuple(refusals)
+    return with_disputes(valuations) if source.is_vertical else tuple(valuations), tuple(refusals)
 
 
 def completed_arrays(source: Federation | MeasuredUtilities, completion: Completion) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ A value is the sum over the rounds. To add a method, write a function that takes
 entry point group `fedworth.methods`: the entry's name is the method's, and the entry points to a `Method`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cache
@@ -60,6 +60,10 @@ UNKNOWN = "the errors of the values are not known: {reason}"
 ON_THIS_TEST_SET = "the intervals hold on this test set only: {reason}"
 NO_WEIGHTS = "the method has no values by group, so it cannot give values for other shares of groups"
 NO_GAME = "this measure shares out no game, and no standard errors of it are known"
+
+REFITTED = "refitted-head"
+OTHER_ORDER = f"{REFITTED}, which sees what others tell already, orders them differently"
+STEPS_HARDLY_INTERACT = f"steps of one round hardly show what the given clients have already; {REFITTED} sees it"
 
 GTG_SKIPPED = 0.05
 """GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
@@ -465,13 +469,13 @@ def comfedsv_models(source: GameSource) -> Valuation:
     """ComFedSV by models: the Shapley value of everyone's game of each round, on recorded and predicted models."""
     valuation, errors = _sums_by_models(source)
     valuation = _with_uncertainty(source, valuation, errors, source.by_models().caveats)
-    return replace(valuation, notes=(*valuation.notes, *_other_orders(valuation)))
+    return replace(valuation, notes=(*valuation.notes, *_other_orders(valuation, valuation.by_measure)))
 
 
-def _other_orders(valuation: Valuation) -> Iterator[str]:
+def _other_orders(valuation: Valuation, by_measure: Mapping[str, Floats]) -> Iterator[str]:
     """Clients whose rank by another measure lies outside their rank interval."""
     ranges = (None,) * len(valuation) if valuation.uncertainty is None else valuation.uncertainty.rank_intervals
-    for name, values in valuation.by_measure.items():
+    for name, values in by_measure.items():
         ranks = ranks_of(values).tolist()
         differing = [
             f"{client} has rank {rank:.0f} instead of {own}"
@@ -481,6 +485,26 @@ def _other_orders(valuation: Valuation) -> Iterator[str]:
         if differing:
             more = f", and {len(differing) - MOST_NAMED} more differ" if len(differing) > MOST_NAMED else ""
             yield f"by {name} the order differs: {', '.join(differing[:MOST_NAMED])}{more}"
+
+
+def with_disputes(valuations: Iterable[Valuation]) -> tuple[Valuation, ...]:
+    """Valuations of a vertical federation, disputed where the refitted head orders clients differently.
+
+    The refitted head is nearer to what training again would show (`docs/vertical.md`).
+    """
+    valuations = tuple(valuations)
+    reference = {made.method: made.values for made in valuations if made.method == REFITTED}
+    notes = [() if made.method in reference else tuple(_other_orders(made, reference)) for made in valuations]
+    return tuple(
+        _disputed(made, OTHER_ORDER, *found) if found else made for made, found in zip(valuations, notes, strict=True)
+    )
+
+
+def _disputed(valuation: Valuation, reason: str, *notes: str) -> Valuation:
+    """The same, with a reason why the order of the clients may be another."""
+    known = valuation.uncertainty
+    known = None if known is None else replace(known, disputed=known.disputed or reason)
+    return replace(valuation, uncertainty=known, notes=(*valuation.notes, *notes))
 
 
 def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:
@@ -552,7 +576,7 @@ METHODS: dict[str, Method] = {
         Basis.EARNED,
         adds_up=True,
     ),
-    "refitted-head": Method(
+    REFITTED: Method(
         "Refitted head",
         "vertical: what the client's embeddings tell that others' do not, by a head fitted anew for each coalition",
         share_out(shapley, _whole_training(RefittedGame), on_sum=True),
@@ -642,8 +666,15 @@ OF_MODELS = {"comfedsv-models", "comfedsv", "fedsv-equal", "truth", "or", "influ
 """Methods that compare, predict or rebuild models, or train them again."""
 
 
-OF_EMBEDDINGS = {"verfedsv", "refitted-head"}
+OF_EMBEDDINGS = {"verfedsv", REFITTED}
 """Methods for vertical federations only."""
+
+
+def headline(*, is_vertical: bool, is_given: bool) -> str:
+    """The method to act on, if none is asked for; VerFedSV hardly sees what given clients have."""
+    if not is_vertical:
+        return "comfedsv-models"
+    return REFITTED if is_given else "verfedsv"
 
 
 @cache
@@ -688,6 +719,8 @@ def value_by(source: GameSource, name: str) -> Valuation:
         raise ValuationError(why)
     silent = never_heard(source)
     valuation = method.value(source)
+    if source.is_vertical and len(source.given) and name != REFITTED:
+        valuation = _disputed(valuation, STEPS_HARDLY_INTERACT, STEPS_HARDLY_INTERACT)
     return replace(valuation, method=name, notes=(*source.notes, *silent, *valuation.notes))
 
 

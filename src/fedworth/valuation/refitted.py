@@ -1,16 +1,23 @@
 """What embeddings add to those that others have: a vertical federation's head, fitted anew for each coalition.
 
-    U(S) = loss(nobody's embeddings) − loss(first and last embeddings of S)
+    U(S) = loss(nobody's embeddings) − loss(embeddings of S, as they came and as they changed)
 
 VerFedSV is about training: what a client's step added while the others took theirs. Steps of one round hardly interact,
 so two clients with the same features both earn, and what somebody has already makes no difference. Here the game is one
 of information: the server has everyone's embeddings and the labels, so it can fit a linear head to those of any
-coalition. The first embeddings count beside the last ones: clients that train together leave to each other what both
-have, and before training a client's embeddings tell what it has. Outputs are measured on samples that the head was not
-fitted to (cross-fitting), so useless embeddings add nothing, or a little less.
+coalition. Clients that train together leave to each other what both have, so their last embeddings do not tell what
+each would have learned alone. What came before does: a client's first step is towards all that its own features tell.
+Of a client that has sent h_0, …, h_m the head gets
 
-    head_S = argmin  mean loss + PENALTY ‖weights‖²,    embeddings scaled to mean square 1, side by side
+    h_0,  h_1 − h_0,  h_√m − h_1,  h_m − h_√m        side by side, each scaled to mean square 1
+    head_S = argmin  mean loss + PENALTY ‖weights‖²
+
+Outputs are measured on samples that the head was not fitted to (cross-fitting), so useless embeddings add nothing, or a
+little less.
 """
+
+import math
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -29,21 +36,24 @@ MOST_STEPS = 60
 
 
 class RefittedGame:
-    """The game among the clients of a vertical federation on their first and last embeddings."""
+    """The game among the clients of a vertical federation on their embeddings in the course of the training."""
 
     def __init__(self, federation: RecordedFederation) -> None:
         self.task, self.clients, self.n_blocks = federation.oracle.task, federation.heard, federation.oracle.n_blocks
         if self.task.judged_by.criterion.is_own or not self.task.judged_by.criterion.is_smooth:
             raise ValuationError("refitted-head needs a loss with derivatives, and this task's may have none")
-        first, last = (fitted(federation.round(t), self.task) for t in (0, federation.n_rounds - 1))
-        self._embeddings = []  # (n_samples, 2 × width) of each client
+        self._embeddings = []  # (n_samples, up to 4 × width) of each client
         for k in self.clients.tolist():
-            name = f"embeddings.{k}"
-            held = first.global_model[name], last.client_models.get(k, last.global_model)[name]
-            some = [tensor[self.task.inputs].double() for tensor in held]  # of the samples that are judged
-            self._embeddings.append(torch.cat([h / h.square().mean().sqrt().clamp_min(1e-12) for h in some], dim=1))
+            sent = np.flatnonzero(federation.participants[:, k])
+            last = len(sent) - 1
+            rounds = sent[sorted({min(place, last) for place in (0, 1, math.isqrt(last), last)})].tolist()
+            models = [fitted(federation.round(t), self.task).client_models[k] for t in rounds]
+            held = [model[f"embeddings.{k}"][self.task.inputs].double() for model in models]  # of samples to judge
+            parts = [held[0], *(after - before for before, after in pairwise(held))]
+            self._embeddings.append(torch.cat([h / h.square().mean().sqrt().clamp_min(1e-12) for h in parts], dim=1))
         with torch.inference_mode():
-            self._shape = self.task.outputs(last.global_model, slice(0, 1)).shape[1:]  # of a sample's output
+            model = fitted(federation.round(0), self.task).global_model
+            self._shape = self.task.outputs(model, slice(0, 1)).shape[1:]  # of a sample's output
         n = len(self.task.labels)
         self._folds = torch.from_numpy(stream(0, "folds of samples").permutation(n) % min(N_FOLDS, n))
         self._criteria = criteria_of(self.task, federation.oracle.measure, ())
