@@ -215,10 +215,9 @@ def _notes(valuation: Valuation, settings: RewardSettings, cents: int) -> list[s
             "only the rough order of the values can be trusted: fine shares are not justified between clients whose "
             "rank ranges overlap"
         )
-    elif trust is Trust.DISPUTED:
-        notes.append("the order of the clients depends on the method: pay by the one that answers your question")
     elif trust is None:
         notes.append("the errors of the values are not known, so it is not known whether fine shares are justified")
+    notes += [f"use with care: {caution}" for caution in valuation.cautions]
     if settings.rule == "lower" and valuation.uncertainty is not None:
         for_all = [caveat.reason for caveat in valuation.uncertainty.caveats if caveat.is_of_all]
         notes += [f"the lower ends of the ranges are too high: {reason}" for reason in for_all]

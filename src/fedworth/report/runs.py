@@ -94,7 +94,6 @@ def _mean(valuations: Sequence[Valuation]) -> Valuation:
         n_test_samples=uncertainties[0].n_test_samples if uncertainties else None,
         caveats=in_every_run([run.caveats for run in uncertainties]),
     )
-    found = replace(found, disputed=next((run.disputed for run in uncertainties if run.disputed), ""))
     rests_on = [
         run.marginals.large[order] for run, order in zip(valuations, orders, strict=True) if run.marginals is not None
     ]

@@ -62,7 +62,7 @@ NO_WEIGHTS = "the method has no values by group, so it cannot give values for ot
 NO_GAME = "this measure shares out no game, and no standard errors of it are known"
 
 REFITTED = "refitted-head"
-OTHER_ORDER = f"{REFITTED}, which sees what others tell already, orders them differently"
+OTHER_ORDER = f"{REFITTED}, which sees what others tell already, orders the clients differently"
 STEPS_HARDLY_INTERACT = f"steps of one round hardly show what the given clients have already; {REFITTED} sees it"
 
 GTG_SKIPPED = 0.05
@@ -488,7 +488,7 @@ def _other_orders(valuation: Valuation, by_measure: Mapping[str, Floats]) -> Ite
 
 
 def with_disputes(valuations: Iterable[Valuation]) -> tuple[Valuation, ...]:
-    """Valuations of a vertical federation, disputed where the refitted head orders clients differently.
+    """Valuations of a vertical federation, with a caution where the refitted head orders clients differently.
 
     The refitted head is nearer to what training again would show (`docs/vertical.md`).
     """
@@ -496,15 +496,9 @@ def with_disputes(valuations: Iterable[Valuation]) -> tuple[Valuation, ...]:
     reference = {made.method: made.values for made in valuations if made.method == REFITTED}
     notes = [() if made.method in reference else tuple(_other_orders(made, reference)) for made in valuations]
     return tuple(
-        _disputed(made, OTHER_ORDER, *found) if found else made for made, found in zip(valuations, notes, strict=True)
+        replace(made, cautions=(*made.cautions, OTHER_ORDER), notes=(*made.notes, *found)) if found else made
+        for made, found in zip(valuations, notes, strict=True)
     )
-
-
-def _disputed(valuation: Valuation, reason: str, *notes: str) -> Valuation:
-    """The same, with a reason why the order of the clients may be another."""
-    known = valuation.uncertainty
-    known = None if known is None else replace(known, disputed=known.disputed or reason)
-    return replace(valuation, uncertainty=known, notes=(*valuation.notes, *notes))
 
 
 def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:
@@ -720,7 +714,8 @@ def value_by(source: GameSource, name: str) -> Valuation:
     silent = never_heard(source)
     valuation = method.value(source)
     if source.is_vertical and len(source.given) and name != REFITTED:
-        valuation = _disputed(valuation, STEPS_HARDLY_INTERACT, STEPS_HARDLY_INTERACT)
+        caution = STEPS_HARDLY_INTERACT
+        valuation = replace(valuation, cautions=(*valuation.cautions, caution), notes=(*valuation.notes, caution))
     return replace(valuation, method=name, notes=(*source.notes, *silent, *valuation.notes))
 
 

@@ -66,7 +66,6 @@ class Trust(StrEnum):
 
     DISTINGUISHABLE = "distinguishable"
     ROUGH_ORDER = "rough order only"
-    DISPUTED = "order disputed"
     INDISTINGUISHABLE = "not distinguishable"
 
 
@@ -74,7 +73,6 @@ SENTENCES = {
     Trust.DISTINGUISHABLE: "The {clients} can be told apart: their values differ by much more than their errors",
     Trust.ROUGH_ORDER: "Trust the rough order only: the best and the worst {clients} can be told apart, "
     "neighbours in the ranking mostly cannot",
-    Trust.DISPUTED: "Trust the order of the {clients} for the question of this method only: {disputed}",
     Trust.INDISTINGUISHABLE: "The {clients} cannot be told apart: the errors of their values are larger than the "
     "differences, so treat them as worth the same",
 }
@@ -117,15 +115,12 @@ class Uncertainty:
     n_test_samples: int | None = None
     chances: Floats | None = None  # (n_clients, n_clients): P(row is worth more than column)
     caveats: tuple[Caveat, ...] = ()  # whose intervals may be too narrow, and why
-    disputed: str = ""  # why the order may be another, though the errors are small: a better method contradicts it
 
     @property
     def trust(self) -> Trust:
         """The verdict on the order of the values."""
         if self.ratio is None or self.ratio > ROUGH:
             return Trust.INDISTINGUISHABLE
-        if self.disputed:
-            return Trust.DISPUTED
         return Trust.ROUGH_ORDER if self.ratio >= DISTINGUISHABLE else Trust.DISTINGUISHABLE
 
     @property
@@ -138,7 +133,7 @@ class Uncertainty:
         ranks = [pair for pair in self.rank_intervals if pair is not None]
         if self.ratio is None:
             return (EQUAL_VALUES if len(ranks) > 1 else ONE_VALUE).format(clients=clients)
-        if self.ratio == 0 and not (self.caveats or self.disputed):
+        if self.ratio == 0 and not self.caveats:
             return EXACT
         some_apart, text = any(pair != (1, len(ranks)) for pair in ranks), SENTENCES[self.trust]
         if self.trust is Trust.ROUGH_ORDER and not some_apart:
@@ -147,8 +142,7 @@ class Uncertainty:
             text = SOME_APART
         too_narrow = any(caveat.is_of_all for caveat in self.caveats)
         note = ", with intervals that are likely too narrow" if too_narrow else ""
-        text = text.format(clients=clients, disputed=self.disputed)
-        return f"{text} (errors are {self.ratio:.2f} of the differences{note})."
+        return f"{text.format(clients=clients)} (errors are {self.ratio:.2f} of the differences{note})."
 
     @property
     def shares(self) -> dict[Source, float]:

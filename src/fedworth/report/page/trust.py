@@ -60,11 +60,6 @@ USES = {
         CARE,
         "Good enough to tell strong from weak. Not good enough to rank neighbours, or to split money to the percent.",
     ),
-    Trust.DISPUTED: (
-        CARE,
-        "Good for this method’s own question only. Before you compare {nouns} or split money, choose the method that "
-        "answers yours.",
-    ),
     Trust.INDISTINGUISHABLE: (
         BAD,
         "These values cannot tell the {nouns} apart. Treat all {nouns} as worth the same.",
@@ -133,11 +128,11 @@ def _apart(report: Report, settings: PageSettings) -> Iterator[Question]:
     uncertainty = report.chosen.uncertainty
     if uncertainty is None:
         return
-    answers = {Trust.DISTINGUISHABLE: Answer.YES, Trust.INDISTINGUISHABLE: Answer.NO}
+    answers = {Trust.DISTINGUISHABLE: Answer.YES, Trust.ROUGH_ORDER: Answer.PARTLY, Trust.INDISTINGUISHABLE: Answer.NO}
     found = "Their values are equal."
     if uncertainty.ratio is not None:
         found = f"The errors are {uncertainty.ratio:.2f} of the differences (below 0.3 is good, above 1 is useless)."
-    yield Question(f"Can the {settings.plural} be told apart?", answers.get(uncertainty.trust, Answer.PARTLY), found)
+    yield Question(f"Can the {settings.plural} be told apart?", answers[uncertainty.trust], found)
 
 
 def _equal(report: Report, settings: PageSettings) -> Iterator[Question]:
