@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from fedworth.findings import MANY_GROUPS, Finding, Kind, Level, looked_for_in_values
+from fedworth.findings import HARM, MANY_GROUPS, Finding, Kind, Level, looked_for_in_values
 from fedworth.report.page.figures import Axis, axis_over
 from fedworth.report.report import Report
 from fedworth.report.settings import PageSettings
@@ -211,8 +211,10 @@ def summary_of(report: Report) -> tuple[str, ClientValue | None]:
     if report.chosen.uncertainty is None:
         above, below = (sum(sign * (line.value or 0) > 0 for line in lines) for sign in (1, -1))
         return f"{above} above zero, {below} below", best
-    helped, unclear, harmed = (sum(line.helps is helps for line in lines) for helps in (True, None, False))
-    return f"{helped} clearly helped, {unclear} unclear, {harmed} harmed", best
+    helped = sum(line.helps is True for line in lines)
+    # An interval below zero alone accuses nobody: of many clients some have one by chance
+    harmed = len({client for found in report.all_findings if found.kind is HARM for client in found.clients})
+    return f"{helped} clearly helped, {len(lines) - helped - harmed} unclear, {harmed} harmed", best
 
 
 def cards_of(report: Report, settings: PageSettings) -> list[Card]:
