@@ -70,9 +70,9 @@ KINDS = {
     "two-classes": Kind("two classes each"),
     "network": Kind("two classes each, a network"),
     "sizes": Kind("IID, unequal sizes", {"aggregation": "samples"}),
-    "label-skew": Kind("label skew, unequal sizes", {"alpha": 0.5, "aggregation": "samples"}),
-    "momentum": Kind("momentum 0.9", {"momentum": 0.9}),
-    "adam": Kind("Adam, label skew", {"alpha": 0.5, "optimizer": "adam"}),
+    "label-skew": Kind("label skew, unequal sizes", {"alpha": 0.3, "aggregation": "samples"}),
+    "momentum": Kind("momentum 0.9, three epochs", {"momentum": 0.9}),
+    "adam": Kind("Adam, three epochs, label skew", {"alpha": 0.3, "optimizer": "adam"}),
     "feature-shift": Kind("rotated images"),
     "drift": Kind("drift", {"drift": 0.5}),
     "turned-noisy": Kind(
@@ -409,7 +409,8 @@ of every round. So the true values are known on any samples. The server valued t
 test samples. 8,000 other samples (2,800 for regression, 1,500 for CIFAR-10), which it never saw, stand for the \
 population. Models are logistic regressions and a network of 32 units on 4,000 samples of MNIST and Fashion-MNIST, \
 and linear regressions on Friedman's function. On CIFAR-10 five clients train a small convolutional network for \
-eight rounds, which reaches an accuracy of about .3, and the test sets have 200 and 500 samples. Drift \
+eight rounds, which reaches an accuracy of about .3, and the test sets have 200 and 500 samples. Label skew is \
+Dirichlet's with α = .3, and a client trains ten steps of 32 samples a round unless the line says otherwise. Drift \
 replaces half of each client's samples by the next client's; three of eight clients turn noisy by 40 % wrong labels \
 from round six on.
 

@@ -37,7 +37,7 @@ from matplotlib.axes import Axes
 import fedworth
 from fedworth import Answer, FastOracle, FedworthError, Ledger, SimulationSettings, Task
 from studies import figures
-from studies.bars import LEVEL, p_less, rank_correlation
+from studies.bars import LEVEL, SHARES, mean_of, p_less, rank_correlation, share_of
 from studies.federations import Flags, Floats, federation, simulated
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
@@ -260,8 +260,8 @@ def _line(n: int, key: str, rows: pd.DataFrame) -> dict[str, str]:
         "ranks": number(rows.value_rank.mean()),
         "cost of leaving": with_interval(rows, "leaving"),
         "ranks ": number(rows.leaving_rank.mean()),
-        "best one dropped, %": f"{100 * rows.dropped_best.mean():.0f}",
-        "regret": number(rows.regret.mean()),
+        "best one dropped": share_of(rows.dropped_best == 1).text(),
+        "regret": mean_of(rows.regret, SHARES).text(),
         "federations": str(rows.groupby(["setup", "kind", "seed"]).ngroups),
     }
 
