@@ -51,7 +51,7 @@ QUANTILE = 1.6449  # half the width of a 90 % interval, in standard deviations
 ROUNDING = 1e-5  # of the largest value: an interval without width holds what differs by less
 TOLD_APART = 0.95
 SUREST = 1 - 5e-7  # probabilities are kept with six digits
-FIRST_SEED = 200  # other studies report seeds from 0 on
+FIRST_SEED = 300  # other studies report seeds from 0 on; 200 to 222 were seen when the rule of harm was changed
 COVERED = {"least": 0.85, "most": 0.95}
 
 
@@ -70,9 +70,9 @@ KINDS = {
     "two-classes": Kind("two classes each"),
     "network": Kind("two classes each, a network"),
     "sizes": Kind("IID, unequal sizes", {"aggregation": "samples"}),
-    "label-skew": Kind("label skew, unequal sizes", {"alpha": 0.5, "aggregation": "samples"}),
-    "momentum": Kind("momentum 0.9", {"momentum": 0.9}),
-    "adam": Kind("Adam, label skew", {"alpha": 0.5, "optimizer": "adam"}),
+    "label-skew": Kind("label skew, unequal sizes", {"alpha": 0.3, "aggregation": "samples"}),
+    "momentum": Kind("momentum 0.9, three epochs", {"momentum": 0.9}),
+    "adam": Kind("Adam, three epochs, label skew", {"alpha": 0.3, "optimizer": "adam"}),
     "feature-shift": Kind("rotated images"),
     "drift": Kind("drift", {"drift": 0.5}),
     "turned-noisy": Kind(
@@ -405,7 +405,8 @@ of every round. So the true values are known on any samples. The server valued t
 test samples. 8,000 other samples (2,800 for regression, 1,500 for CIFAR-10), which it never saw, stand for the \
 population. Models are logistic regressions and a network of 32 units on 4,000 samples of MNIST and Fashion-MNIST, \
 and linear regressions on Friedman's function. On CIFAR-10 five clients train a small convolutional network for \
-eight rounds, which reaches an accuracy of about .3, and the test sets have 200 and 500 samples. Drift \
+eight rounds, which reaches an accuracy of about .3, and the test sets have 200 and 500 samples. Label skew is \
+Dirichlet's with α = .3, and a client trains ten steps of 32 samples a round unless the line says otherwise. Drift \
 replaces half of each client's samples by the next client's; three of eight clients turn noisy by 40 % wrong labels \
 from round six on.
 
@@ -425,7 +426,8 @@ this population. Errors of such shares (±) are over federations. Clients of one
 their intervals miss together: a cell rests on as many independent cases as there are federations in it. Each line \
 of the table draws its own test samples; those of 200 are part of those of 500, and these of those of 2,000. The \
 last column says how many were run; the study asks for 24 (12 with 60 rounds, 10 with CIFAR-10), and was stopped \
-earlier where there are fewer.""",
+earlier where there are fewer. Seeds start at 300: those from 200 on were reported when the chance of an error in a \
+finding of harm was not yet counted for all clients, and 19 of 946 findings were false where 7 were expected.""",
     section,
     scales={
         "page": PAGE,

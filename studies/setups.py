@@ -150,8 +150,8 @@ _KINDS: Mapping[str, Setup] = {
     "network": replace(_LINEAR, model="mlp", hidden=(32,)),
     "sizes": replace(_FASHIONS, partition="quantity"),
     "label-skew": replace(_LINEAR, partition="dirichlet"),
-    "momentum": replace(_FASHIONS, rate=0.02),
-    "adam": replace(_LINEAR, partition="dirichlet", rate=0.003),
+    "momentum": replace(_FASHIONS, rate=0.02, n_steps=45),  # 500 samples each: three epochs
+    "adam": replace(_LINEAR, partition="dirichlet", rate=0.003, n_steps=45),
     "feature-shift": replace(_LINEAR, partition="feature"),
     "drift": _LINEAR,
     "turned-noisy": replace(_FASHIONS, partition="iid"),
