@@ -41,7 +41,7 @@ from fedworth.oracle.store import LedgerStore, Session
 from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
 from fedworth.task.task import Task
-from fedworth.valuation.methods import Errors, value_by, with_disputes
+from fedworth.valuation.methods import Errors, value_by, with_cautions
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
 
@@ -398,7 +398,7 @@ def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) ->
             if source.strict:
                 raise
             refusals.append((method, str(error)))
-    return with_disputes(valuations) if source.is_vertical else tuple(valuations), tuple(refusals)
+    return with_cautions(valuations) if source.is_vertical else tuple(valuations), tuple(refusals)
 
 
 def completed_arrays(source: Federation | MeasuredUtilities, completion: Completion) -> dict[str, NDArray[Any]]:

@@ -487,7 +487,7 @@ def _other_orders(valuation: Valuation, by_measure: Mapping[str, Floats]) -> Ite
             yield f"by {name} the order differs: {', '.join(differing[:MOST_NAMED])}{more}"
 
 
-def with_disputes(valuations: Iterable[Valuation]) -> tuple[Valuation, ...]:
+def with_cautions(valuations: Iterable[Valuation]) -> tuple[Valuation, ...]:
     """Valuations of a vertical federation, with a caution where the refitted head orders clients differently.
 
     The refitted head is nearer to what training again would show (`docs/vertical.md`).
