@@ -64,6 +64,10 @@ NO_GAME = "this measure shares out no game, and no standard errors of it are kno
 REFITTED = "refitted-head"
 OTHER_ORDER = f"{REFITTED}, which sees what others tell already, orders the clients differently"
 STEPS_HARDLY_INTERACT = f"steps of one round hardly show what the given clients have already; {REFITTED} sees it"
+ONE_TRAINING = (
+    "one training cannot always tell what clients would have learned without the given ones, and the intervals do not "
+    "count this"
+)
 
 GTG_SKIPPED = 0.05
 """GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
@@ -713,8 +717,8 @@ def value_by(source: GameSource, name: str) -> Valuation:
         raise ValuationError(why)
     silent = never_heard(source)
     valuation = method.value(source)
-    if source.is_vertical and len(source.given) and name != REFITTED:
-        caution = STEPS_HARDLY_INTERACT
+    if source.is_vertical and len(source.given):
+        caution = ONE_TRAINING if name == REFITTED else STEPS_HARDLY_INTERACT
         valuation = replace(valuation, cautions=(*valuation.cautions, caution), notes=(*valuation.notes, caution))
     return replace(valuation, method=name, notes=(*source.notes, *silent, *valuation.notes))
 
