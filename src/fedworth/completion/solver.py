@@ -295,7 +295,7 @@ class Hessian:
         cells[:, np.arange(rank), np.arange(rank)] += at.left[:, None]
         self._B = problem.blocks(cells)
         self._B_T = self._B.T
-        self._D, self._D_inverse = _block_diagonal(row_grams), _block_diagonal(np.asarray(np.linalg.inv(row_grams)))
+        self._D_inverse = _block_diagonal(np.asarray(np.linalg.inv(row_grams)))
         self._C_inverse = _block_diagonal(np.asarray(np.linalg.inv(at.column_grams)))
 
     def alternating_step(self, slope: Floats) -> Floats:
@@ -309,7 +309,7 @@ class Hessian:
         is not positive.
         """
         step, missing = np.zeros(len(slope)), -slope
-        direction, before, enough = missing, 1.0, 0.0
+        direction, scaled, before, enough = missing, missing, 1.0, 0.0  # scaled = D · direction
         for n_inner in range(MOST_INNER):
             eased: Floats = np.asarray(self._D_inverse @ missing)
             size = float(missing @ eased)
@@ -318,10 +318,9 @@ class Hessian:
             elif size <= enough:
                 break
             else:
-                direction = eased + size / before * direction
+                direction, scaled = eased + size / before * direction, missing + size / before * scaled
             before = size
-            curved = (1 + damping) * (self._D @ direction)
-            curved -= self._B_T @ (self._C_inverse @ (self._B @ direction))
+            curved = (1 + damping) * scaled - self._B_T @ (self._C_inverse @ (self._B @ direction))
             curvature = float(direction @ curved)
             if not curvature > 0:
                 return direction if n_inner == 0 else step
