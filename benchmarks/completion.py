@@ -30,7 +30,7 @@ from fedworth.coalitions import distinct, prefixes_within
 from fedworth.completion.solver import Factors, Problem, collapse_penalty, problem_of, problem_of_cells, solve
 from fedworth.games.matrix import UtilityMatrix, matrix_from_rounds
 from fedworth.games.permutations import draw_permutations
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.valuation.federation import Federation
@@ -83,7 +83,7 @@ def simulated(n_rounds: int) -> UtilityMatrix:
     """A federation of ten on digits, two classes each, everyone in the first round and three after."""
     with tempfile.TemporaryDirectory() as folder:
         simulate(SimulationSettings(copies=((9, 0),), n_rounds=n_rounds, with_truth=False), Path(folder) / "ledger")
-        ledger = open_ledger(Path(folder) / "ledger")
+        ledger = Ledger.open(Path(folder) / "ledger")
         return Federation(ledger, task_of(ledger)).utility_matrix()
 
 

@@ -27,7 +27,7 @@ from bars import Bars
 from federations import exchanged, images_of, module_of, trained
 
 from fedworth.coalitions import coalitions_of
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.datasets import DatasetRequest, load_dataset
 from fedworth.simulation.settings import SimulationSettings
@@ -96,7 +96,7 @@ def values_of(folder: Path, task: Task, *, is_sampled: bool) -> tuple[Valuation,
     """The values of a ledger, and the processor time that they took."""
     start = time.process_time()
     work = WorkSettings(n_threads=1, cache=False)
-    made = Federation(open_ledger(folder), task, work=work, sampled=is_sampled).value("fedsv")
+    made = Federation(Ledger.open(folder), task, work=work, sampled=is_sampled).value("fedsv")
     return made, time.process_time() - start
 
 
@@ -104,7 +104,7 @@ def loop_seconds(folder: Path, task: Task, n_timed: int) -> float:
     """The processor time of the loop for one coalition."""
     rows = coalitions_of(np.arange(N_CLIENTS), N_CLIENTS)
     some = np.random.default_rng(0).permutation(rows[1:])[:n_timed]
-    round_ = open_ledger(folder).open_round(0)
+    round_ = Ledger.open(folder).open_round(0)
     naive_losses(task, round_, some[:1])
     start = time.process_time()
     naive_losses(task, round_, some)

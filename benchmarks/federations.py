@@ -34,7 +34,7 @@ from memory import Watch
 from torch import nn
 
 from fedworth.games.effort import time_text
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import mixtures
 from fedworth.pipeline.report_on import report_on
@@ -242,7 +242,7 @@ def make_report(args: argparse.Namespace, data: list[Any], folder: Path, spent: 
         spent.write_text(json.dumps(now))
 
     with Watch(every=0.05) as watch:
-        report = report_on(open_ledger(folder), task_of(args.name, data), progress=note)
+        report = report_on(Ledger.open(folder), task_of(args.name, data), progress=note)
         report.write(folder.parent / "report")
     made = report.chosen
     note()
@@ -257,7 +257,7 @@ def make_report(args: argparse.Namespace, data: list[Any], folder: Path, spent: 
 
 def loop_seconds(args: argparse.Namespace, data: list[Any], folder: Path) -> float:
     """The processor time of the loop for one coalition on all test samples."""
-    ledger = open_ledger(folder)
+    ledger = Ledger.open(folder)
     round_, n = ledger.open_round(0), len(ledger.clients)
     oracle = LoopOracle(task_of(args.name, data))
     times = []
@@ -312,7 +312,7 @@ def main() -> None:
             wall[name] = wall.get(name, 0.0) + time.monotonic() - start
             times.write_text(json.dumps(wall))
     found, loop = (json.loads((args.out / made[name]).read_text()) for name in ("report", "loop"))
-    ledger = open_ledger(args.out / "ledger")
+    ledger = Ledger.open(args.out / "ledger")
     n_all = ledger.n_rounds * (2 ** len(ledger.clients) - 1)
     print(f"before: {found['said']}")
     print("\n".join(found["notes"]))

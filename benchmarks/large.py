@@ -26,7 +26,7 @@ import numpy as np
 from bars import Bars
 from memory import Watch
 
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.report_on import report_on
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _valued(folder: Path, data_folder: Path | None) -> dict[str, float]:
-    ledger = open_ledger(folder)
+    ledger = Ledger.open(folder)
     task = task_of(ledger, data_folder=data_folder)
     start, cpu = time.monotonic(), time.process_time()
     with Watch(every=0.05) as watch:

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from memory import Watch, status
 
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import HEADER, MANIFEST, RoundEntry, line_bytes
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.weighting import mixtures
@@ -64,7 +64,7 @@ def main() -> None:
 
 def _write(folder: Path, task: Task, n_rounds: int) -> None:
     clients = [f"client {k}" for k in range(10)]
-    writer = create_ledger(folder, clients, aggregation="uniform")
+    writer = LedgerWriter.create(folder, clients, aggregation="uniform")
     model, generator = state_of(task.module), torch.Generator().manual_seed(0)
     for _ in range(n_rounds):
         answers = {}
@@ -79,11 +79,11 @@ def _write(folder: Path, task: Task, n_rounds: int) -> None:
 
 def _line(folder: Path, oracle: Oracle) -> bool:
     """Say what leave-one-out takes: the check of the server's rule and eleven coalitions of every round."""
-    ledger = open_ledger(folder)
+    ledger = Ledger.open(folder)
     n_bytes = sum((folder / entry.file).stat().st_size for entry in ledger.entries)
     one, n_clients = n_bytes / ledger.n_rounds, len(ledger.clients)
     warm = mixtures(np.ones((1, n_clients), dtype=bool), np.ones(n_clients), "uniform")
-    oracle.utilities(open_ledger(folder).open_round(0), warm)  # finds its routes
+    oracle.utilities(Ledger.open(folder).open_round(0), warm)  # finds its routes
     before, faults, hwm = _read_bytes(), _major_faults(), status("VmRSS")
     with Watch() as watch:
         Federation(ledger, oracle.task, oracle=oracle, work=WorkSettings(cache=False)).value("leave-one-out")
@@ -104,7 +104,7 @@ def _opening(folder: Path, who: str) -> bool:
     seconds = []
     for _ in range(3):
         start = time.process_time()
-        open_ledger(folder)
+        Ledger.open(folder)
         seconds.append(time.process_time() - start)
     is_good = min(seconds) <= MOST_SECONDS
     _show(f"| {who} | {MANY_ROUNDS:,} | {min(seconds):.2f} | {'good' if is_good else 'MISSED'} |")
@@ -113,7 +113,7 @@ def _opening(folder: Path, who: str) -> bool:
 
 def _forge(folder: Path, *, is_same: bool) -> None:
     """The manifest of a ledger as a recorder writes it, and files without anything in them."""
-    create_ledger(folder, [f"client {k}" for k in range(100)], aggregation="samples").release()
+    LedgerWriter.create(folder, [f"client {k}" for k in range(100)], aggregation="samples").release()
     (folder / "rounds").mkdir(exist_ok=True)
     chain = hashlib.sha256((folder / HEADER).read_bytes()).hexdigest()
     rng = np.random.default_rng(0)

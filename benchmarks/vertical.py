@@ -24,13 +24,12 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fedworth import Federation, ValuationSettings, WorkSettings, create_ledger, open_ledger
+from fedworth import Federation, Ledger, LedgerWriter, ValuationSettings, WorkSettings
 from fedworth.arrays import Floats
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.embeddings import COMPLETIONS, EmbeddingLedger
 from fedworth.games.shapley import all_utilities, shapley_values
 from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS
-from fedworth.ledger.ledger import Ledger
 from fedworth.simulation.datasets import DatasetRequest, load_dataset
 from fedworth.simulation.models import ModelSpec, build_model
 from fedworth.simulation.settings import LocalTraining, Schedule
@@ -118,9 +117,9 @@ def schedule(n_clients: int, n_participants: int, seed: int) -> list[list[int]]:
 def recorded(federation: VerticalFederation, vertical: Vertical, chosen: list[list[int]], folder: Path) -> Ledger:
     """The ledger of one training."""
     settings = {EMBEDDINGS: vertical.form.document()}
-    writer = create_ledger(folder, vertical.clients, aggregation="uniform", settings=settings)
+    writer = LedgerWriter.create(folder, vertical.clients, aggregation="uniform", settings=settings)
     record_vertical(federation, writer, chosen, silent)
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def retrained(federation: VerticalFederation, vertical: Vertical, chosen: list[list[int]]) -> Floats:

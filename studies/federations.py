@@ -86,7 +86,7 @@ def shapley_sum(games: Any) -> Floats:
     return np.asarray(sum(fedworth.shapley(game, rng).totals for game in games))
 
 
-def comfedsv(matrix: UtilityMatrix, factors: FactorSettings) -> tuple[Floats, fedworth.FactorCompletion]:
+def comfedsv(matrix: UtilityMatrix, factors: FactorSettings) -> tuple[Floats, Any]:
     """The paper's values with these factors, and the completion. Values are linear, so the rounds are added first."""
     completion = fedworth.complete(matrix, factors)
     whole = replace(completion, round_factors=completion.round_factors.sum(axis=0, keepdims=True)).game(0)

@@ -73,7 +73,7 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
     row["named"] = json.dumps(by_finding(kind, said, looked_for))
     if kind.name == COPIED:
         for weighting in WEIGHTINGS:
-            pairs = fedworth.interactions(federation(ledger, task, weighting=weighting))
+            pairs = federation(ledger, task, weighting=weighting).interactions()
             indexed = [(int(pair.first), int(pair.second), pair.index) for pair in pairs]
             row |= interaction(indexed, set(kind.planted), weighting)
     return [row]

@@ -61,7 +61,7 @@ def trial(case: Case, scratch: Path, data: Path | None) -> list[Row]:
             "printed": rms(printed) / spread,
             "one_run": float(np.mean([covered(report, [run]) for run, report in enumerate(reports)])),
             "of_runs": float(
-                np.mean([covered(fedworth.mean_of_runs([reports[run] for run in used]), used) for used in means])
+                np.mean([covered(fedworth.Report.mean([reports[run] for run in used]), used) for used in means])
             ),
         }
     ]

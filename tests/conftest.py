@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.task.task import Task
@@ -66,7 +66,7 @@ def simulated_once(tiny_settings: SimulationSettings, tmp_path_factory: pytest.T
 @pytest.fixture
 def tiny_ledger(simulated_once: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """The small federation in a folder of the test's own."""
-    return open_ledger(shutil.copytree(simulated_once.folder, tmp_path_factory.mktemp("tiny") / "ledger"))
+    return Ledger.open(shutil.copytree(simulated_once.folder, tmp_path_factory.mktemp("tiny") / "ledger"))
 
 
 @pytest.fixture(scope="session")

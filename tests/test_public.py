@@ -10,11 +10,17 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fedworth
+from fedworth.completion.factors import FactorCompletion
+from fedworth.ledger.receipts import Receipt
+from fedworth.report.rewards import Rewards
+from fedworth.valuation.valuation import ClientValue
 from tests.support.reader import lay_out, names_of_a_reader
 
 ROOT = Path(__file__).parent.parent
@@ -118,24 +124,29 @@ def test_paths_may_be_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = fedworth.SimulationSettings(n_clients=3, copies=(), n_participants=2, n_rounds=2, train_limit=60)
     ledger = fedworth.simulate(settings, "l")
-    assert fedworth.open_ledger("l").chain == fedworth.verify_ledger("l").chain == ledger.chain
+    assert fedworth.Ledger.open("l").chain == fedworth.Ledger.verify("l").chain == ledger.chain
     federation = fedworth.Federation(ledger, fedworth.task_of(ledger))
     federation.utility_matrix().save("u.npz")
     utilities = fedworth.UtilityMatrix.load("u.npz")
     fedworth.report_on(utilities, methods=["comfedsv"]).write("r")
     values = fedworth.value(utilities, "comfedsv").values
     assert (fedworth.Report.read("r").valuations[0].values == values).all()
-    fedworth.create_ledger("mine", aggregation="uniform").close(ledger.final_model())
-    assert fedworth.resume_ledger("mine").is_closed
+    fedworth.LedgerWriter.create("mine", aggregation="uniform").close(ledger.final_model())
+    assert fedworth.LedgerWriter.resume("mine").is_closed
     fedworth.record_into("recorded").close(ledger.final_model())
-    assert fedworth.open_ledger("recorded").is_closed
+    assert fedworth.Ledger.open("recorded").is_closed
     report = fedworth.run(fedworth.RunSettings(settings), "run")
     assert report.clients == ledger.clients
 
 
-def example_of(name: str) -> str:
-    """The lines under "Example:" at the end of a public name's docstring."""
-    text = inspect.getdoc(getattr(fedworth, name)) or ""
+def named(name: str) -> Any:
+    """What a public name, or the method `Class.method` of one, stands for."""
+    return attrgetter(name)(fedworth)
+
+
+def example_of(found: object) -> str:
+    """The lines under "Example:" at the end of a docstring."""
+    text = inspect.getdoc(found) or ""
     return textwrap.dedent(text.split("Example:\n")[1]) if "Example:\n" in text else ""
 
 
@@ -144,14 +155,24 @@ FUNCTIONS = [name for name in NAMES if kind_of(getattr(fedworth, name)) == "func
 MADE_BY_READERS = [
     name for name in NAMES if name.endswith(("Settings", "Oracle")) or name in ("Answer", "Budget", "Task")
 ]
+OF_EXTRAS = ("Task.from_transformers",)  # its example needs a model of transformers
+METHODS = [
+    f"{name}.{method}"
+    for name in NAMES
+    if kind_of(getattr(fedworth, name)) == "class"
+    for method, found in inspect.getmembers(getattr(fedworth, name), inspect.isroutine)
+    if not method.startswith("_") and "Example:\n" in (inspect.getdoc(found) or "")
+]
+WITH_ARGUMENTS = [name for name in METHODS if "Args:\n" in (inspect.getdoc(named(name)) or "")]
+RETURNED = [ClientValue, FactorCompletion, Receipt, Rewards]
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *MADE_BY_READERS])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MADE_BY_READERS, *WITH_ARGUMENTS])
 def test_every_argument_and_what_comes_back_is_explained(name):
-    found = getattr(fedworth, name)
+    found = named(name)
     text = inspect.getdoc(found) or ""
     signature = inspect.signature(found)
-    for argument in signature.parameters:
+    for argument in set(signature.parameters) - {"self"}:
         assert re.search(rf"(?m)^    (?:\*\*)?{argument}: \S|`{argument}`", text), argument
     assert kind_of(found) == "class" or signature.return_annotation is None or len(text.split("Example:")[0]) > 60
 
@@ -165,12 +186,26 @@ def laid_out(tmp_path_factory):
         return folder, names_of_a_reader()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(name for name in METHODS if name not in OF_EXTRAS)])
 def test_the_example_of_every_public_name_runs_and_names_it(name, laid_out, tmp_path, monkeypatch, capsys):
-    example = example_of(name)
+    example = example_of(named(name))
     if name in FUNCTIONS or name in MADE_BY_READERS:
         assert f"fedworth.{name}(" in example
+    if name in METHODS:
+        assert f".{name.split('.')[1]}(" in example
+    run_example(example, name, laid_out, tmp_path, monkeypatch)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", RETURNED)
+def test_the_example_of_what_comes_back_runs(kind, laid_out, tmp_path, monkeypatch):
+    assert example_of(kind)
+    assert kind.__name__ not in fedworth.__all__
+    run_example(example_of(kind), kind.__name__, laid_out, tmp_path, monkeypatch)
+
+
+def run_example(example, name, laid_out, tmp_path, monkeypatch):
+    """Run an example on a copy of the reader's folder."""
     folder, names = laid_out
     monkeypatch.chdir(shutil.copytree(folder, tmp_path / "folder"))
     exec(compile(example, name, "exec"), dict(names))
-    assert capsys.readouterr().err == ""

@@ -90,9 +90,9 @@ def test_the_page_lists_every_loss_with_its_measures():
 def test_groups_are_made_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = {"w": torch.zeros(2)}
-    writer = fedworth.create_ledger("l", tuple("abcd"), aggregation="uniform")
+    writer = fedworth.LedgerWriter.create("l", tuple("abcd"), aggregation="uniform")
     writer.record_round(model, {name: fedworth.Answer({"w": torch.ones(2)}, 1) for name in "abcd"})
     writer.release()
-    known: dict[str, Any] = {"ledger": fedworth.open_ledger("l")}
+    known: dict[str, Any] = {"ledger": fedworth.Ledger.open("l")}
     exec(BLOCK.findall((DOCS / "privacy.md").read_text())[0], known)
     assert known["groups"].clients == ("north", "south")

@@ -34,7 +34,7 @@ from tests.recording.flower.in_process import InProcessGrid  # noqa: E402
 from torch import nn  # noqa: E402
 
 import fedworth.flower  # noqa: E402
-from fedworth import Task, open_ledger  # noqa: E402
+from fedworth import Ledger, Task  # noqa: E402
 from fedworth.task.replay import check_ledger  # noqa: E402
 from fedworth.task.rules import WeightedMean  # noqa: E402
 
@@ -122,7 +122,7 @@ def accuracy(name: str, seed: int, noise: Noise, riders: tuple[int, float], fold
     start = ArrayRecord(build(seed).state_dict())
     arrays = strategy.start(grid=recording, initial_arrays=start, num_rounds=N_ROUNDS, timeout=60).arrays
     recording.close(arrays)
-    check_ledger(open_ledger(folder), WeightedMean()).refuse_others()  # the recorded weights are those in use
+    check_ledger(Ledger.open(folder), WeightedMean()).refuse_others()  # the recorded weights are those in use
     model = build(seed)
     model.load_state_dict(arrays.to_torch_state_dict())
     with torch.inference_mode():

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedworth.ledger.ledger import Ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 
 APP = Path(__file__).parents[1] / "examples" / "flower"
 N_CLIENTS = 3
@@ -81,7 +81,7 @@ def simulation(home: Path, ledger: Path) -> Ledger:
     process = start(home, "run.log", *command, "--run-config", run_config(ledger))
     if process.wait(300):
         raise SystemExit((home / "run.log").read_text()[-3000:])
-    return verify_ledger(ledger)
+    return Ledger.verify(ledger)
 
 
 def loopback(home: Path, ledger: Path) -> Ledger:
@@ -108,7 +108,7 @@ def loopback(home: Path, ledger: Path) -> Ledger:
     start_node(home, 1, "again")
     if run.wait(600):
         raise SystemExit((home / "run.log").read_text()[-3000:])
-    return verify_ledger(ledger)
+    return Ledger.verify(ledger)
 
 
 def start_node(home: Path, index: int, log: str) -> "subprocess.Popen[bytes]":

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fedworth import nvflare as nvflare
 
     __version__: str
-    from fedworth.completion.factors import FactorCompletion as FactorCompletion
     from fedworth.completion.factors import complete as complete
     from fedworth.completion.settings import FactorSettings as FactorSettings
     from fedworth.errors import FedworthError as FedworthError
@@ -31,18 +30,11 @@ if TYPE_CHECKING:
     from fedworth.games.matrix import UtilityMatrix as UtilityMatrix
     from fedworth.games.shapley import shapley as shapley
     from fedworth.ledger.ledger import Ledger as Ledger
-    from fedworth.ledger.ledger import open_ledger as open_ledger
-    from fedworth.ledger.ledger import verify_ledger as verify_ledger
-    from fedworth.ledger.receipts import Receipt as Receipt
     from fedworth.ledger.writer import Answer as Answer
     from fedworth.ledger.writer import LedgerWriter as LedgerWriter
-    from fedworth.ledger.writer import create_ledger as create_ledger
-    from fedworth.ledger.writer import resume_ledger as resume_ledger
     from fedworth.oracle.fast import FastOracle as FastOracle
     from fedworth.oracle.oracle import LoopOracle as LoopOracle
     from fedworth.pipeline.compare import compare as compare
-    from fedworth.pipeline.compare import interactions as interactions
-    from fedworth.pipeline.compare import shapiq_game as shapiq_game
     from fedworth.pipeline.report_on import report_on as report_on
     from fedworth.pipeline.run import RunSettings as RunSettings
     from fedworth.pipeline.run import run as run
@@ -54,9 +46,6 @@ if TYPE_CHECKING:
     from fedworth.recording.trees import Trees as Trees
     from fedworth.report.comparison import Comparison as Comparison
     from fedworth.report.report import Report as Report
-    from fedworth.report.rewards import Rewards as Rewards
-    from fedworth.report.rewards import rewards as rewards
-    from fedworth.report.runs import mean_of_runs as mean_of_runs
     from fedworth.report.settings import PageSettings as PageSettings
     from fedworth.report.settings import RewardSettings as RewardSettings
     from fedworth.simulation.settings import SimulationSettings as SimulationSettings
@@ -66,7 +55,6 @@ if TYPE_CHECKING:
     from fedworth.task.groups import group_ledger as group_ledger
     from fedworth.task.rules import ProductMean as ProductMean
     from fedworth.task.task import Task as Task
-    from fedworth.task.task import load_task as load_task
     from fedworth.task.vertical import Vertical as Vertical
     from fedworth.valuation.federation import Federation as Federation
     from fedworth.valuation.federation import value as value
@@ -74,23 +62,21 @@ if TYPE_CHECKING:
     from fedworth.valuation.methods import share_out as share_out
     from fedworth.valuation.settings import ValuationSettings as ValuationSettings
     from fedworth.valuation.settings import WorkSettings as WorkSettings
-    from fedworth.valuation.valuation import ClientValue as ClientValue
     from fedworth.valuation.valuation import Valuation as Valuation
 
 _NAMES = {
-    "completion.factors": ("FactorCompletion", "complete"),
+    "completion.factors": ("complete",),
     "completion.settings": ("FactorSettings",),
     "errors": ("FedworthError",),
     "games.budget": ("Budget",),
     "games.game": ("Game", "Shares"),
     "games.matrix": ("UtilityMatrix",),
     "games.shapley": ("shapley",),
-    "ledger.ledger": ("Ledger", "open_ledger", "verify_ledger"),
-    "ledger.receipts": ("Receipt",),
-    "ledger.writer": ("Answer", "LedgerWriter", "create_ledger", "resume_ledger"),
+    "ledger.ledger": ("Ledger",),
+    "ledger.writer": ("Answer", "LedgerWriter"),
     "oracle.fast": ("FastOracle",),
     "oracle.oracle": ("LoopOracle",),
-    "pipeline.compare": ("compare", "interactions", "shapiq_game"),
+    "pipeline.compare": ("compare",),
     "pipeline.report_on": ("report_on",),
     "pipeline.run": ("RunSettings", "run"),
     "pipeline.verify": ("verify_report", "verify_statement"),
@@ -100,19 +86,17 @@ _NAMES = {
     "recording.trees": ("Trees",),
     "report.comparison": ("Comparison",),
     "report.report": ("Report",),
-    "report.rewards": ("Rewards", "rewards"),
-    "report.runs": ("mean_of_runs",),
     "report.settings": ("PageSettings", "RewardSettings"),
     "simulation.settings": ("SimulationSettings",),
     "simulation.simulate": ("retrained_models", "simulate", "task_of"),
     "task.groups": ("group_ledger",),
     "task.rules": ("ProductMean",),
-    "task.task": ("Task", "load_task"),
+    "task.task": ("Task",),
     "task.vertical": ("Vertical",),
     "valuation.federation": ("Federation", "value"),
     "valuation.methods": ("Method", "share_out"),
     "valuation.settings": ("ValuationSettings", "WorkSettings"),
-    "valuation.valuation": ("ClientValue", "Valuation"),
+    "valuation.valuation": ("Valuation",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 _FRAMEWORKS = ("flower", "nvflare")

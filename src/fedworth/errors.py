@@ -29,7 +29,7 @@ class FedworthError(Exception):
 
     Example:
         try:
-            fedworth.open_ledger("not-there")
+            fedworth.Ledger.open("not-there")
         except fedworth.FedworthError as error:
             print(error, error.exit_code)
     """

@@ -15,7 +15,7 @@ from fedworth.cli.main import COMMANDS, code_of, command_class, main
 from fedworth.cli.options import options_of
 from fedworth.cli.show import show_table, warn, whole_words
 from fedworth.errors import ArtefactError, MachineError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.report.tables import Table
 from fedworth.storage import write_npz
@@ -218,7 +218,7 @@ def test_local_epochs_replace_local_steps_and_steps_of_noise_become_shares(tmp_p
     out = tmp_path / "l"
     words = ["simulate", "--clients", "3", "--participants", "2", "--rounds", "1", "--train-limit", "60"]
     assert main([*words, "--local-epochs", "2", "--batch-size", "10", "--noise", "step:0.1", "--out", str(out)]) == 0
-    settings = open_ledger(out).simulation
+    settings = Ledger.open(out).simulation
     assert settings is not None
     assert (settings["n_steps"], settings["n_epochs"]) == (None, 2)
     assert settings["noise_shares"] == pytest.approx([0, 0.1, 0.2])

@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 from fedworth.cli.main import main
 from fedworth.coalitions import coalitions_of
 from fedworth.games.matrix import UtilityMatrix
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from tests.cli.conftest import SMALL, TINY_TEST
 
 TASK = """
-from fedworth import open_ledger, task_of
+from fedworth import Ledger, task_of
 
-task = task_of(open_ledger({ledger!r}))
+task = task_of(Ledger.open({ledger!r}))
 """
 
 
@@ -308,7 +308,7 @@ def test_several_runs_of_a_federation_are_reported_by_their_mean(small_run, tmp_
 
 def test_models_on_disk_become_a_ledger(small_run, tmp_path, monkeypatch, told, refused):
     kept = tmp_path / "kept"
-    for round_ in open_ledger(small_run / "ledger").rounds():
+    for round_ in Ledger.open(small_run / "ledger").rounds():
         folder = kept / f"{round_.entry.round_index:03d}"
         folder.mkdir(parents=True)
         save_file(round_.global_model, folder / "global.safetensors")

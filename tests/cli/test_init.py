@@ -86,7 +86,7 @@ def test_a_flower_app_gets_a_task_that_works_and_two_lines(project, capsys):
     assert f'fedworth.flower.record(grid, ledger="{project}.ledger", strategy=strategy)' in said
     assert "my_app/client_app.py, line 4" in said
     assert "mods=[fedworth.flower.identity]" in said
-    task = fedworth.load_task("mytask.py:task")
+    task = fedworth.Task.load("mytask.py:task")
     assert task.inputs.shape == (6, 4)
     model = {"layer.weight": torch.zeros(3, 4), "layer.bias": torch.zeros(3)}
     recorder = fedworth.record_into("../l", track="prometheus:../f.prom", task=task)
@@ -120,7 +120,7 @@ def test_what_is_not_found_is_left_open_and_says_so(tmp_path, monkeypatch, capsy
     assert main(["init", "loop"]) == 0
     assert capsys.readouterr().out.count("not found: name it in the file") == 2
     with pytest.raises(FedworthError, match="load your test set here"):
-        fedworth.load_task("mytask.py:task")
+        fedworth.Task.load("mytask.py:task")
 
 
 @pytest.mark.usefixtures("project")
@@ -155,7 +155,7 @@ def test_a_test_set_of_dictionaries_keeps_all_its_inputs(tmp_path, monkeypatch):
         "    return [{'input_ids': words, 'attention_mask': mask, 'labels': labels}]\n"
     )
     assert main(["init", "loop"]) == 0
-    task = fedworth.load_task("mytask.py:task")
+    task = fedworth.Task.load("mytask.py:task")
     assert list(task.inputs) == ["input_ids", "attention_mask"]
     assert task.labels.tolist() == [0, 1, 2, 0, 1, 2]
 
@@ -175,6 +175,6 @@ def test_a_model_of_hugging_face_gets_a_task_with_its_own_loss_and_what_peft_exc
         "    return [{'input_ids': [1, 2, 3, 4]}, {'input_ids': [5, 6]}]\n"
     )
     assert main(["init", "loop"]) == 0
-    task = fedworth.load_task("mytask.py:task")
+    task = fedworth.Task.load("mytask.py:task")
     assert (task.loss, task.labels.tolist()) == ("texts", [[1, 2, 3, 4], [5, 6, -100, -100]])
     assert all("lora_" in name for name in task.state)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedworth.cli.main import main
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import LedgerHead
 from fedworth.ledger.signature import sign_head
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.verify import verify_report
 from fedworth.report.report import Report
@@ -26,7 +26,7 @@ from tests.support.ledgers import CLIENTS, content, model
 @pytest.fixture
 def ledger(tmp_path):
     """One round in which two clients send the same model."""
-    writer = create_ledger(tmp_path / "l", CLIENTS, aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", CLIENTS, aggregation="samples")
     writer.record_round(model(0), {"a": Answer(model(1), 5), "b": Answer(model(1), 5), "c": Answer(model(2), 5)})
     return tmp_path / "l"
 
@@ -48,7 +48,7 @@ def test_the_first_bad_round_is_named(small_run, tmp_path, told, refused):
     folder = shutil.copytree(small_run / "ledger", tmp_path / "l")
     found = told("verify", folder)
     assert (found["n_rounds"], found["n_clients"], found["is_closed"]) == (3, 4, True)
-    assert found["head"] == open_ledger(folder).chain
+    assert found["head"] == Ledger.open(folder).chain
     path = folder / "rounds" / "000001.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     assert "round 1" in refused(4, "verify", folder)
@@ -56,7 +56,7 @@ def test_the_first_bad_round_is_named(small_run, tmp_path, told, refused):
 
 
 def test_the_head_is_printed_and_checked(ledger, capsys, refused):
-    head = open_ledger(ledger).chain
+    head = Ledger.open(ledger).chain
     assert main(["verify", str(ledger), "--head", head]) == 0
     shown = capsys.readouterr().out
     assert f"head: {head} " in shown
@@ -74,7 +74,7 @@ def test_a_signed_head_vouches_for_the_rounds_so_far(ledger, tmp_path, capsys, r
     assert main([*check, public]) == 0
     assert "the head signed is this ledger's" in capsys.readouterr().out
     assert "not signed by the owner" in refused(4, *check, others)
-    sign_head(LedgerHead(open_ledger(ledger).chain, 5), Path(private), tmp_path / "five.json")
+    sign_head(LedgerHead(Ledger.open(ledger).chain, 5), Path(private), tmp_path / "five.json")
     said = refused(4, "verify", ledger, "--signature", tmp_path / "five.json", "--public-key", public)
     assert "signed as the head of 5 rounds" in said
 
@@ -235,7 +235,7 @@ def test_what_was_chosen_and_what_cannot_be_compared_is_said(run, told):
 def test_methods_that_a_report_calls_slow_are_said_to_be_unchecked(run):
     made = Report.read(run)
     assert made.provenance is not None
-    ledger = open_ledger(run / "ledger")
+    ledger = Ledger.open(run / "ledger")
     slow = replace(made.provenance, slow=("leave-one-out",))
     report = report_on(ledger, task_of(ledger), title=made.title, copies=made.copies, like=slow)
     checks = verify_report(report, ledger.folder, task_of(ledger))
@@ -257,9 +257,9 @@ def test_edited_settings_of_a_run_are_found(run, refused):
 
 
 def test_a_report_on_the_first_rounds_holds_after_more_were_recorded(small_run, tmp_path, told):
-    source = open_ledger(small_run / "ledger")
+    source = Ledger.open(small_run / "ledger")
     folder = tmp_path / "l"
-    writer = create_ledger(folder, source.clients, aggregation="uniform", settings=source.settings)
+    writer = LedgerWriter.create(folder, source.clients, aggregation="uniform", settings=source.settings)
     for t, round_ in enumerate(source.rounds()):
         answers = {source.clients[k]: Answer(m, 30) for k, m in round_.client_models.items()}
         writer.record_round(round_.global_model, answers)

@@ -56,7 +56,7 @@ def rewrite(path, receipts):
 
 def test_a_statement_says_what_its_value_rests_on(federation):
     said = read_statement(statement_of(federation))
-    ledger = fedworth.open_ledger(federation / "my.ledger")
+    ledger = fedworth.Ledger.open(federation / "my.ledger")
     report = fedworth.Report.read(federation / "my.ledger.report" / "report.json")
     assert (said.client, said.value, said.method) == ("b", report["b"].value, "comfedsv-models")
     assert (said.measure, said.judged_by, said.n_test_samples) == ("loss", "cross-entropy", len(LABELS))
@@ -87,7 +87,7 @@ def test_what_was_sent_is_what_was_valued(federation, told, capsys):
 
 def test_what_the_statement_says_to_programs_is_printed_since_its_page_may_show_something_else(federation, told):
     page = statement_of(federation, "a")
-    head = fedworth.open_ledger(federation / "my.ledger").chain
+    head = fedworth.Ledger.open(federation / "my.ledger").chain
     shown, _, block = page.read_text().partition("<script type")
     page.write_text(shown.replace(head, "0" * 64) + "<script type" + block)
     said, *_ = told("verify", page, "--receipts", federation / "a.jsonl")["checks"]
@@ -157,7 +157,7 @@ def test_a_statement_made_without_its_ledger_says_so(federation, refused, capsys
     assert "names no models" in refused(12, "verify", statement_of(federation), "--receipts", "b.jsonl")
     assert main(["statement", str(report), "b", "--ledger", "elsewhere"]) == 0
     assert main(["verify", str(statement_of(federation)), "--receipts", "b.jsonl"]) == 0
-    fedworth.create_ledger("other", ["b"], aggregation="samples")
+    fedworth.LedgerWriter.create("other", ["b"], aggregation="samples")
     assert "not of this ledger" in refused(12, "statement", report, "b", "--ledger", "other")
     assert "--receipts FILE" in refused(2, "verify", statement_of(federation))
     assert "no statement" in refused(12, "verify", report / "report.html", "--receipts", "b.jsonl")

@@ -34,7 +34,7 @@ def learned(tmp_path_factory):
             weights[name] = weights[name] + 0.1 * rng.normal(size=(3, WIDTH))
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    return fedworth.open_ledger(recorder.writer.folder), vertical, truth
+    return fedworth.Ledger.open(recorder.writer.folder), vertical, truth
 
 
 def error_of(learned, how):
@@ -92,7 +92,7 @@ def test_values_are_nearer_to_those_of_all_embeddings(learned, tmp_path):
             recorder.client_embedding(name, embedding)
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    whole = fedworth.open_ledger(tmp_path / "l")
+    whole = fedworth.Ledger.open(tmp_path / "l")
     expected = Federation(whole, vertical.task(), work=PLAIN).value("verfedsv").by_round
     errors = {}
     for how in COMPLETIONS:
@@ -114,7 +114,7 @@ def test_a_client_first_seen_in_parts_starts_there(tmp_path):
         recorder.client_embedding("b", torch.zeros(8, 1, dtype=torch.float64))
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    made = EmbeddingLedger.of(fedworth.open_ledger(tmp_path / "l"), "last")
+    made = EmbeddingLedger.of(fedworth.Ledger.open(tmp_path / "l"), "last")
     held = [round_.client_models[0]["embeddings.0"][:, 0].tolist() for round_ in made.rounds()]
     assert held[0] == [1, 2, 1, 2, 0, 0, 0, 0]
     assert held[3] == [3, 4, 3, 4, 0, 0, 0, 0]

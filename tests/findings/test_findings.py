@@ -24,8 +24,8 @@ from fedworth.findings import (
     Finding,
     look,
 )  # fmt: skip
-from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
 from tests.support.reports import EVIDENCE
@@ -58,12 +58,12 @@ class Planted:
         self.answers[round_index][client] = Answer(model, n_samples)
 
     def found(self, folder):
-        writer = create_ledger(folder, CLIENTS, aggregation="samples")
+        writer = LedgerWriter.create(folder, CLIENTS, aggregation="samples")
         for start, answers in zip(self.globals, self.answers, strict=True):
             writer.record_round(start, answers)
         writer.close(drawn(9999))
         files = sorted(folder.rglob("*"))
-        found = look(open_ledger(folder))[0]
+        found = look(Ledger.open(folder))[0]
         assert sorted(folder.rglob("*")) == files  # nothing is kept beside the ledger, where anybody could edit it
         return found
 
@@ -207,22 +207,22 @@ def test_coarse_numbers_hide_scaled_copies_but_not_equal_models(tmp_path):
 
 
 def test_models_of_few_numbers_are_parallel_by_chance_and_nothing_is_said(tmp_path):
-    writer = create_ledger(tmp_path / "l", CLIENTS, aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", CLIENTS, aggregation="samples")
     for t in range(3):
         answers = {name: Answer({"w": torch.tensor([1.0 + t + k])}, 1) for k, name in enumerate(CLIENTS)}
         writer.record_round({"w": torch.tensor([0.5 + t])}, answers)
-    kinds = {finding.kind for finding in look(open_ledger(tmp_path / "l"))[0]}
+    kinds = {finding.kind for finding in look(Ledger.open(tmp_path / "l"))[0]}
     assert SCALED_COPY not in kinds
 
 
 def test_a_contested_name_and_a_shared_node_are_found(planted, tmp_path):
-    writer = create_ledger(tmp_path / "l", CLIENTS, aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", CLIENTS, aggregation="samples")
     for t, (start, answers) in enumerate(zip(planted.globals, planted.answers, strict=True)):
         writer.start_round(start, asked=CLIENTS)
         for name in ("a", "b" if t % 2 else "c"):
             writer.client_model(name, answers[name].model, 5)
         writer.end_round(nodes={"a": "key-1", "b": "key-2", "c": "key-2"}, contested=["d"] if t == 3 else [])
-    found = {finding.kind: finding for finding in look(open_ledger(tmp_path / "l"))[0]}
+    found = {finding.kind: finding for finding in look(Ledger.open(tmp_path / "l"))[0]}
     assert found[CONTESTED_NAME].sentence == (
         "Client 'd' had its name claimed by another node, in 1 of its 4 rounds (3); certain (messages of the nodes)."
     )
@@ -274,10 +274,10 @@ def test_a_copied_client_of_a_simulated_federation_is_found(tmp_path):
 
 
 def test_what_a_ledger_is_too_small_for_is_not_looked_for(tmp_path):
-    writer = create_ledger(tmp_path / "l", ("a", "b"), aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", ("a", "b"), aggregation="samples")
     writer.record_round(drawn(1), {"a": Answer(drawn(2), 5), "b": Answer(drawn(3), 5)})
     writer.close(drawn(4))
-    found, looked_for = look(open_ledger(tmp_path / "l"))
+    found, looked_for = look(Ledger.open(tmp_path / "l"))
     assert found == ()
     assert {kind.name for kind in looked_for} == {"no update", "same model", "scaled copy"}
 

@@ -9,8 +9,8 @@ import torch
 
 import fedworth
 from fedworth.games.client_noise import noise_notes
-from fedworth.ledger.ledger import Ledger, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.oracle import LoopOracle
 from tests.support.zoo import ZOO, round_of, task_of
 
@@ -23,7 +23,7 @@ def recorded(folder, n_clients: int, seed: int) -> Ledger:
     """The same answers in every round, each with noise of its own."""
     names = tuple("abcdefgh"[:n_clients])
     round_, generator = round_of(TASK.module, n_clients), torch.Generator().manual_seed(seed)
-    writer = create_ledger(folder, names, aggregation="uniform")
+    writer = LedgerWriter.create(folder, names, aggregation="uniform")
     for _ in range(N_ROUNDS):
         noisy = [
             {n: t + SIGMA * torch.randn(t.shape, generator=generator) for n, t in model.items()}
@@ -31,7 +31,7 @@ def recorded(folder, n_clients: int, seed: int) -> Ledger:
         ]
         writer.record_round(round_.global_model, {name: Answer(m, 1) for name, m in zip(names, noisy, strict=True)})
     writer.release()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def told(ledger: Ledger) -> float:

@@ -8,7 +8,7 @@ import pytest
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UtilityError, ValuationError
 from fedworth.games.game import ColumnGame, CountedGame, MatrixGame, ModelGame, SummedGame, everyone_of
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from tests.support.games import matrix_of
 from tests.support.ledgers import write_ledger
 
@@ -28,7 +28,7 @@ class Blocks:
 @pytest.fixture
 def round_(tmp_path):
     write_ledger(tmp_path / "ledger")
-    return open_ledger(tmp_path / "ledger").open_round(0)
+    return Ledger.open(tmp_path / "ledger").open_round(0)
 
 
 def game_of(kind, round_, oracle, clients=(0, 2)):

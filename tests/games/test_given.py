@@ -7,7 +7,6 @@ from fedworth import Federation, ValuationSettings, WorkSettings, report_on, val
 from fedworth.errors import UsageError
 from fedworth.report.page.page import page_html
 from fedworth.report.page.statement import statement_html, statement_of
-from fedworth.report.rewards import rewards
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
 from tests.support.games import matrix_of, shapley_by_definition
@@ -96,7 +95,7 @@ def test_page_statement_and_rewards_name_the_given_client(federation):
     assert "add for you" in statement_html(report, "0")
     assert statement_of(report, "1").given == ("0",)
     assert list(report.document()["provenance"]["settings"]["given"]) == ["0"]
-    paid = rewards(report.chosen, "100")
+    paid = report.rewards("100")
     assert (paid.cents[0], sum(paid.cents)) == (0, 10_000)
 
 

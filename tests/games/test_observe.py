@@ -11,7 +11,7 @@ from fedworth.games.budget import Budget
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.observe import planned_permutations, utility_matrix
 from fedworth.ledger import ledger as ledger_module
-from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.model_file import read_models
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.report_on import report_on
@@ -139,7 +139,7 @@ def test_a_report_reads_and_hashes_each_file_once(ledger, monkeypatch):
         return read(path, sha256)
 
     monkeypatch.setattr(ledger_module, "read_models", counted)
-    report_on(open_ledger(ledger.folder), task_of(ledger))
+    report_on(Ledger.open(ledger.folder), task_of(ledger))
     rounds = [f"{t:06d}.safetensors" for t in range(3)]
     twice = rounds[1:]  # the later rounds have models kept apart, in a second file
     assert sorted(opened) == sorted([*rounds, *twice, "final.safetensors"])

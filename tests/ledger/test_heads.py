@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives import serialization as to
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
 from fedworth.errors import ArtefactError, LedgerError, UsageError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import LedgerHead, find_head, heads, parse_head
 from fedworth.ledger.signature import sign_head, signed_head
-from fedworth.ledger.writer import resume_ledger
+from fedworth.ledger.writer import LedgerWriter
 from tests.support.keys import write_keys
 from tests.support.ledgers import record_rest, write_ledger
 
@@ -23,14 +23,14 @@ def test_a_ledger_has_a_head_after_every_line(tmp_path):
     write_ledger(tmp_path / "l")
     passed = heads(tmp_path / "l")
     assert [head.n_rounds for head in passed] == [0, 1, 2, 3, 3]  # the last by the line that closes it
-    assert passed[-1].chain == open_ledger(tmp_path / "l").chain
+    assert passed[-1].chain == Ledger.open(tmp_path / "l").chain
     assert len({head.chain for head in passed}) == 5
 
 
 def test_a_ledger_that_has_grown_has_passed_through_its_old_head(tmp_path):
     write_ledger(tmp_path / "l", n_rounds=2, is_closed=False)
-    old = open_ledger(tmp_path / "l").chain
-    record_rest(resume_ledger(tmp_path / "l"))
+    old = Ledger.open(tmp_path / "l").chain
+    record_rest(LedgerWriter.resume(tmp_path / "l"))
     assert find_head(tmp_path / "l", old) == LedgerHead(old, 2)
 
 
@@ -38,14 +38,14 @@ def test_a_ledger_rolled_back_is_whole_and_found_out_by_its_head(tmp_path):
     write_ledger(tmp_path / "l", n_rounds=2, is_closed=False)
     shutil.copytree(tmp_path / "l", tmp_path / "before")
     writer_head = _with_a_round_more(tmp_path / "l")
-    assert verify_ledger(tmp_path / "before").n_rounds == 2
+    assert Ledger.verify(tmp_path / "before").n_rounds == 2
     with pytest.raises(LedgerError, match=r"never had the head .* Rounds were removed from its end"):
         find_head(tmp_path / "before", writer_head)
 
 
 def _with_a_round_more(folder):
-    record_rest(resume_ledger(folder), n_rounds=3, is_closed=False)
-    return open_ledger(folder).chain
+    record_rest(LedgerWriter.resume(folder), n_rounds=3, is_closed=False)
+    return Ledger.open(folder).chain
 
 
 def test_a_head_is_read_in_either_case_and_nothing_else_is_one():

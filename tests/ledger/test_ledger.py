@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fedworth.errors import FedworthError, LedgerError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import RoundEntry, line_bytes, read_header
 from fedworth.ledger.model_file import read_models
-from fedworth.ledger.writer import Answer, create_ledger, resume_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from tests.support.ledgers import content, model, write_ledger
 
 
@@ -38,14 +38,14 @@ def copied(original, tmp_path):
 
 def assert_found_out(folder, round_index=None):
     with pytest.raises(FedworthError) as caught:
-        verify_ledger(folder)
+        Ledger.verify(folder)
     assert str(caught.value)
     if round_index is not None:
         assert f"round {round_index}" in str(caught.value)
 
 
 def test_a_whole_ledger_passes(original):
-    ledger = verify_ledger(original)
+    ledger = Ledger.verify(original)
     assert (ledger.n_rounds, len(ledger.missing), ledger.is_closed) == (3, 0, True)
     assert ledger.warnings() == ()
     assert [round_.entry.round_index for round_ in ledger.rounds()] == [0, 1, 2]
@@ -111,7 +111,7 @@ def test_a_missing_file_is_named(original, tmp_path, file):
     folder = copied(original, tmp_path)
     (folder / file).unlink()
     with pytest.raises(LedgerError, match=f"{file}: missing"):
-        verify_ledger(folder)
+        Ledger.verify(folder)
 
 
 def test_swapped_and_duplicated_files_are_found(original, tmp_path):
@@ -140,14 +140,14 @@ def test_lines_cut_off_at_the_end_are_found(original, tmp_path, n_lines):
     lines = (folder / "manifest.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "manifest.jsonl").write_bytes(b"".join(lines[:n_lines]))
     with pytest.raises(LedgerError, match="lines were cut off"):
-        open_ledger(folder)
+        Ledger.open(folder)
 
 
 def test_a_round_that_was_changed_is_never_opened(original, tmp_path):
     folder = copied(original, tmp_path)
     path = folder / "rounds/000001.safetensors"
     path.write_bytes(flip(path.read_bytes(), random.Random(1)))
-    ledger = open_ledger(folder)
+    ledger = Ledger.open(folder)
     ledger.open_round(0)
     with pytest.raises(LedgerError, match="changed or damaged"):
         ledger.open_round(1)
@@ -245,17 +245,17 @@ def test_a_header_field_of_any_other_type_is_an_error_with_a_message(original, t
 
 def test_what_is_no_ledger_is_said_to_be_none(tmp_path):
     with pytest.raises(LedgerError, match="not a ledger"):
-        open_ledger(tmp_path)
+        Ledger.open(tmp_path)
     with pytest.raises(LedgerError, match="not a ledger"):
-        open_ledger(tmp_path / "nowhere")
+        Ledger.open(tmp_path / "nowhere")
 
 
 def test_an_open_ledger_is_read_while_its_recorder_writes(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     writer.record_round(model(1), {"a": Answer(model(2), 3)})
     writer.start_round(model(2), asked=["a"])
     writer.client_model("a", model(3), 3)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert (ledger.n_rounds, ledger.is_closed) == (1, False)
     with pytest.raises(LedgerError, match="not closed"):
         ledger.final_model()
@@ -267,16 +267,16 @@ def test_a_committed_round_is_read_under_its_partial_name(original, tmp_path):
     whole = content(folder)
     path = folder / "rounds/000002.safetensors"
     path.rename(path.with_name(path.name + ".partial"))
-    assert verify_ledger(folder).n_rounds == 3
-    resume_ledger(folder)
+    assert Ledger.verify(folder).n_rounds == 3
+    LedgerWriter.resume(folder)
     assert content(folder) == whole
 
 
 def test_sample_counts_are_the_rounds_own_where_it_has_them(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     for n in (10, 20):
         writer.record_round(model(1), {"a": Answer(model(2), n)})
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert (ledger.sample_counts(), ledger.sample_counts(0)) == ({0: 20}, {0: 10})
 
 
@@ -291,9 +291,9 @@ def test_any_names_counts_and_shapes_come_back_as_they_were(tmp_path_factory, cl
     values = st.floats(-1e6, 1e6, width=32)
     counts = {name: data.draw(st.integers(0, 2**53)) for name in clients}
     sent = {name: {"w": torch.full(shape, data.draw(values))} for name in clients}
-    writer = create_ledger(folder, clients[:1], aggregation="uniform")
+    writer = LedgerWriter.create(folder, clients[:1], aggregation="uniform")
     writer.record_round({"w": torch.zeros(shape)}, {name: Answer(sent[name], counts[name]) for name in clients})
-    ledger = verify_ledger(folder)
+    ledger = Ledger.verify(folder)
     assert list(ledger.clients) == clients
     assert ledger.sample_counts() == {k: counts[name] for k, name in enumerate(clients)}
     models = ledger.open_round(0).client_models
@@ -323,11 +323,11 @@ def test_what_is_no_file_of_a_ledger_is_an_error_and_not_waited_for(original, tm
 
 
 def test_a_number_of_thirty_million_is_one_gap(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     for number in (1, 30_000_000, 10**18):
         writer.start_round(model(1), asked=["a"], number=number)
         writer.end_round()
-    told = open_ledger(tmp_path / "l").warnings()
+    told = Ledger.open(tmp_path / "l").warnings()
     assert [text.split(" are missing")[0] for text in told] == [
         "rounds 2 to 29999999",
         f"rounds 30000001 to {10**18 - 1}",
@@ -340,8 +340,8 @@ def test_a_last_line_with_zero_bytes_was_never_finished(tmp_path):
     manifest = tmp_path / "l/manifest.jsonl"
     whole = manifest.read_bytes()
     manifest.write_bytes(whole + b'{"kind": "round"' + bytes(600) + b"}\n")
-    assert verify_ledger(tmp_path / "l").n_rounds == 2
-    resume_ledger(tmp_path / "l").release()
+    assert Ledger.verify(tmp_path / "l").n_rounds == 2
+    LedgerWriter.resume(tmp_path / "l").release()
     assert manifest.read_bytes() == whole
 
 
@@ -358,11 +358,11 @@ UNREADABLE = """
 import os, sys
 from pathlib import Path
 from fedworth.errors import LedgerError
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import is_ledger
-from fedworth.ledger.writer import resume_ledger
+from fedworth.ledger.writer import LedgerWriter
 os.setuid(65534)
-for attempt in (verify_ledger, resume_ledger, is_ledger):
+for attempt in (Ledger.verify, LedgerWriter.resume, is_ledger):
     try:
         attempt(Path(sys.argv[1]))
     except LedgerError as error:
@@ -390,7 +390,7 @@ def test_opening_takes_time_in_proportion_to_the_rounds(tmp_path):
 
         sys.setprofile(count)
         try:
-            ledger = open_ledger(folder)
+            ledger = Ledger.open(folder)
             ledger.sample_counts()
             for t in range(n_rounds):
                 ledger.sample_counts(t)
@@ -402,7 +402,7 @@ def test_opening_takes_time_in_proportion_to_the_rounds(tmp_path):
 
 def long_ledger(folder, n_rounds):
     """A manifest of many rounds that a client joins each, and empty files for them."""
-    create_ledger(folder, aggregation="samples").release()
+    LedgerWriter.create(folder, aggregation="samples").release()
     (folder / "rounds").mkdir()
     _, chain = read_header(folder)
     with (folder / "manifest.jsonl").open("wb") as manifest:

@@ -13,9 +13,9 @@ import sys
 import pytest
 
 from fedworth.errors import LedgerError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.lock import LOCK, take_lock
-from fedworth.ledger.writer import Answer, create_ledger, resume_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.recording.recorder import record_into
 from tests.support.ledgers import model, write_ledger
 
@@ -33,9 +33,9 @@ def one_round(writer):
 RECORDER = """
 import sys
 from pathlib import Path
-from fedworth.ledger.writer import Answer, resume_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from tests.support.ledgers import model
-writer = resume_ledger(Path(sys.argv[1]))
+writer = LedgerWriter.resume(Path(sys.argv[1]))
 writer.record_round(model(1), {"a": Answer(model(2), 3)})
 writer.start_round(model(1), asked=["a"])
 writer.client_model("a", model(2), 3)
@@ -47,7 +47,7 @@ sys.stdin.read()
 @pytest.fixture
 def other(tmp_path):
     """A process that records into the ledger, in the middle of its second round."""
-    create_ledger(tmp_path / "l", aggregation="samples").release()
+    LedgerWriter.create(tmp_path / "l", aggregation="samples").release()
     command = [sys.executable, "-c", RECORDER, str(tmp_path / "l")]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
@@ -59,14 +59,14 @@ def other(tmp_path):
 
 def test_a_second_recorder_is_told_who_the_first_is_and_changes_nothing(tmp_path, other):
     before = snapshot(tmp_path / "l")
-    for start in (resume_ledger, lambda folder: record_into(folder, resume=True)):
+    for start in (LedgerWriter.resume, lambda folder: record_into(folder, resume=True)):
         with pytest.raises(LedgerError, match=rf"recorded by process {other.pid} on \S+ since 20\d\d-.*stop that one"):
             start(tmp_path / "l")
     assert snapshot(tmp_path / "l") == before
 
 
 def test_readers_need_no_lock(tmp_path, other):
-    assert verify_ledger(tmp_path / "l").n_rounds == 1
+    assert Ledger.verify(tmp_path / "l").n_rounds == 1
     assert other.poll() is None
 
 
@@ -75,45 +75,45 @@ def test_the_lock_of_a_killed_recorder_is_taken_over_and_said(tmp_path, other, c
     other.wait()
     assert (tmp_path / "l" / LOCK).exists()
     with caplog.at_level(logging.WARNING, logger="fedworth"):
-        writer = resume_ledger(tmp_path / "l")
+        writer = LedgerWriter.resume(tmp_path / "l")
     assert f"taken over from process {other.pid} on" in caplog.text
     assert json.loads((tmp_path / "l" / LOCK).read_text())["pid"] == os.getpid()
     one_round(writer)
-    assert verify_ledger(tmp_path / "l").n_rounds == 2
+    assert Ledger.verify(tmp_path / "l").n_rounds == 2
 
 
 def test_a_second_recorder_in_the_same_process_is_told_so(tmp_path):
-    first = create_ledger(tmp_path / "l", aggregation="samples")
+    first = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     with pytest.raises(LedgerError, match=r"this very process: call release\(\)"):
-        resume_ledger(tmp_path / "l")
+        LedgerWriter.resume(tmp_path / "l")
     one_round(first)
-    assert verify_ledger(tmp_path / "l").n_rounds == 1
+    assert Ledger.verify(tmp_path / "l").n_rounds == 1
 
 
 def test_two_that_create_the_same_ledger_at_once_do_not_share_it(tmp_path):
     (tmp_path / "l").mkdir()
     lock = take_lock(tmp_path / "l")
     with pytest.raises(LedgerError, match="is being recorded by"):
-        create_ledger(tmp_path / "l", aggregation="samples")
+        LedgerWriter.create(tmp_path / "l", aggregation="samples")
     assert [path.name for path in (tmp_path / "l").iterdir()] == [LOCK]
     lock.release()
 
 
 @pytest.mark.parametrize("end", ["close", "release", "forget"])
 def test_whoever_is_done_leaves_no_lock(tmp_path, end):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     one_round(writer)
     if end == "close":
         writer.close(model(9))
     elif end == "release":
         writer.release()
         writer.release()
-        with pytest.raises(LedgerError, match="continue with resume_ledger"):
+        with pytest.raises(LedgerError, match=r"continue with LedgerWriter\.resume"):
             one_round(writer)
     del writer
     gc.collect()
     assert not (tmp_path / "l" / LOCK).exists()
-    resume_ledger(tmp_path / "l")
+    LedgerWriter.resume(tmp_path / "l")
 
 
 def test_a_ledger_that_cannot_be_resumed_is_not_kept_locked(tmp_path):
@@ -121,13 +121,13 @@ def test_a_ledger_that_cannot_be_resumed_is_not_kept_locked(tmp_path):
     (tmp_path / "l/manifest.jsonl").write_bytes(b"x\n")
     for _ in range(2):
         with pytest.raises(LedgerError, match="its chain does not fit"):
-            resume_ledger(tmp_path / "l")
+            LedgerWriter.resume(tmp_path / "l")
     assert not (tmp_path / "l" / LOCK).exists()
 
 
 def test_what_is_no_ledger_is_not_locked(tmp_path):
     with pytest.raises(LedgerError, match="not a ledger"):
-        resume_ledger(tmp_path)
+        LedgerWriter.resume(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,18 +150,18 @@ def in_a_fork(work):
 
 
 def test_a_forked_child_cannot_write_its_parents_ledger_and_the_parent_can(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
-    assert "continue with resume_ledger" in in_a_fork(lambda: str(one_round(writer)))
-    assert "is being recorded by" in in_a_fork(lambda: str(resume_ledger(tmp_path / "l")))
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
+    assert "continue with LedgerWriter.resume" in in_a_fork(lambda: str(one_round(writer)))
+    assert "is being recorded by" in in_a_fork(lambda: str(LedgerWriter.resume(tmp_path / "l")))
     one_round(writer)
-    assert verify_ledger(tmp_path / "l").n_rounds == 1
+    assert Ledger.verify(tmp_path / "l").n_rounds == 1
 
 
 FORKING = """
 import os, sys
 from pathlib import Path
-from fedworth.ledger.writer import resume_ledger
-writer = resume_ledger(Path(sys.argv[1]))
+from fedworth.ledger.writer import LedgerWriter
+writer = LedgerWriter.resume(Path(sys.argv[1]))
 reader, alive = os.pipe()
 if os.fork() == 0:
     os.close(alive)
@@ -174,22 +174,22 @@ os._exit(9)            # the parent dies and lets go of nothing
 
 
 def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path):
-    create_ledger(tmp_path / "l", aggregation="samples").release()
+    LedgerWriter.create(tmp_path / "l", aggregation="samples").release()
     command = [sys.executable, "-c", FORKING, str(tmp_path / "l")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.read() == "forked\n"
         process.wait()
-        one_round(resume_ledger(tmp_path / "l"))
-    assert open_ledger(tmp_path / "l").n_rounds == 1
+        one_round(LedgerWriter.resume(tmp_path / "l"))
+    assert Ledger.open(tmp_path / "l").n_rounds == 1
 
 
 def test_a_lock_that_another_host_has_replaced_is_noticed_before_a_commit(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     (tmp_path / "l" / LOCK).unlink()
     with pytest.raises(LedgerError, match="another process has taken its lock"):
         one_round(writer)
-    assert verify_ledger(tmp_path / "l").n_rounds == 0
+    assert Ledger.verify(tmp_path / "l").n_rounds == 0
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -203,16 +203,16 @@ def test_what_is_no_lock_file_is_refused(tmp_path, kind):
     else:
         place.mkdir()
     with pytest.raises(LedgerError, match="cannot be locked"):
-        resume_ledger(tmp_path / "l")
+        LedgerWriter.resume(tmp_path / "l")
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"pid": "\\u001b[2J", "host": 3}', b"[" * 5000])
 def test_a_holder_that_says_nonsense_is_named_without_harm(tmp_path, text):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     (tmp_path / "l" / LOCK).write_bytes(text)
     with pytest.raises(LedgerError, match="is being recorded by") as caught:
-        resume_ledger(tmp_path / "l")
+        LedgerWriter.resume(tmp_path / "l")
     assert str(caught.value).isprintable()
     writer.release()
 
@@ -225,7 +225,7 @@ def test_only_the_owner_can_read_who_records(tmp_path):
 
 
 def test_an_error_in_naming_a_committed_file_is_said_and_mended_in_the_next_round(tmp_path, monkeypatch, caplog):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
 
     def failing(*_args):
         raise OSError(5, "Input/output error")
@@ -234,14 +234,14 @@ def test_an_error_in_naming_a_committed_file_is_said_and_mended_in_the_next_roun
         patched.setattr(os, "rename", failing)
         one_round(writer)
     assert "000000.safetensors: committed and complete, but still has its partial name (Input/output" in caplog.text
-    assert verify_ledger(tmp_path / "l").unsettled() == ("rounds/000000.safetensors",)
+    assert Ledger.verify(tmp_path / "l").unsettled() == ("rounds/000000.safetensors",)
     one_round(writer)
-    assert verify_ledger(tmp_path / "l").unsettled() == ()
+    assert Ledger.verify(tmp_path / "l").unsettled() == ()
     assert (tmp_path / "l/rounds/000000.safetensors").exists()
 
 
 def test_a_committed_file_that_vanished_is_an_error_at_once(tmp_path, monkeypatch):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
 
     def stolen(source, _target):
         os.unlink(source)
@@ -254,11 +254,11 @@ def test_a_committed_file_that_vanished_is_an_error_at_once(tmp_path, monkeypatc
 
 
 def test_a_file_replaced_while_it_is_written_is_never_committed(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     writer.start_round(model(1), asked=["a"])
     partial = tmp_path / "l/rounds/000000.safetensors.partial"
     shutil.copy(partial, tmp_path / "other")
     (tmp_path / "other").rename(partial)
     with pytest.raises(LedgerError, match="removed or replaced while it was written"):
         writer.end_round()
-    assert verify_ledger(tmp_path / "l").n_rounds == 0
+    assert Ledger.verify(tmp_path / "l").n_rounds == 0

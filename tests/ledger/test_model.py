@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedworth.errors import ModelError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.model import check_alike, check_finite, checked_count, out_of_proportion
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.recording.recorder import record_into, with_difference
 from tests.support.ledgers import model
 
@@ -68,7 +68,7 @@ def test_a_model_out_of_proportion_is_quarantined_when_the_round_ends_and_the_ot
     for name, value in (("a", 1.0), ("b", 1e17), ("c", 2.0)):
         recorder.client_model(name, filled(value, torch.float32), 5)
     recorder.end_round()
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     entry, round_ = ledger.entries[0], ledger.open_round(0)
     assert (entry.answered, entry.participants, entry.quarantined) == ((0, 2), (0, 2), (1,))
     assert "an average would lose them" in entry.quarantine_reasons[0]
@@ -76,11 +76,11 @@ def test_a_model_out_of_proportion_is_quarantined_when_the_round_ends_and_the_ot
 
 
 def test_a_strict_recording_refuses_what_is_out_of_proportion(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="uniform")
     answers = {"a": Answer(filled(1, torch.float32), 1), "b": Answer(filled(1e17, torch.float32), 1)}
     with pytest.raises(ModelError, match="client 'b': has values up to 1e\\+17"):
         writer.record_round(filled(1, torch.float32), answers)
-    assert verify_ledger(tmp_path / "l").n_rounds == 0
+    assert Ledger.verify(tmp_path / "l").n_rounds == 0
 
 
 def nested():
@@ -118,7 +118,7 @@ def test_a_tensor_of_a_kind_that_cannot_be_stored_costs_the_client_not_the_round
     recorder.client_model("odd", {**like, "w": EXOTIC[kind]()}, 5)
     recorder.client_model("also good", like, 5)
     recorder.end_round()
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert (ledger.entries[0].answered, ledger.entries[0].quarantined) == ((0, 2), (1,))
     assert torch.equal(ledger.open_round(0).client_models[2]["a"], like["a"])
 
@@ -130,7 +130,7 @@ def test_a_negated_view_is_stored_as_the_values_it_shows(tmp_path):
     recorder.start_round({"w": torch.zeros(1, 2)}, asked=["a"])
     recorder.client_model("a", {"w": view}, 5)
     recorder.end_round()
-    assert verify_ledger(tmp_path / "l").open_round(0).client_models[0]["w"].tolist() == [[-2.0, -4.0]]
+    assert Ledger.verify(tmp_path / "l").open_round(0).client_models[0]["w"].tolist() == [[-2.0, -4.0]]
 
 
 def test_a_difference_is_added_only_to_a_tensor_of_its_own_shape():
@@ -184,7 +184,7 @@ def test_a_client_that_reports_no_count_is_quarantined_alone(tmp_path, count):
     recorder.client_model("a", model(2), np.int64(7))
     recorder.client_model("b", model(3), count)
     recorder.end_round()
-    entry = verify_ledger(tmp_path / "l").entries[0]
+    entry = Ledger.verify(tmp_path / "l").entries[0]
     assert (entry.answered, entry.sample_counts, entry.quarantined) == ((0,), (7,), (1,))
     assert "expected a whole number from 1 to 10^12" in entry.quarantine_reasons[0]
 
@@ -196,4 +196,4 @@ def test_a_server_that_weighs_by_something_else_says_so_once(tmp_path):
         recorder.client_model("a", model(2), 0.125)
         recorder.end_round()
         recorder.release()
-    assert [entry.sample_counts for entry in open_ledger(tmp_path / "l").entries] == [(0.125,), (0.125,)]
+    assert [entry.sample_counts for entry in Ledger.open(tmp_path / "l").entries] == [(0.125,), (0.125,)]

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedworth.errors import ArtefactError, LedgerError, ModelError, UsageError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
-from fedworth.ledger.writer import Answer, create_ledger, exposures, resume_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter, exposures
 from fedworth.recording.recorder import record_into
 from tests.support.ledgers import CLIENTS, Killed, Reaper, content, model, record_rest, write_ledger
 
@@ -31,7 +31,7 @@ def assert_same(found, expected):
 
 def test_what_is_recorded_is_read_back_to_the_bit(tmp_path):
     write_ledger(tmp_path / "l")
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert ledger.is_closed
     assert_same(ledger.final_model(), model(200))
     second = ledger.open_round(1, with_apart=True)
@@ -49,9 +49,9 @@ def test_any_reader_of_safetensors_reads_a_round(tmp_path):
 
 def test_strides_and_views_are_stored_as_the_values_they_show(tmp_path):
     square = torch.arange(12.0).reshape(3, 4)
-    writer = create_ledger(tmp_path / "l", aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="uniform")
     writer.record_round({"w": square.T}, {"a": Answer({"w": square.T[:, :]}, 1)})
-    assert torch.equal(open_ledger(tmp_path / "l").open_round(0).client_models[0]["w"], square.T)
+    assert torch.equal(Ledger.open(tmp_path / "l").open_round(0).client_models[0]["w"], square.T)
 
 
 def test_equal_rounds_give_equal_bytes(tmp_path):
@@ -85,12 +85,12 @@ def _check_after_kill(folder):
     """Whatever was committed is whole, before any repair."""
     if not (folder / "federation.json").exists():
         return 0
-    return verify_ledger(folder).n_rounds
+    return Ledger.verify(folder).n_rounds
 
 
 def _finish(folder):
     is_begun = (folder / "federation.json").exists()
-    writer = resume_ledger(folder) if is_begun else create_ledger(folder, CLIENTS, aggregation="samples")
+    writer = LedgerWriter.resume(folder) if is_begun else LedgerWriter.create(folder, CLIENTS, aggregation="samples")
     record_rest(writer)
 
 
@@ -105,7 +105,7 @@ def test_only_the_owner_can_read_a_ledger(tmp_path):
 def test_a_full_disk_is_a_clear_error_and_leaves_the_ledger_intact(tmp_path, monkeypatch, operation):
     write_ledger(tmp_path / "l", n_rounds=2, is_closed=False)
     before = content(tmp_path / "l")
-    writer = resume_ledger(tmp_path / "l")
+    writer = LedgerWriter.resume(tmp_path / "l")
 
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -116,11 +116,11 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_ledger_intact(tmp_path, mon
             writer.record_round(model(1), {"a": Answer(model(2), 3)})
     assert {k: v for k, v in content(tmp_path / "l").items() if not k.endswith(".partial")} == before
     record_rest(writer)
-    assert verify_ledger(tmp_path / "l").n_rounds == 3
+    assert Ledger.verify(tmp_path / "l").n_rounds == 3
 
 
 def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     whole = os.pwrite
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, data[:20], offset))
@@ -132,12 +132,12 @@ def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="a ledger cannot be made here"):
-        create_ledger(tmp_path / "file" / "l", aggregation="samples")
+        LedgerWriter.create(tmp_path / "file" / "l", aggregation="samples")
 
 
 def test_nothing_is_recorded_after_the_end(tmp_path):
     write_ledger(tmp_path / "l")
-    writer = resume_ledger(tmp_path / "l")
+    writer = LedgerWriter.resume(tmp_path / "l")
     with pytest.raises(LedgerError, match="closed"):
         writer.record_round(model(1), {"a": Answer(model(2), 3)})
     with pytest.raises(LedgerError, match="closed"):
@@ -147,22 +147,22 @@ def test_nothing_is_recorded_after_the_end(tmp_path):
 def test_a_ledger_is_never_overwritten(tmp_path):
     write_ledger(tmp_path / "l")
     with pytest.raises(ArtefactError, match="exists already"):
-        create_ledger(tmp_path / "l", aggregation="samples")
+        LedgerWriter.create(tmp_path / "l", aggregation="samples")
 
 
 def test_an_unknown_aggregation_is_refused(tmp_path):
     with pytest.raises(UsageError, match="did you mean 'samples'"):
-        create_ledger(tmp_path / "l", aggregation="sample")  # type: ignore[arg-type]
+        LedgerWriter.create(tmp_path / "l", aggregation="sample")  # type: ignore[arg-type]
 
 
 def test_asked_answered_failed_quarantined_and_silent_are_told_apart(tmp_path):
-    writer = create_ledger(tmp_path / "l", ["a"], aggregation="samples", quarantine=True)
+    writer = LedgerWriter.create(tmp_path / "l", ["a"], aggregation="samples", quarantine=True)
     writer.start_round(model(1), asked=["a", "b", "c", "d", "e"], number=7)
     writer.client_model("c", model(2), 5)
     writer.client_model("e", {"w": torch.zeros(1)}, 5)
     writer.client_failed("b", "out of\nmemory")
     writer.end_round(notes=["node 12 never said who it is"])
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     entry = ledger.entries[0]
     assert ledger.clients == ("a", "b", "c", "d", "e")
     assert (entry.answered, entry.failed, entry.quarantined, entry.silent) == ((2,), (1,), (4,), (0, 3))
@@ -216,7 +216,7 @@ def test_a_hostile_answer_is_refused_alone_and_the_round_goes_on(tmp_path, hosti
     recorder.client_model("hostile", *HOSTILE[hostile])
     recorder.client_model("also good", model(3), 5)
     recorder.end_round()
-    entry = verify_ledger(tmp_path / "l").entries[0]
+    entry = Ledger.verify(tmp_path / "l").entries[0]
     assert (entry.answered, entry.quarantined) == ((0, 2), (1,))
     assert entry.quarantine_reasons[0]
 
@@ -228,7 +228,7 @@ def test_other_kinds_of_real_numbers_are_kept_as_sent(tmp_path, dtype):
     recorder.start_round(model(1), asked=["a"])
     recorder.client_model("a", sent, 5)
     recorder.end_round()
-    assert open_ledger(tmp_path / "l").open_round(0).client_models[0]["layer.weight"].dtype == dtype
+    assert Ledger.open(tmp_path / "l").open_round(0).client_models[0]["layer.weight"].dtype == dtype
 
 
 @pytest.mark.parametrize("name", ["<b>x</b>", "../../etc/passwd", "=1+1", "Zoë's clinic", "a/b\\c", "-rf"])
@@ -238,7 +238,7 @@ def test_odd_names_are_kept_and_never_name_a_file(tmp_path, name):
     recorder.client_model(name, model(2), 5)
     recorder.end_round()
     recorder.release()
-    assert verify_ledger(tmp_path / "l").clients == (name,)
+    assert Ledger.verify(tmp_path / "l").clients == (name,)
     assert {path.name for path in (tmp_path / "l").rglob("*")} == {
         "federation.json",
         "manifest.jsonl",
@@ -250,14 +250,14 @@ def test_odd_names_are_kept_and_never_name_a_file(tmp_path, name):
 @pytest.mark.parametrize("name", ["", "  ", "two\nlines", "esc\x1b[2J", "\ud800", "x" * 201, "nul\x00"])
 def test_unusable_names_are_refused_and_the_others_go_on(tmp_path, name):
     with pytest.raises(LedgerError, match="client name"):
-        create_ledger(tmp_path / "strict", [name], aggregation="samples")
+        LedgerWriter.create(tmp_path / "strict", [name], aggregation="samples")
     recorder = record_into(tmp_path / "l")
     recorder.start_round(model(1), asked=["a", name])
     recorder.client_model(name, model(2), 5)
     recorder.client_model("a", model(2), 5)
     recorder.client_model("a", model(3), 5)
     recorder.end_round()
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert ledger.clients == ("a",)
     assert len(ledger.entries[0].notes) == 3
 
@@ -281,7 +281,7 @@ def test_an_error_in_recording_is_reported_in_the_ledger_and_stops_nothing(tmp_p
     recorder.start_round({"w": torch.tensor([float("nan")])}, asked=["a"], number=4)
     recorder.end_round()
     recorder.close(model(9))
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert [entry.number for entry in ledger.entries] == [1, 3]
     assert [gone.number for gone in ledger.missing] == [2, 4]
     assert "No space left" in ledger.missing[0].reason
@@ -297,7 +297,7 @@ def test_rounds_lost_with_their_recorder_are_told_by_the_gap_in_the_numbers(tmp_
         recorder.start_round(model(1), asked=["a"], number=number)
         recorder.end_round()
         recorder.release()
-    told = open_ledger(tmp_path / "l").warnings()
+    told = Ledger.open(tmp_path / "l").warnings()
     assert [text.split(";")[0] for text in told] == [
         "rounds 2 to 3 are missing (the recorder was stopped)",
         "nobody answered in 2 rounds (1, 4)",
@@ -309,12 +309,12 @@ def test_a_round_in_which_everyone_failed_is_a_round(tmp_path):
     recorder.start_round(model(1), asked=["a", "b"])
     recorder.client_failed("a", "died")
     recorder.end_round()
-    entry = verify_ledger(tmp_path / "l").entries[0]
+    entry = Ledger.verify(tmp_path / "l").entries[0]
     assert (entry.answered, entry.failed, entry.silent) == ((), (0,), (1,))
 
 
 def test_strict_recording_refuses_what_a_live_one_quarantines(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="samples")
     with pytest.raises(ModelError, match="NaN or infinite"):
         writer.record_round(model(1), {"a": Answer(with_value(float("nan")), 5)})
     with pytest.raises(LedgerError, match="was not asked"):
@@ -353,11 +353,11 @@ def test_a_folder_that_everybody_can_write_is_refused(tmp_path):
     write_ledger(tmp_path / "l", is_closed=False)
     (tmp_path / "l").chmod(0o777)
     with pytest.raises(LedgerError, match="everybody can write into this folder; close it with chmod go-w"):
-        resume_ledger(tmp_path / "l")
+        LedgerWriter.resume(tmp_path / "l")
     (tmp_path / "new").mkdir()
     (tmp_path / "new").chmod(0o777)
     with pytest.raises(LedgerError, match="everybody can write"):
-        create_ledger(tmp_path / "new", aggregation="samples")
+        LedgerWriter.create(tmp_path / "new", aggregation="samples")
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -368,7 +368,7 @@ def test_a_group_that_can_write_and_an_open_parent_are_said(tmp_path, caplog):
     assert len(exposures(tmp_path / "open/l")) == 1
     (tmp_path / "open/l").chmod(0o770)
     with caplog.at_level(logging.WARNING, logger="fedworth"):
-        resume_ledger(tmp_path / "open/l")
+        LedgerWriter.resume(tmp_path / "open/l")
     assert "others can write into the ledger (mode 770)" in caplog.text
     assert "everybody can rename or replace the ledger" in caplog.text
 
@@ -381,7 +381,7 @@ def test_a_parent_like_tmp_is_no_exposure(tmp_path):
 
 
 def test_a_model_of_integers_alone_cannot_be_averaged(tmp_path):
-    writer = create_ledger(tmp_path / "l", CLIENTS, aggregation="samples")
+    writer = LedgerWriter.create(tmp_path / "l", CLIENTS, aggregation="samples")
     quantised = {"weight": torch.arange(6), "scale": torch.ones(2, dtype=torch.int8)}
     with pytest.raises(ModelError, match="only tensors of integers, which have no weighted mean"):
         writer.record_round(quantised, {"a": Answer(quantised, 5)})
@@ -398,5 +398,5 @@ def test_a_ledger_is_not_written_through_links(tmp_path, name):
         (outside / "precious").write_text("mine")
     before = content(tmp_path / "outside") if outside.is_dir() else outside.read_bytes()
     with pytest.raises(LedgerError, match=f"{name}: a link"):
-        resume_ledger(tmp_path / "l")
+        LedgerWriter.resume(tmp_path / "l")
     assert before == (content(tmp_path / "outside") if outside.is_dir() else outside.read_bytes())

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedworth.errors import ModelError, UtilityError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, fitted
 from fedworth.recording.recorder import record_into
@@ -47,7 +47,7 @@ def recorded(folder, *, change):
     recorder.client_model("a", change(moved(start, 1)), 1)
     recorder.client_model("b", moved(start, 2), 1)
     recorder.end_round()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 @pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])
@@ -74,7 +74,7 @@ def test_tensors_that_are_named_by_their_place_are_those_of_the_modules_state(tm
         for k, client in enumerate("ab"):
             recorder.client_model(client, change(moved(start, k + 1)), 1)
         recorder.end_round()
-        ledger = open_ledger(tmp_path / name)
+        ledger = Ledger.open(tmp_path / name)
         found.append(matrix_of_ledger(ledger, oracle(a_task())).utilities)
     assert (found[0] == found[1]).all()
 
@@ -84,7 +84,7 @@ def test_more_arrays_than_the_module_has_tensors_are_refused(tmp_path):
     recorder.start_round({str(place): torch.zeros(2) for place in range(9)}, asked=["a"])
     recorder.end_round()
     with pytest.raises(ModelError, match="against the task's module"):
-        fitted(open_ledger(tmp_path / "l").open_round(0), a_task())
+        fitted(Ledger.open(tmp_path / "l").open_round(0), a_task())
 
 
 def test_counters_come_back_as_whole_numbers(tmp_path):
@@ -107,7 +107,7 @@ def test_bfloat16_models_are_averaged_and_evaluated(tmp_path):
         sent = {n: t.to(module.state_dict()[n].dtype) for n, t in moved(state_of(module), k + 1).items()}
         recorder.client_model(name, sent, 1)
     recorder.end_round()
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert ledger.entries[0].answered == (0, 1)
     assert matrix_of_ledger(ledger, LoopOracle(task)).utilities.any()
 
@@ -144,7 +144,7 @@ def tied_ledger(folder, *, untied: str | None, unsent: str = ""):
         recorder.end_round()
         start = {name: torch.stack([model[name] for model in models.values()]).mean(0) for name in start}
     recorder.close(without(start, unsent))
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def without(model, name):

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 import fedworth
 from fedworth.errors import RuleError, UsageError, UtilityError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import RoundEntry, line_bytes, read_header, read_lines
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, OutputOracle
@@ -118,7 +118,7 @@ def rewritten(source, folder, header, **changes):
         written, chain = line_bytes(changed, chain)
         lines += written
     (folder / "manifest.jsonl").write_bytes(lines)
-    return verify_ledger(folder)
+    return Ledger.verify(folder)
 
 
 def test_the_same_models_in_a_round_of_another_number_are_measured_anew(tmp_path):
@@ -190,7 +190,7 @@ def test_a_second_look_does_not_read_again_what_was_settled(tmp_path, monkeypatc
     ledger = federation(tmp_path / "l", WeightedMean())
     server_of(ledger, LoopOracle(task()), "samples")
     monkeypatch.setattr(type(ledger), "open_round", lambda *_a, **_k: pytest.fail("read again"))
-    assert server_of(open_ledger(tmp_path / "l"), LoopOracle(task()), "samples").notes == ()
+    assert server_of(Ledger.open(tmp_path / "l"), LoopOracle(task()), "samples").notes == ()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

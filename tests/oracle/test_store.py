@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import fedworth
-from fedworth.ledger.ledger import Ledger, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.task import Task
@@ -142,17 +142,17 @@ def net_ledger(tmp_path_factory) -> Ledger:
     torch.manual_seed(0)
     start = {name: tensor.clone() for name, tensor in Net().state_dict().items()}
     folder = tmp_path_factory.mktemp("net") / "ledger"
-    writer = create_ledger(folder, ["0", "1", "2"], aggregation="uniform")
+    writer = LedgerWriter.create(folder, ["0", "1", "2"], aggregation="uniform")
     models = {str(k): {name: t + 1.5 * torch.randn(t.shape) for name, t in start.items()} for k in range(3)}
     writer.record_round(start, {name: Answer(model, 1) for name, model in models.items()})
     writer.release()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 @pytest.mark.parametrize("oracle_type", [LoopOracle, FastOracle])
 @pytest.mark.parametrize("change", CHANGES)
 def test_kept_utilities_never_answer_for_another_task(net_ledger, tmp_path, change, oracle_type):
-    ledger = open_ledger(shutil.copytree(net_ledger.folder, tmp_path / "l"))
+    ledger = Ledger.open(shutil.copytree(net_ledger.folder, tmp_path / "l"))
     generator = torch.Generator().manual_seed(1)
     task = Task(Net(), torch.randn(40, 4, generator=generator), torch.arange(40) % 3)
     other = CHANGES[change](task)
@@ -201,10 +201,10 @@ def linear_ledger(tmp_path_factory) -> Ledger:
     generator = torch.Generator().manual_seed(0)
     models = [{"weight": torch.randn(3, 4, generator=generator), "bias": torch.zeros(3)} for _ in range(4)]
     folder = tmp_path_factory.mktemp("linear") / "ledger"
-    writer = create_ledger(folder, ["0", "1", "2"], aggregation="uniform")
+    writer = LedgerWriter.create(folder, ["0", "1", "2"], aggregation="uniform")
     writer.record_round(models[0], {str(k): Answer(model, 1) for k, model in enumerate(models[1:])})
     writer.release()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 @pytest.mark.parametrize("where", OWN_CODE)
@@ -242,7 +242,7 @@ def test_utilities_that_travel_with_a_ledger_are_not_read(ledger, tiny_task, cac
         shutil.copytree(cache / "utilities", ledger.folder / place)
     shutil.rmtree(cache)
     before = sorted(ledger.folder.rglob("*"))
-    assert measured(open_ledger(ledger.folder), LoopOracle(tiny_task)).utilities.tobytes() == expected
+    assert measured(Ledger.open(ledger.folder), LoopOracle(tiny_task)).utilities.tobytes() == expected
     assert sorted(ledger.folder.rglob("*")) == before
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UsageError, UtilityError
-from fedworth.ledger.ledger import Ledger, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.names import Dtype, Weighting
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import client_weights, mixtures
@@ -125,10 +125,10 @@ def ledger_with_a_null_client(folder: Path, dtype: Dtype) -> tuple[Ledger, Task]
         }
 
     answers = {str(k): Answer(trained(k), 10 * (k + 1)) for k in range(4)}
-    writer = create_ledger(folder, list(answers), aggregation="samples")
+    writer = LedgerWriter.create(folder, list(answers), aggregation="samples")
     writer.record_round(start, answers)
     inputs = torch.randn(40, 6, generator=generator).to(next(iter(start.values())).dtype)
-    return open_ledger(folder), Task(module, inputs, torch.arange(40) % 3)
+    return Ledger.open(folder), Task(module, inputs, torch.arange(40) % 3)
 
 
 def marginals_of_client_2(ledger: Ledger, task: Task, weighting: Weighting) -> np.ndarray:

@@ -77,7 +77,7 @@ def recorded(folder, names: list[str]) -> Ledger:
         recorder.end_round()
         model = {key: torch.stack([answer[key] for answer in answers.values()]).mean(0) for key in model}
     recorder.close(model)
-    return fedworth.open_ledger(folder)
+    return fedworth.Ledger.open(folder)
 
 
 @pytest.mark.parametrize(("form", "exchanged"), CASES)
@@ -92,7 +92,7 @@ def test_every_form_is_reported_watched_verified_and_valued_live(form, exchanged
     assert update(ledger, again, ValuationSettings(), tmp_path / "w").document() == watched.document()
     assert fedworth.verify_report(watched, ledger.folder, again, path=tmp_path / "w" / "report.json")
     fedsv = report.valued_by("fedsv")
-    live = LiveRecorder(fedworth.resume_ledger(ledger.folder)).values(task)
+    live = LiveRecorder(fedworth.LedgerWriter.resume(ledger.folder)).values(task)
     expected = dict(zip(fedsv.clients, fedsv.values.tolist(), strict=True))
     assert live == pytest.approx(expected, abs=1e-7)  # measured again: code of one's own is not kept
     assert all(line.value for line in fedworth.report_on(ledger, task, ValuationSettings(test_samples=12)))
@@ -107,7 +107,7 @@ def test_a_task_can_be_the_key_of_a_cache(form):
 
 def test_what_live_values_do_not_know_is_said_and_never_ignored(tmp_path, caplog):
     """An earlier version took any completion for factors."""
-    recorder = LiveRecorder(fedworth.resume_ledger(recorded(tmp_path / "l", HEADS).folder))
+    recorder = LiveRecorder(fedworth.LedgerWriter.resume(recorded(tmp_path / "l", HEADS).folder))
     task = FORMS["a tensor"](exchanged="head")
     assert recorder.values(task, completion="kernel") == {}
     assert "completion" in caplog.text

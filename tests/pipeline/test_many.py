@@ -8,8 +8,8 @@ import pytest
 
 import fedworth
 from fedworth.cli.main import main
-from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.valuation.uncertainty import Source
 
 MANY = fedworth.SimulationSettings(
@@ -91,13 +91,13 @@ def test_other_rules_are_estimated_within_a_budget_and_repeat(ledger):
 
 
 def test_a_round_that_nobody_answered_adds_nothing(ledger, tmp_path):
-    writer = create_ledger(tmp_path / "longer", ledger.clients, aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "longer", ledger.clients, aggregation="uniform")
     for t, round_ in enumerate(ledger.rounds()):
         answers = {ledger.clients[k]: Answer(round_.client_models[k], 1) for k in ledger.participants(t)}
         writer.record_round(round_.global_model, answers)
     writer.record_round(ledger.final_model(), {})
     writer.close(ledger.final_model())
-    found = fedworth.Federation(open_ledger(tmp_path / "longer"), fedworth.task_of(ledger)).value("fedsv")
+    found = fedworth.Federation(Ledger.open(tmp_path / "longer"), fedworth.task_of(ledger)).value("fedsv")
     assert found.by_round is not None
     assert (found.by_round[2] == 0).all()
     assert (found.by_round[0] != 0).all()

@@ -16,7 +16,7 @@ import fedworth
 from fedworth.cli.main import main
 from fedworth.errors import ArtefactError
 from fedworth.ledger import model_file
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.pipeline.report_on import report_on
 from fedworth.pipeline.run import live_values, update
@@ -79,7 +79,7 @@ def test_another_task_is_never_answered_from_what_was_remembered(tiny_ledger, ti
 
 def test_watching_writes_what_a_report_says(tiny_ledger, tiny_task, tmp_path):
     for n_rounds in (1, 2, 3):
-        ledger = open_ledger(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
+        ledger = Ledger.open(first_rounds(tiny_ledger, tmp_path / "l", n_rounds))
         watched = update(ledger, tiny_task, ValuationSettings(), tmp_path / "w")
         assert any("still training" in note for note in watched.notes)
         plain = report_on(ledger, tiny_task, title=watched.title)

@@ -5,15 +5,15 @@ import pytest
 
 import fedworth
 from fedworth.errors import UsageError
-from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 
 LEFT_OUT = 2
 
 
 def copy_without(ledger, folder, client):
     """The rounds of a ledger with every answer but one client's; the client is still expected."""
-    writer = create_ledger(folder, ledger.clients, aggregation=ledger.aggregation, settings=ledger.settings)
+    writer = LedgerWriter.create(folder, ledger.clients, aggregation=ledger.aggregation, settings=ledger.settings)
     for round_ in ledger.rounds():
         counts = dict(zip(round_.entry.answered, round_.entry.sample_counts, strict=True))
         others = {k: model for k, model in round_.client_models.items() if k != client}
@@ -21,7 +21,7 @@ def copy_without(ledger, folder, client):
             round_.global_model, {ledger.clients[k]: Answer(model, counts[k]) for k, model in others.items()}
         )
     writer.close(ledger.final_model())
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def federation(ledger, task, **settings):
@@ -57,9 +57,9 @@ def test_permutations_are_of_the_others(tiny_ledger, tiny_task):
 
 
 def test_a_client_that_is_yet_to_join_may_be_left_out_while_a_federation_trains(tiny_ledger, tmp_path):
-    growing = create_ledger(tmp_path / "l", ("a",), aggregation="uniform")
+    growing = LedgerWriter.create(tmp_path / "l", ("a",), aggregation="uniform")
     growing.record_round(tiny_ledger.final_model(), {"a": Answer(tiny_ledger.final_model(), 3)})
-    assert open_ledger(tmp_path / "l").without(["late"]).left_out == ("late",)
+    assert Ledger.open(tmp_path / "l").without(["late"]).left_out == ("late",)
     with pytest.raises(UsageError, match="unknown client 'late'"):
         tiny_ledger.without(["late"])
 

@@ -1,7 +1,7 @@
 """A name belongs to one node: who gets it, who keeps it, and who is left out."""
 
-from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.recording.identity import NodeNames, Owners, owners_of, settle
 from tests.support.ledgers import model
 
@@ -64,8 +64,8 @@ def test_a_silent_node_keeps_its_name_while_another_claims_it():
 
 
 def test_a_resumed_recording_knows_whose_names_they_are(tmp_path):
-    writer = create_ledger(tmp_path / "l", aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "l", aggregation="uniform")
     writer.start_round(model(0), asked=["a", "b"])
     writer.client_model("a", Answer(model(1), 1).model, 1)
     writer.end_round(nodes={"a": "key-1"})
-    assert owners_of(open_ledger(tmp_path / "l")) == Owners({"a": "a", "b": "b"}, {"a": "key-1"})
+    assert owners_of(Ledger.open(tmp_path / "l")) == Owners({"a": "a", "b": "b"}, {"a": "key-1"})

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from fedworth.cli.main import main
 from fedworth.errors import DataError, LedgerError
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.recording.importing import import_folder
 from tests.support.ledgers import model
 
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 def test_a_folder_becomes_a_ledger(folder, tmp_path):
     import_folder(folder, tmp_path / "l")
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert (ledger.n_rounds, ledger.clients, ledger.is_closed) == (3, ("a", "b"), True)
     assert ledger.sample_counts() == {0: 3, 1: 4}
     assert torch.equal(ledger.open_round(2).client_models[1]["layer.weight"], model(21)["layer.weight"])

@@ -62,7 +62,7 @@ def test_client_and_server_have_the_same_hash_in_every_form(form, tmp_path):
     kept = kept_of(sent, round_number=7, n_samples=12, file=tmp_path / "r.jsonl")
     recorder = recorded(tmp_path / "l", FLOATS)
     assert recorder.receipts() == {"a": kept}
-    assert receipts_of(fedworth.open_ledger(tmp_path / "l"), "a") == (kept,)
+    assert receipts_of(fedworth.Ledger.open(tmp_path / "l"), "a") == (kept,)
     assert read_receipts(tmp_path / "r.jsonl") == [kept]
 
 
@@ -73,7 +73,7 @@ def test_a_list_of_arrays_is_recorded_and_has_the_hash_of_its_names(tmp_path):
     recorder = recorded(tmp_path / "l", arrays)
     (as_list,) = recorder.receipts().values()
     recorder.close(arrays)
-    ledger = fedworth.verify_ledger(tmp_path / "l")
+    ledger = fedworth.Ledger.verify(tmp_path / "l")
     assert (ledger.n_rounds, ledger.missing, ledger.is_closed) == (1, (), True)
     (as_dict,) = recorded(tmp_path / "d", FLOATS).receipts().values()
     assert (by_place.sha256, by_place.is_named) == (as_list.sha256, False)

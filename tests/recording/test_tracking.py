@@ -55,7 +55,7 @@ def test_a_tracker_is_given_what_the_report_says_after_each_round(tmp_path):
     kept, reports = Kept(), {}
 
     def reported(number):
-        ledger = fedworth.open_ledger(tmp_path / "l")
+        ledger = fedworth.Ledger.open(tmp_path / "l")
         reports[number] = fedworth.report_on(ledger, task())
 
     train(tmp_path / "l", each_round=reported, track=kept, task=task())
@@ -63,7 +63,7 @@ def test_a_tracker_is_given_what_the_report_says_after_each_round(tmp_path):
     assert [step for step, *_ in kept.rounds] == [1, 2, 3]
     values = {metric.client: metric.number for metric in kept.rounds[-1][1] if metric.name == "value"}
     assert values == {
-        line.client: line.value for line in fedworth.report_on(fedworth.open_ledger(tmp_path / "l"), task())
+        line.client: line.value for line in fedworth.report_on(fedworth.Ledger.open(tmp_path / "l"), task())
     }
     assert kept.files == ["report.html", "report.csv", "report.json"]
 
@@ -84,7 +84,7 @@ def test_a_task_that_does_not_fit_is_logged_and_the_training_goes_on(tmp_path, c
     wrong = fedworth.Task(torch.nn.Linear(7, 2), torch.zeros(3, 7), torch.zeros(3, dtype=torch.long))
     assert is_same(train(tmp_path / "plain"), train(tmp_path / "l", track=Kept(), task=wrong))
     assert "recording failed" in caplog.text
-    assert fedworth.open_ledger(tmp_path / "l").n_rounds == 3
+    assert fedworth.Ledger.open(tmp_path / "l").n_rounds == 3
 
 
 def test_watch_shows_the_last_report_in_a_tracker(tmp_path, capsys):

@@ -26,7 +26,7 @@ def recorded(tmp_path):
     recorder.end_round()
     recorder.close({"margins": start + updates.sum(axis=0)})
     task = fedworth.Trees(np.zeros((N_SAMPLES, 1)), labels).task()
-    return fedworth.open_ledger(tmp_path / "l"), task, start, updates
+    return fedworth.Ledger.open(tmp_path / "l"), task, start, updates
 
 
 def test_values_are_those_of_sums_whatever_the_clients_weigh(recorded):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedworth.errors import ArtefactError, UsageError, ValuationError
-from fedworth.report.rewards import Rewards, rewards, split
+from fedworth.report.rewards import Rewards, rewards_of, split
 from fedworth.report.settings import SENTENCES, RewardSettings, cents_of
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
@@ -28,7 +28,7 @@ numbers = st.floats(-1e3, 1e3, allow_nan=False)
 def test_the_whole_pool_is_paid_to_the_cent(values, cents, rule):
     if rule == "floor" and max(values) <= 0:
         values = [*values, 1.0]
-    made = rewards(valuation(*values), f"{cents // 100}.{cents % 100:02d}", RewardSettings(rule))
+    made = rewards_of(valuation(*values), f"{cents // 100}.{cents % 100:02d}", RewardSettings(rule))
     assert sum(made.cents) == cents
     assert min(made.cents) >= 0
 
@@ -46,44 +46,44 @@ def test_the_rest_goes_to_the_largest_remainders():
 
 
 def test_values_below_zero_get_nothing_by_the_positive_part():
-    assert rewards(valuation(3.0, -5.0, 1.0), "4").cents == (300, 0, 100)
+    assert rewards_of(valuation(3.0, -5.0, 1.0), "4").cents == (300, 0, 100)
 
 
 def test_sums_near_zero_do_no_harm():
-    assert rewards(valuation(1.0, -1.0 + 1e-12), "10").cents == (1000, 0)
+    assert rewards_of(valuation(1.0, -1.0 + 1e-12), "10").cents == (1000, 0)
 
 
 def test_a_floor_pays_for_taking_part_even_where_data_harm():
-    made = rewards(valuation(1.0, -1.0, float("nan")), "100", RewardSettings("floor", floor=0.2))
+    made = rewards_of(valuation(1.0, -1.0, float("nan")), "100", RewardSettings("floor", floor=0.2))
     assert made.cents == (9000, 1000, 0)
     assert "without a value, and so without a reward: c2" in made.notes[-1]
 
 
 def test_the_lower_end_pays_what_is_certain():
-    made = rewards(valuation(2.0, 2.0, errors=[0.0, 1.0]), "100", RewardSettings("lower"))
+    made = rewards_of(valuation(2.0, 2.0, errors=[0.0, 1.0]), "100", RewardSettings("lower"))
     low = 2 - 1.6448536269514722
     assert made.cents[1] == pytest.approx(10000 * low / (2 + low), abs=1)
 
 
 def test_softmax_keeps_the_order_and_leaves_nobody_out():
-    made = rewards(valuation(1.0, 0.0, -1.0), "100", RewardSettings("softmax"))
+    made = rewards_of(valuation(1.0, 0.0, -1.0), "100", RewardSettings("softmax"))
     assert made.cents[0] > made.cents[1] > made.cents[2] > 0
-    assert rewards(valuation(0.5, 0.5), "1", RewardSettings("softmax")).cents == (50, 50)
+    assert rewards_of(valuation(0.5, 0.5), "1", RewardSettings("softmax")).cents == (50, 50)
 
 
 @pytest.mark.parametrize("rule", SENTENCES)
 def test_equal_clients_get_the_same(rule):
     """Symmetry: an even pool, so that no cent is left over; equal costs, where costs count."""
     settings = RewardSettings(rule, cost=("c0=0.30", "c1=0.30") if rule == "cost" else ())
-    made = rewards(valuation(1.0, 1.0, errors=[0.1, 0.1]), "2", settings)
+    made = rewards_of(valuation(1.0, 1.0, errors=[0.1, 0.1]), "2", settings)
     assert made.cents == (100, 100)
 
 
 def test_a_rule_with_nothing_to_split_by_is_refused():
     with pytest.raises(ValuationError, match="no client's value is above zero"):
-        rewards(valuation(-1.0, -2.0), "10")
+        rewards_of(valuation(-1.0, -2.0), "10")
     with pytest.raises(ValuationError, match="needs intervals"):
-        rewards(valuation(1.0, 2.0), "10", RewardSettings("lower"))
+        rewards_of(valuation(1.0, 2.0), "10", RewardSettings("lower"))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_rule_with_nothing_to_split_by_is_refused():
     [([5.0, 5.0], "cannot tell the clients apart"), ([0.3, 0.3], "fine shares are not justified"), (None, "not known")],
 )
 def test_the_one_who_pays_is_told_when_fine_shares_are_not_justified(errors, said):
-    assert said in rewards(valuation(1.0, 2.0, errors=errors), "10").notes[0]
-    assert rewards(valuation(1.0, 2.0, errors=[0.01, 0.01]), "10").notes == ()
+    assert said in rewards_of(valuation(1.0, 2.0, errors=errors), "10").notes[0]
+    assert rewards_of(valuation(1.0, 2.0, errors=[0.01, 0.01]), "10").notes == ()
 
 
 ODD = ["1500,50", "1,500.50", "1_500", "1.500.50", "1e3", " 15", "+15", "15.", ".5", "١٥", "0x10", "15\n"]
@@ -120,7 +120,7 @@ def test_settings_out_of_range_are_refused():
 
 
 def test_rewards_are_read_back():
-    made = rewards(valuation(3.0, 1.0), "4", unit="EUR")
+    made = rewards_of(valuation(3.0, 1.0), "4", unit="EUR")
     assert Rewards.from_document(made.document()) == made
     assert made.amount("c0") == "3.00 EUR"
     with pytest.raises(ArtefactError, match="not rewards"):
@@ -130,7 +130,7 @@ def test_rewards_are_read_back():
 
 
 def test_declared_costs_come_first_and_the_rest_goes_by_value():
-    made = rewards(valuation(3.0, -5.0, 1.0), "100", RewardSettings("cost", cost=("c1=20", "c2=40.50")))
+    made = rewards_of(valuation(3.0, -5.0, 1.0), "100", RewardSettings("cost", cost=("c1=20", "c2=40.50")))
     assert made.cents == (2963, 2000, 4050 + 987)
     assert sum(made.cents) == 10_000
     assert (made.for_costs("c1"), made.for_costs("c0")) == ("20.00", "")
@@ -138,13 +138,13 @@ def test_declared_costs_come_first_and_the_rest_goes_by_value():
 
 
 def test_costs_above_the_pool_are_paid_in_the_same_part_and_nothing_by_value():
-    made = rewards(valuation(3.0, -5.0, 1.0), "30", RewardSettings("cost", cost=("c1=20", "c2=40")))
+    made = rewards_of(valuation(3.0, -5.0, 1.0), "30", RewardSettings("cost", cost=("c1=20", "c2=40")))
     assert made.cents == (0, 1000, 2000)
     assert "30.00 smaller than the declared costs" in made.notes[0]
 
 
 def test_a_client_without_a_value_gets_its_costs_and_no_more():
-    made = rewards(valuation(3.0, float("nan")), "30", RewardSettings("cost", cost=("c1=20",)))
+    made = rewards_of(valuation(3.0, float("nan")), "30", RewardSettings("cost", cost=("c1=20",)))
     assert made.cents == (1000, 2000)
     assert not any("without a reward" in note for note in made.notes)
 
@@ -167,7 +167,7 @@ def test_costs_that_cannot_be_read_are_refused(rule, cost):
 
 def test_costs_of_an_unknown_client_are_refused():
     with pytest.raises(UsageError, match="did you mean 'c0'"):
-        rewards(valuation(1.0), "10", RewardSettings("cost", cost=("c00=1",)))
+        rewards_of(valuation(1.0), "10", RewardSettings("cost", cost=("c00=1",)))
 
 
 @given(
@@ -177,7 +177,7 @@ def test_costs_of_an_unknown_client_are_refused():
 )
 def test_with_costs_too_the_whole_pool_is_paid_to_the_cent(values, cents, costs):
     told = tuple(f"c{k}={cost // 100}.{cost % 100:02d}" for k, cost in enumerate(costs))
-    made = rewards(valuation(*values, 1.0), f"{cents // 100}.{cents % 100:02d}", RewardSettings("cost", cost=told))
+    made = rewards_of(valuation(*values, 1.0), f"{cents // 100}.{cents % 100:02d}", RewardSettings("cost", cost=told))
     assert sum(made.cents) == cents
     if sum(costs) <= cents:
         assert all(paid >= cost for paid, cost in zip(made.cents, costs, strict=False))

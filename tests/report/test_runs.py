@@ -41,7 +41,7 @@ def chances(report: Report) -> np.ndarray:
 
 def test_intervals_are_students_over_the_runs():
     values = np.array([[1.0, 2.0, 3.0], [1.5, 2.1, 2.0], [0.8, 2.2, 2.9], [1.1, 1.9, 2.2]])
-    made = fedworth.mean_of_runs([run(*row, head=str(k)) for k, row in enumerate(values)])
+    made = fedworth.Report.mean([run(*row, head=str(k)) for k, row in enumerate(values)])
     low, high = intervals(made).T
     expected = stats.t.interval(0.9, 3, values.mean(axis=0), stats.sem(values))
     np.testing.assert_allclose([low, high], expected, rtol=1e-9)
@@ -54,7 +54,7 @@ def test_intervals_over_runs_hold_the_expected_value_in_nine_of_ten_cases():
     """Runs whose values scatter by 1 while each claims to be exact, as full participation does."""
     rng, covered = np.random.default_rng(0), []
     for _ in range(300):
-        made = fedworth.mean_of_runs([run(*rng.normal(0, 1, 3), head=str(k)) for k in range(3)])
+        made = fedworth.Report.mean([run(*rng.normal(0, 1, 3), head=str(k)) for k in range(3)])
         low, high = intervals(made).T
         covered += ((low <= 0) & (high >= 0)).tolist()
     assert np.mean(covered) == pytest.approx(0.9, abs=0.03)
@@ -66,7 +66,7 @@ def test_the_test_sets_part_does_not_become_smaller_with_more_runs():
         report = run(*values, head=head)
         return replace(report, valuations=(replace(report.chosen, uncertainty=known),))
 
-    made = fedworth.mean_of_runs([with_part(str(k), 1.0, 2.0, 3.0) for k in range(5)])
+    made = fedworth.Report.mean([with_part(str(k), 1.0, 2.0, 3.0) for k in range(5)])
     assert made.chosen.standard_errors == pytest.approx([0.5, 0.0, 1.0])
     assert intervals(made)[2] == pytest.approx([3 - stats.t.ppf(0.95, 31), 3 + stats.t.ppf(0.95, 31)])
     assert chances(made)[2, 0] < stats.norm.cdf(2 / np.hypot(0.5, 1.0))
@@ -74,12 +74,12 @@ def test_the_test_sets_part_does_not_become_smaller_with_more_runs():
 
 def test_clients_are_matched_by_name():
     turned = run(30.0, 10.0, 20.0, head="b", clients=("west", "north", "south"))
-    made = fedworth.mean_of_runs([run(1.0, 2.0, 3.0, head="a"), turned])
+    made = fedworth.Report.mean([run(1.0, 2.0, 3.0, head="a"), turned])
     assert made.chosen.values.tolist() == [5.5, 11.0, 16.5]
 
 
 def test_a_client_without_a_value_in_one_run_has_none():
-    made = fedworth.mean_of_runs([run(1.0, np.nan, 3.0, head="a"), run(1.0, 2.0, 2.0, head="b")])
+    made = fedworth.Report.mean([run(1.0, np.nan, 3.0, head="a"), run(1.0, 2.0, 2.0, head="b")])
     assert made["south"].value is None
     assert made["south"].low is None
     assert made["north"].value == 1
@@ -93,13 +93,13 @@ def test_values_by_group_are_means_that_add_up_to_the_value():
         made = GroupValues(names, np.array([0.4, 0.6]), parts, errors, 1.7 * errors, "class")
         return replace(report, valuations=(replace(report.chosen, groups=made),))
 
-    made = fedworth.mean_of_runs([grouped("a"), grouped("b", clients=("north", "west", "south"))]).chosen
+    made = fedworth.Report.mean([grouped("a"), grouped("b", clients=("north", "west", "south"))]).chosen
     assert made.groups is not None
     assert made.groups.values.sum(axis=1) == pytest.approx(made.values)
     assert made.groups.values[0] == pytest.approx([2.1, 0.9])
     assert made.groups.values[1] == pytest.approx([(3 + 0.7) / 2, (-1 + 0.3) / 2])  # south, which is last in run b
     assert made.groups.half_widths[0, 0] == pytest.approx(np.hypot(0.17, 0.1 * stats.t.ppf(0.95, 1)))
-    other = fedworth.mean_of_runs([grouped("a"), grouped("b", names=("0", "2"))])
+    other = fedworth.Report.mean([grouped("a"), grouped("b", names=("0", "2"))])
     assert other.chosen.groups is None
 
 
@@ -109,11 +109,11 @@ def recorded(head: str, *gains: float) -> Report:
 
 
 def test_two_states_of_one_growing_ledger_are_one_run():
-    fedworth.mean_of_runs([recorded("a", 0.5, 0.2), recorded("b", 0.5, 0.3, 0.1)])  # deterministic in the first round
+    fedworth.Report.mean([recorded("a", 0.5, 0.2), recorded("b", 0.5, 0.3, 0.1)])  # deterministic in the first round
     for later in (recorded("b", 0.5, 0.2, 0.1), recorded("closed", 0.5, 0.2)):
         for both in ([recorded("a", 0.5, 0.2), later], [later, recorded("c", 0.4), recorded("a", 0.5, 0.2)]):
             with pytest.raises(UsageError, match=f"the same first rounds as {both[0].title}"):
-                fedworth.mean_of_runs(both)
+                fedworth.Report.mean(both)
 
 
 def test_only_clients_that_every_run_has_a_caveat_about_have_one():
@@ -124,10 +124,10 @@ def test_only_clients_that_every_run_has_a_caveat_about_have_one():
         return replace(report, valuations=(replace(report.chosen, uncertainty=known),))
 
     first = with_caveats("a", heard_once(["north", "west"]), Caveat((), "on this test set"))
-    made = fedworth.mean_of_runs([first, with_caveats("b", heard_little({"west": 2}, 9))])
+    made = fedworth.Report.mean([first, with_caveats("b", heard_little({"west": 2}, 9))])
     assert made.chosen.uncertainty is not None
     assert [caveat.clients for caveat in made.chosen.uncertainty.caveats] == [("west",)]
-    both = fedworth.mean_of_runs([first, with_caveats("b", Caveat((), "on this test set"))])
+    both = fedworth.Report.mean([first, with_caveats("b", Caveat((), "on this test set"))])
     assert both.chosen.uncertainty is not None
     assert both.chosen.uncertainty.caveats == (Caveat((), "on this test set"),)
 
@@ -140,18 +140,18 @@ def test_only_clients_that_every_run_has_a_caveat_about_have_one():
         (run(1.0, 2.0, 3.0, head="b", measure="accuracy"), "other settings than run a .measure"),
         (run(1.0, 2.0, 3.0, head="a"), "the same recorded run as run a"),
         (replace(run(1.0, 2.0, 3.0, head="b"), provenance=None), "does not name its ledger"),
-        (fedworth.mean_of_runs([run(1.0, 2.0, 3.0, head=head) for head in "xy"]), "already the mean"),
+        (fedworth.Report.mean([run(1.0, 2.0, 3.0, head=head) for head in "xy"]), "already the mean"),
     ],
 )
 def test_what_is_no_other_run_of_the_federation_is_refused(other, why):
     with pytest.raises(UsageError, match=why):
-        fedworth.mean_of_runs([run(1.0, 2.0, 3.0, head="a"), other])
+        fedworth.Report.mean([run(1.0, 2.0, 3.0, head="a"), other])
     with pytest.raises(UsageError, match="expected two or more"):
-        fedworth.mean_of_runs([other])
+        fedworth.Report.mean([other])
 
 
 def test_the_report_is_written_read_and_says_what_it_is(tmp_path):
-    made = fedworth.mean_of_runs([run(1.0, 2.0, 3.0, head=head) for head in "ab"])
+    made = fedworth.Report.mean([run(1.0, 2.0, 3.0, head=head) for head in "ab"])
     made.write(tmp_path)
     assert Report.read(tmp_path) == made
     for name in ("report.html", "report.md"):

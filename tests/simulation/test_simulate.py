@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from fedworth.errors import ArtefactError, DataError
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.observe import utility_matrix
-from fedworth.ledger.ledger import Ledger, Model, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger, Model
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.models import ModelSpec, build_model
 from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings
@@ -71,10 +71,10 @@ def golden_ledger(g2: Golden, tmp_path_factory: pytest.TempPathFactory) -> Ledge
         seed=0,
     )
     folder = tmp_path_factory.mktemp("golden") / "ledger"
-    writer = create_ledger(folder, names, aggregation="uniform")
+    writer = LedgerWriter.create(folder, names, aggregation="uniform")
     start = {"1.weight": torch.from_numpy(g2["w0_0"].T.copy()), "1.bias": torch.from_numpy(g2["w0_1"])}
     run_rounds(federation, writer, [np.flatnonzero(row).tolist() for row in g2["sel"]], start=start)
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def golden_module() -> torch.nn.Module:
@@ -159,7 +159,7 @@ def test_a_run_killed_before_any_round_and_resumed_gives_equal_bytes(
 ):
     with pytest.raises(Killed):
         simulate(tiny_settings, tmp_path / "ledger", progress=killing(at))
-    assert open_ledger(tmp_path / "ledger").n_rounds == at
+    assert Ledger.open(tmp_path / "ledger").n_rounds == at
     simulate(tiny_settings, tmp_path / "ledger", resume=True)
     assert bytes_of(tmp_path / "ledger") == bytes_of(tiny_ledger.folder)
 
@@ -257,7 +257,7 @@ def test_participants_in_any_order_give_the_same_ledger(tmp_path, bytes_of):
         seed=0,
     )
     for name, participants in (("ordered", [[0, 1, 3], [1, 2, 3]]), ("mixed", [[3, 0, 1], [2, 3, 1]])):
-        writer = create_ledger(tmp_path / name, federation.clients, aggregation="samples")
+        writer = LedgerWriter.create(tmp_path / name, federation.clients, aggregation="samples")
         run_rounds(federation, writer, participants)
     assert bytes_of(tmp_path / "ordered") == bytes_of(tmp_path / "mixed")
 

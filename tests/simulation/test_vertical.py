@@ -7,11 +7,11 @@ import pytest
 
 from fedworth import (
     Federation,
+    Ledger,
     RunSettings,
     SimulationSettings,
     WorkSettings,
     compare,
-    open_ledger,
     report_on,
     run,
     simulate,
@@ -96,7 +96,7 @@ def test_a_killed_simulation_goes_on_to_the_same_bytes(tmp_path):
 
     with pytest.raises(Killed):
         simulate(settings(n_participants=2), tmp_path / "killed", progress=kill)
-    assert open_ledger(tmp_path / "killed").n_rounds == 2
+    assert Ledger.open(tmp_path / "killed").n_rounds == 2
     assert simulate(settings(n_participants=2), tmp_path / "killed", resume=True).chain == whole.chain
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedworth.ledger.lock import LOCK
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 
 CLIENTS = ("a", "b", "c")
 OPERATIONS = ("open", "write", "pwrite", "fsync", "ftruncate", "truncate", "rename", "unlink", "mkdir")
@@ -28,7 +28,7 @@ def model(seed: int) -> dict[str, torch.Tensor]:
 
 def write_ledger(folder: Path, *, n_rounds: int = 3, is_closed: bool = True) -> None:
     """Three clients, the first round hears all; the absent ones stand apart."""
-    record_rest(create_ledger(folder, CLIENTS, aggregation="samples"), n_rounds=n_rounds, is_closed=is_closed)
+    record_rest(LedgerWriter.create(folder, CLIENTS, aggregation="samples"), n_rounds=n_rounds, is_closed=is_closed)
 
 
 def record_rest(writer, *, n_rounds: int = 3, is_closed: bool = True) -> None:

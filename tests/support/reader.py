@@ -17,9 +17,9 @@ SMALL = fedworth.SimulationSettings(
     n_clients=3, n_participants=2, n_rounds=3, train_limit=90, test_limit=60, n_steps=1, seed=5
 )
 TASK = """
-from fedworth import open_ledger, task_of
+from fedworth import Ledger, task_of
 
-task = task_of(open_ledger("runs/demo/ledger"))
+task = task_of(Ledger.open("runs/demo/ledger"))
 """
 
 
@@ -27,11 +27,11 @@ def lay_out(folder: Path) -> None:
     """Write into `folder` what examples read from the disk."""
     fedworth.run(fedworth.RunSettings(SMALL), folder / "runs" / "demo")
     fedworth.run(fedworth.RunSettings(replace(SMALL, training_seed=6)), folder / "runs" / "again")
-    simulated = fedworth.open_ledger(folder / "runs" / "demo" / "ledger")
+    simulated = fedworth.Ledger.open(folder / "runs" / "demo" / "ledger")
     (folder / "mytask.py").write_text(TASK)
     _record(simulated, folder / "my.ledger")
     _keep(simulated, folder / "kept-models")
-    federation = fedworth.Federation(fedworth.open_ledger(folder / "my.ledger"), fedworth.task_of(simulated))
+    federation = fedworth.Federation(fedworth.Ledger.open(folder / "my.ledger"), fedworth.task_of(simulated))
     utilities = federation.utility_matrix()
     utilities.save(folder / "mine.npz")
     for name in ("a", "b"):
@@ -40,7 +40,7 @@ def lay_out(folder: Path) -> None:
 
 def _record(simulated: fedworth.Ledger, place: Path) -> None:
     """The same rounds, of clients that have names."""
-    writer = fedworth.create_ledger(place, NAMES, aggregation="uniform")
+    writer = fedworth.LedgerWriter.create(place, NAMES, aggregation="uniform")
     for round_ in simulated.rounds():
         answers = {NAMES[k]: fedworth.Answer(model, 30) for k, model in round_.client_models.items()}
         writer.record_round(round_.global_model, answers)
@@ -60,7 +60,7 @@ def names_of_a_reader() -> dict[str, Any]:
     """What examples call by name, from the folder that they run in."""
     from matplotlib.figure import Figure
 
-    ledger, task = fedworth.open_ledger("my.ledger"), fedworth.load_task("mytask.py:task")
+    ledger, task = fedworth.Ledger.open("my.ledger"), fedworth.Task.load("mytask.py:task")
     utilities, report = fedworth.UtilityMatrix.load("mine.npz"), fedworth.Report.read("a")
     federation = fedworth.Federation(ledger, task)
     whole = fedworth.report_on(ledger, task)
@@ -88,6 +88,8 @@ def names_of_a_reader() -> dict[str, Any]:
         "test_inputs": np.eye(4),
         "test_labels": np.array([0, 1, 0, 1]),
         "weights": np.zeros(3),
+        "vertical": fedworth.Vertical(torch.nn.Linear(8, 2), torch.arange(60) % 2, {"bank": 4, "shop": 4}),
+        "regions": ["coast", "inland"] * 30,
         "my_rule": fedworth.shapley,
         "my_loss": lambda found: float(np.abs(found["weights"]).sum()),
     }

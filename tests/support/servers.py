@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedworth.ledger.ledger import Ledger, Model, open_ledger
+from fedworth.ledger.ledger import Ledger, Model
 from fedworth.recording.recorder import record_into
 from fedworth.task.rules import Rule, State, arrays_of, model_of
 
@@ -39,7 +39,7 @@ def federation(
         model, memory = model_of(arrays, model), dict(after.memory)
     if is_closed:
         recorder.close(model)
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def _trained(model: Model, client: int, rng: np.random.Generator) -> Model:

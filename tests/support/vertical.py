@@ -33,7 +33,7 @@ def random_federation(folder, *, n_clients=4, n_rounds=3, n_samples=30, combine=
         heads.append(state)
         sent.append([fresh[k] if k in present else None for k in range(n_clients)])
     recorder.close(head.state_dict())
-    return fedworth.open_ledger(folder), vertical, heads, sent
+    return fedworth.Ledger.open(folder), vertical, heads, sent
 
 
 def values_by_definition(vertical, heads, sent):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedworth.errors import ModelError, UsageError
-from fedworth.ledger.ledger import Model, Round, open_ledger
+from fedworth.ledger.ledger import Ledger, Model, Round
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.recording.recorder import record_into
@@ -169,7 +169,7 @@ def federation_of(folder, module, own, sent):
         mean = {key: torch.stack([a[key].double() for a in answers]).mean(0) for key in model}
         model = {key: tensor.to(model[key].dtype) for key, tensor in mean.items()}
     recorder.close(model)
-    return open_ledger(folder), model
+    return Ledger.open(folder), model
 
 
 def _moved(model: Model, generator: torch.Generator) -> Model:

@@ -7,8 +7,8 @@ import torch
 from fedworth.errors import UsageError
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.observe import utility_matrix
-from fedworth.ledger.ledger import open_ledger, verify_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.groups import group_ledger
 from fedworth.task.replay import check_ledger
@@ -24,7 +24,7 @@ COUNTS = {"a": 3, "b": 1, "c": 4, "d": 1, "e": 5}
 def federation(request, tmp_path):
     """Two rounds of a small network, d and e absent from the second."""
     task = task_of(*ZOO["mlp"][:2])
-    writer = create_ledger(tmp_path / "l", tuple(COUNTS), aggregation=request.param)
+    writer = LedgerWriter.create(tmp_path / "l", tuple(COUNTS), aggregation=request.param)
     model = round_of(task.module).global_model
     for heard in ("abcde", "abc"):
         sent = {name: moved(model, k) for k, name in enumerate(heard)}
@@ -33,7 +33,7 @@ def federation(request, tmp_path):
         parts = {n: torch.stack([m[n].double() for m in sent.values()]) for n in model}
         model = {n: torch.tensordot(torch.from_numpy(shares / shares.sum()), t, 1).float() for n, t in parts.items()}
     writer.close(model)
-    return open_ledger(tmp_path / "l"), task
+    return Ledger.open(tmp_path / "l"), task
 
 
 def moved(model, seed):
@@ -44,7 +44,7 @@ def moved(model, seed):
 def test_coalitions_of_groups_are_worth_what_their_members_together_are(federation, tmp_path):
     ledger, task = federation
     grouped = group_ledger(ledger, GROUPS, tmp_path / "groups")
-    assert verify_ledger(tmp_path / "groups").clients == ("north", "south", "east")
+    assert Ledger.verify(tmp_path / "groups").clients == ("north", "south", "east")
     check_ledger(grouped, WeightedMean()).refuse_others()
     weighting = ledger.aggregation
     fine = utility_matrix(RecordedFederation(ledger, LoopOracle(task), weighting), None)

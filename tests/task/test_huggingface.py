@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedworth.errors import DataError, ModelError, RuleError, UsageError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.recording.recorder import record_into
 from fedworth.task.modules import copied
 from fedworth.task.rules import ProductMean
@@ -248,7 +248,7 @@ def federation(folder, model, *, server=mean, as_sent=lambda state: state, adapt
         recorder.end_round()
         state = server(answers, [10, 20, 30])
     recorder.close(as_sent(state))
-    return open_ledger(folder), state
+    return Ledger.open(folder), state
 
 
 def gain(model, task, last):

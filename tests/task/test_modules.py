@@ -14,8 +14,8 @@ from torch.nn.utils import prune
 from fedworth.errors import UsageError, UtilityError
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.observe import utility_matrix
-from fedworth.ledger.ledger import Round, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger, Round
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, quality
 from fedworth.task.modules import copied
@@ -165,13 +165,13 @@ def ledger_and_task(request, tmp_path):
     def model(seed):
         return {name: torch.from_numpy(array) for name, array in zip(names, weights(seed), strict=True)}
 
-    writer = create_ledger(tmp_path / "l", tuple("abc"), aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "l", tuple("abc"), aggregation="uniform")
     writer.record_round(model(0), {name: Answer(model(k + 1), 1) for k, name in enumerate("abc")})
     mean = {n: torch.stack([model(k + 1)[n] for k in range(3)]).mean(0) for n in names}
     writer.record_round(mean, {name: Answer(model(k + 5), 1) for k, name in enumerate("ab")})
     writer.release()
     task = Task.from_utility(closeness, weights(9)) if request.param == "list" else Task.from_utility(by_name, model(9))
-    return open_ledger(tmp_path / "l"), task
+    return Ledger.open(tmp_path / "l"), task
 
 
 @pytest.mark.parametrize("oracle", [LoopOracle, FastOracle])

@@ -8,7 +8,7 @@ import torch
 
 from fedworth.cli.main import main
 from fedworth.errors import RuleError
-from fedworth.ledger.ledger import open_ledger, read_round
+from fedworth.ledger.ledger import Ledger, read_round
 from fedworth.recording.recorder import record_into
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
@@ -67,7 +67,7 @@ def test_a_missing_round_leaves_the_one_before_it_unchecked(tmp_path):
         model = {name: tensor + number for name, tensor in model.items()}
     recorder.lose_round(4, "the disk was full")
     recorder.close(model)
-    checked = check_ledger(open_ledger(tmp_path / "l"), WeightedMean())
+    checked = check_ledger(Ledger.open(tmp_path / "l"), WeightedMean())
     assert checked.unchecked() == (
         "the server's model after round 1, 3 could not be checked: the round after it is not recorded",
     )
@@ -97,7 +97,7 @@ def test_a_round_without_participants_leaves_the_model_as_it_was(tmp_path):
         recorder.start_round(first_model(), asked=["a"])
         recorder.client_failed("a", "out of memory")
         recorder.end_round()
-    checked = check_ledger(open_ledger(tmp_path / "l"), WeightedMean())
+    checked = check_ledger(Ledger.open(tmp_path / "l"), WeightedMean())
     assert [check.gap for check in checked.checks] == [0.0, None]
 
 
@@ -111,7 +111,7 @@ def test_masked_answers_are_recognised(tmp_path):
     recorder.end_round()
     recorder.close({name: tensor + 0.1 for name, tensor in model.items()})
     with pytest.raises(RuleError, match="look masked \\(secure aggregation\\)"):
-        check_ledger(open_ledger(tmp_path / "l"), WeightedMean()).refuse_others()
+        check_ledger(Ledger.open(tmp_path / "l"), WeightedMean()).refuse_others()
 
 
 @pytest.mark.parametrize("size", [2.0, 5.0])
@@ -126,7 +126,7 @@ def test_masks_that_cancel_are_recognised_though_the_aggregate_is_right(tmp_path
         recorder.client_model(name, answer, 1)
     recorder.end_round()
     recorder.close({n: torch.stack([answer[n].double() for answer in sent]).mean(0).float() for n in model})
-    checked = check_ledger(open_ledger(tmp_path / "l"), WeightedMean())
+    checked = check_ledger(Ledger.open(tmp_path / "l"), WeightedMean())
     assert checked.checks[0].is_same
     with pytest.raises(RuleError, match="cannot be valued, so record groups of clients"):
         checked.refuse_masked()
@@ -140,7 +140,7 @@ def test_updates_that_cancel_in_a_federation_that_has_converged_are_no_masks(tmp
     recorder.client_model("b", {name: tensor - 0.01 for name, tensor in model.items()}, 1)
     recorder.end_round()
     recorder.close(model)
-    check_ledger(open_ledger(tmp_path / "l"), WeightedMean()).refuse_others()
+    check_ledger(Ledger.open(tmp_path / "l"), WeightedMean()).refuse_others()
 
 
 def test_a_refused_answer_is_named_as_what_may_be_behind_a_gap(tmp_path):
@@ -152,7 +152,7 @@ def test_a_refused_answer_is_named_as_what_may_be_behind_a_gap(tmp_path):
     recorder.end_round()
     recorder.close({name: tensor + 2 for name, tensor in model.items()})
     with pytest.raises(RuleError, match="answers that are quarantined here may have been averaged"):
-        check_ledger(open_ledger(tmp_path / "l"), WeightedMean()).refuse_others()
+        check_ledger(Ledger.open(tmp_path / "l"), WeightedMean()).refuse_others()
 
 
 def test_integers_that_the_server_zeroes_are_no_gap(tmp_path):
@@ -163,7 +163,7 @@ def test_integers_that_the_server_zeroes_are_no_gap(tmp_path):
     recorder.client_model("a", trained, 1)
     recorder.end_round()
     recorder.close({**trained, "counter": torch.tensor(0.0)})
-    check_ledger(open_ledger(tmp_path / "l"), WeightedMean()).refuse_others()
+    check_ledger(Ledger.open(tmp_path / "l"), WeightedMean()).refuse_others()
 
 
 def test_verify_says_what_the_server_did_and_ends_with_its_code(tmp_path, capsys):
@@ -183,7 +183,7 @@ def test_verify_says_what_the_server_did_and_ends_with_its_code(tmp_path, capsys
 def test_the_header_keeps_its_rule_when_a_recording_is_resumed(tmp_path):
     record_into(tmp_path / "l", rule=Median())
     record_into(tmp_path / "l", resume=True)
-    assert rule_of(open_ledger(tmp_path / "l")) == Median()
+    assert rule_of(Ledger.open(tmp_path / "l")) == Median()
 
 
 def test_every_round_is_read_once(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedworth.errors import DataError, ModelError, UsageError
 from fedworth.simulation.simulate import task_of
-from fedworth.task.task import Task, load_task
+from fedworth.task.task import Task
 
 INPUTS, LABELS = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])
 
@@ -106,7 +106,7 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("name", ["task", "ready"])
 def test_a_task_or_a_function_that_makes_one_is_found_in_a_file(file, name):
-    assert len(load_task(f"{file}:{name}").labels) == 3
+    assert len(Task.load(f"{file}:{name}").labels) == 3
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def test_a_task_or_a_function_that_makes_one_is_found_in_a_file(file, name):
 )
 def test_what_is_wrong_with_a_task_is_said(file, text, message):
     with pytest.raises(UsageError, match=message):
-        load_task(text.format(file=file))
+        Task.load(text.format(file=file))
 
 
 def test_an_error_of_the_task_itself_is_passed_on(file):
     with pytest.raises(DataError, match="3 inputs and 2 labels"):
-        load_task(f"{file}:empty")
+        Task.load(f"{file}:empty")
 
 
 @pytest.mark.parametrize("code", ["1 / 0", "import nothing_like_this", "def"])
 def test_a_file_that_does_not_run_is_an_error_with_its_reason(tmp_path, code):
     (tmp_path / "bad.py").write_text(code)
     with pytest.raises(UsageError, match=r"bad\.py: failed with"):
-        load_task(f"{tmp_path / 'bad.py'}:task")
+        Task.load(f"{tmp_path / 'bad.py'}:task")
 
 
 def test_a_simulated_federation_needs_no_file(tiny_ledger, tiny_task):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.report_on import report_on
 from fedworth.recording.recorder import record_into
 from fedworth.report.page.trust import verdict_of
@@ -32,7 +32,7 @@ def report(tmp_path):
     recorder.end_round()
     recorder.close({name: torch.stack([answer[name] for answer in answers]).mean(0) for name in model})
     task = Task(module, x, module(x).argmax(dim=1))
-    return report_on(open_ledger(tmp_path / "ledger"), task, methods=["fedsv"], work=WorkSettings(cache=False))
+    return report_on(Ledger.open(tmp_path / "ledger"), task, methods=["fedsv"], work=WorkSettings(cache=False))
 
 
 def test_values_that_small_coalitions_dominate_are_to_be_used_with_care(report):

@@ -10,7 +10,7 @@ from torch import nn
 from fedworth.games import observe
 from fedworth.games.budget import Budget
 from fedworth.games.effort import Effort
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.report_on import report_on
 from fedworth.recording.recorder import record_into
 from fedworth.task.task import Task
@@ -58,7 +58,7 @@ def recorded(tmp_path, n_answers):
         recorder.end_round()
         model = {name: torch.stack([answer[name] for answer in answers]).mean(0) for name in model}
     recorder.close(model)
-    return open_ledger(tmp_path / "ledger"), Task(module, torch.randn(N_SAMPLES, 6), torch.randint(0, 3, (N_SAMPLES,)))
+    return Ledger.open(tmp_path / "ledger"), Task(module, torch.randn(N_SAMPLES, 6), torch.randint(0, 3, (N_SAMPLES,)))
 
 
 def forecast_and_passes(federation, monkeypatch, caplog, **settings):

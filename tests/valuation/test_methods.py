@@ -278,7 +278,7 @@ class Stopping(FastOracle):
 
 KILLED = """
 import os, signal, sys
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle import store
 from tests.valuation import test_methods as here
 
@@ -290,7 +290,7 @@ class Stopping(here.Stopping):  # by the same name, which the key contains
             yield found
 
 store.SAVED_EVERY = 0.0
-ledger = open_ledger(sys.argv[1])
+ledger = Ledger.open(sys.argv[1])
 oracle = Stopping(here.task_of(ledger))
 here.Federation(ledger, oracle.task, oracle=oracle, sampled=True).value("fedsv")
 """

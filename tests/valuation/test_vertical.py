@@ -46,7 +46,7 @@ def test_a_client_that_changes_nothing_is_worth_exactly_nothing(tmp_path):
         recorder.client_embedding("b", same)
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    made = Federation(fedworth.open_ledger(tmp_path / "l"), vertical.task(), work=PLAIN).value("verfedsv")
+    made = Federation(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN).value("verfedsv")
     assert made.values[1] == 0
     assert made.values[0] != 0
 
@@ -72,7 +72,7 @@ def test_heads_may_have_no_parameters(tmp_path):
             recorder.client_embedding(name, sign * t * nn.functional.one_hot(labels, 2).float().numpy())
         recorder.end_round()
     recorder.close(head.state_dict())
-    ledger = fedworth.verify_ledger(tmp_path / "l")
+    ledger = fedworth.Ledger.verify(tmp_path / "l")
     made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
     assert made.values[0] > 0 > made.values[1]
 
@@ -99,7 +99,7 @@ def test_batches_are_carried_forward(tmp_path):
         recorder.close(vertical.head.state_dict())
     last = ValuationSettings(unsent="last")
     values = [
-        Federation(fedworth.open_ledger(tmp_path / name), vertical.task(), last, work=PLAIN).value("verfedsv").values
+        Federation(fedworth.Ledger.open(tmp_path / name), vertical.task(), last, work=PLAIN).value("verfedsv").values
         for name in ("whole", "some")
     ]
     assert values[0] == pytest.approx(values[1], abs=1e-15)
@@ -124,7 +124,7 @@ def test_what_are_no_embeddings_is_quarantined(tmp_path, embedding, samples, rea
     recorder.client_embedding("b", embedding, samples)
     recorder.end_round()
     recorder.release()
-    (entry,) = fedworth.verify_ledger(tmp_path / "l").entries
+    (entry,) = fedworth.Ledger.verify(tmp_path / "l").entries
     assert entry.participants == (0,)
     assert reason in entry.quarantine_reasons[0]
 
@@ -137,7 +137,7 @@ def test_a_client_that_was_not_named_is_quarantined(tmp_path):
     recorder.client_embedding("c", torch.zeros(20, 2))
     recorder.end_round()
     recorder.release()
-    (entry,) = fedworth.verify_ledger(tmp_path / "l").entries
+    (entry,) = fedworth.Ledger.verify(tmp_path / "l").entries
     assert "named when it starts" in entry.quarantine_reasons[0]
 
 
@@ -199,7 +199,7 @@ def informative(tmp_path_factory):
             recorder.client_embedding(name, embedding)
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    return fedworth.open_ledger(folder), vertical.task()
+    return fedworth.Ledger.open(folder), vertical.task()
 
 
 def refitted(informative, **settings):
@@ -234,7 +234,7 @@ def test_a_client_split_in_two_keeps_its_sum(tmp_path):
             recorder.client_embedding(name, embedding)
         recorder.end_round()
         recorder.close(vertical.head.state_dict())
-        ledger = fedworth.open_ledger(tmp_path / case)
+        ledger = fedworth.Ledger.open(tmp_path / case)
         found[case] = Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head").values
     assert found["halves"][:2].sum() == pytest.approx(found["whole"][0], rel=0.1)
     assert found["halves"][2] == pytest.approx(found["whole"][1], rel=0.1)
@@ -254,7 +254,7 @@ def test_changes_of_embeddings_tell_what_the_last_ones_have_lost(tmp_path):
         recorder.client_embedding("partner", signal + noise[1])
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    ledger, given = fedworth.open_ledger(tmp_path / "l"), ValuationSettings(given=("party",))
+    ledger, given = fedworth.Ledger.open(tmp_path / "l"), ValuationSettings(given=("party",))
     alone = Federation(ledger, vertical.task(), work=PLAIN).value("refitted-head")
     beside = Federation(ledger, vertical.task(), given, work=PLAIN).value("refitted-head")
     assert alone.values[1] > 0.1
@@ -301,7 +301,7 @@ def contradicted(tmp_path_factory):
             recorder.client_embedding(name, (first + t * more) * signal + noise)
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    return fedworth.open_ledger(folder), vertical.task()
+    return fedworth.Ledger.open(folder), vertical.task()
 
 
 def test_an_order_that_the_refitted_head_contradicts_is_not_good_to_use(contradicted, tmp_path):
@@ -315,7 +315,7 @@ def test_an_order_that_the_refitted_head_contradicts_is_not_good_to_use(contradi
         assert "Use with care" in page
         assert "Good to use" not in page
     assert "orders the clients differently" in report.page_html()
-    paid = fedworth.rewards(report.chosen, "100")
+    paid = report.rewards("100")
     assert any("use with care" in note for note in paid.notes)
     report.write(tmp_path)
     assert "orders the clients differently" in (tmp_path / "report.md").read_text()
@@ -348,7 +348,7 @@ def test_a_stopped_recorder_goes_on_with_the_same_form_only(tmp_path):
         recorder.client_embedding("a", torch.full((20, 2), float(number)))
         recorder.end_round()
         recorder.release()
-    assert fedworth.verify_ledger(tmp_path / "l").n_rounds == 2
+    assert fedworth.Ledger.verify(tmp_path / "l").n_rounds == 2
     other = Vertical(nn.Linear(6, 2), torch.arange(20) % 2, {"a": 3, "b": 3})
     with pytest.raises(FedworthError, match="name another folder"):
         fedworth.record_into(tmp_path / "l", vertical=other, resume=True)

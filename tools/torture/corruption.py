@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from fedworth.errors import FedworthError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -27,7 +27,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def small_ledger(folder: Path) -> None:
     """Five small rounds, with models apart and a final one."""
-    writer = create_ledger(folder, ["a", "b", "c"], aggregation="samples", settings={"source": "torture"})
+    writer = LedgerWriter.create(folder, ["a", "b", "c"], aggregation="samples", settings={"source": "torture"})
     for t in range(5):
         rng = torch.Generator().manual_seed(t)
         models = [{"w": torch.randn(3, 4, generator=rng), "n": torch.tensor(t)} for _ in range(4)]
@@ -145,7 +145,7 @@ def corruptions(job: tuple[int, int]) -> tuple[Counter[str], list[str]]:
 def undetected(folder: Path, original: Path) -> Iterable[str]:
     """What should have been noticed and was not: by verify, and by whoever opens the rounds to value them."""
     try:
-        verify_ledger(folder)
+        Ledger.verify(folder)
         yield "verify found nothing"
     except FedworthError as error:
         if not str(error):
@@ -154,7 +154,7 @@ def undetected(folder: Path, original: Path) -> Iterable[str]:
     rounds = [f"rounds/{t:06d}.safetensors" for t in range(5)]
     if changed or not all(same_file(folder / name, original / name) for name in rounds):
         try:
-            for _ in open_ledger(folder).rounds():
+            for _ in Ledger.open(folder).rounds():
                 pass
             yield "it could have been valued"
         except FedworthError:

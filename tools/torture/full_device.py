@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from fedworth.errors import LedgerError
-from fedworth.ledger.ledger import verify_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from tools.torture.corruption import small_ledger
 
 
@@ -21,7 +21,7 @@ def full_device(place: Path, n_sizes: int) -> tuple[int, list[str]]:
     for limit in range(0, whole, max(1, whole // n_sizes)):
         n_before, refused = n_refused, recorded_within(place / f"full-{limit}", limit)
         n_refused = n_before + refused
-        if verify_ledger(place / f"full-{limit}").n_rounds != 3 - refused:
+        if Ledger.verify(place / f"full-{limit}").n_rounds != 3 - refused:
             wrong.append(f"a device of {limit} bytes lost a round")
     signal.signal(signal.SIGXFSZ, before)
     return n_refused, wrong
@@ -29,7 +29,7 @@ def full_device(place: Path, n_sizes: int) -> tuple[int, list[str]]:
 
 def recorded_within(folder: Path, limit: int) -> bool:
     """Record three rounds, the second while no file may be longer than this; whether that one was refused."""
-    writer = create_ledger(folder, ["a"], aggregation="uniform")
+    writer = LedgerWriter.create(folder, ["a"], aggregation="uniform")
     model = {"w": torch.ones(3, 4), "n": torch.tensor(1)}
     answers, is_refused = {"a": Answer(model, 1)}, False
     writer.record_round(model, answers)

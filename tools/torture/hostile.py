@@ -19,7 +19,7 @@ from torch import nn
 
 from fedworth.arrays import Floats
 from fedworth.errors import FedworthError
-from fedworth.ledger.ledger import Ledger, Model, open_ledger
+from fedworth.ledger.ledger import Ledger, Model
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
@@ -140,7 +140,7 @@ def recorded(folder: Path, module: nn.Module, make: Make, count: Any, is_real: b
         recorder.client_model(name, make(good, start) if name == EVIL else good, count if name == EVIL else 10 + k)
     recorder.end_round()
     recorder.writer.release()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def tried(ledger: Ledger, task: Task, oracle: str, weighting: Weighting, measure: Measure) -> tuple[str, list[str]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedworth.cli.main import main as fedworth_command
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import HEADER
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
@@ -54,7 +54,7 @@ def is_finished(ended: Ended) -> bool:
 def check_committed() -> None:
     """Whatever the manifest lists can be read, to the byte."""
     if (LEDGER / HEADER).is_file():
-        verify_ledger(LEDGER)
+        Ledger.verify(LEDGER)
 
 
 def kill_until_done(work: Work, seconds: float, rng: random.Random, most: int) -> int:

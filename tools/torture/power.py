@@ -15,10 +15,10 @@ from unittest.mock import patch
 import torch
 
 from fedworth.errors import FedworthError
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.lock import LOCK
 from fedworth.ledger.manifest import HEADER
-from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.storage import read_json, write_json
 from tools.torture.disk import Fate, Step, after_power_cut, by_chance, fates, lay_out, recorded
 
@@ -36,7 +36,7 @@ def record(place: Path, n_rounds: int, done: Callable[[], None] = lambda: None) 
     """Record the rounds that are not there yet, and close; `done` is told whenever something is promised."""
     folder = place / LEDGER
     is_begun = (folder / HEADER).exists()
-    writer = resume_ledger(folder) if is_begun else create_ledger(folder, CLIENTS, aggregation="samples")
+    writer = LedgerWriter.resume(folder) if is_begun else LedgerWriter.create(folder, CLIENTS, aggregation="samples")
     done()
     for t in range(writer.n_rounds, n_rounds):
         _record_round(writer, t)
@@ -115,7 +115,7 @@ class Cuts:
             return ["the ledger is gone"]
         n_rounds = 0
         if (place / LEDGER / HEADER).exists():
-            ledger = verify_ledger(place / LEDGER)
+            ledger = Ledger.verify(place / LEDGER)
             n_rounds = ledger.n_rounds + ledger.is_closed
         if n_rounds < n_promised:
             return [f"{n_promised} rounds were promised, and {n_rounds} are there"]

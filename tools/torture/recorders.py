@@ -19,9 +19,9 @@ import torch
 
 from fedworth.cli.main import main as fedworth_command
 from fedworth.errors import LedgerError
-from fedworth.ledger.ledger import Ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import HEADER
-from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate
 from tools.torture.children import Ended, done, forked, wait
@@ -53,9 +53,9 @@ def go_for(folder: Path, said: Path, seed: int, n_rounds: int) -> int:
 
 def _opened(folder: Path) -> LedgerWriter:
     if (folder / HEADER).exists():
-        return resume_ledger(folder)
+        return LedgerWriter.resume(folder)
     try:
-        return create_ledger(folder, ["a", "b"], aggregation="samples")
+        return LedgerWriter.create(folder, ["a", "b"], aggregation="samples")
     except Exception as error:
         if (folder / HEADER).exists():  # another was first
             raise LedgerError(f"{folder}: is being recorded by another process") from error
@@ -84,7 +84,7 @@ def recorders_trial(place: Path, seed: int, *, n_recorders: int = 3, n_rounds: i
     ends = {k: wait(child, place / f"{k}.log") for k, child in children.items()}
     if not (place / "l" / HEADER).exists():
         return ["no ledger was made"]
-    return [*_failed(ends, killed), *_lost(place, verify_ledger(place / "l"), bool(killed))]
+    return [*_failed(ends, killed), *_lost(place, Ledger.verify(place / "l"), bool(killed))]
 
 
 def _failed(ends: dict[int, Ended], killed: int) -> list[str]:
@@ -151,7 +151,7 @@ def recorders(place: Path, n_trials: int, seed: int) -> tuple[int, list[str]]:
     n_rounds, wrong = 0, list[str]()
     for trial in range(n_trials):
         wrong += [f"trial {trial}: {problem}" for problem in recorders_trial(place / str(trial), seed + trial)]
-        n_rounds += verify_ledger(place / str(trial) / "l").n_rounds
+        n_rounds += Ledger.verify(place / str(trial) / "l").n_rounds
     return n_rounds, wrong
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import FedworthError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline import verify
 from fedworth.pipeline.run import RunSettings, run
 from fedworth.report.report import Report
@@ -39,7 +39,7 @@ def edited_reports(place: Path, share: float, seed: int) -> tuple[Counter[str], 
     rng, done, wrong = random.Random(seed), Counter[str](), list[str]()
     run(RunSettings(simulation=SMALL), place)
     document = read_json(place / "report.json")
-    task = task_of(open_ledger(place / "ledger"))
+    task = task_of(Ledger.open(place / "ledger"))
     if problem := unseen(document, place, task, expected=False):
         wrong.append(f"the honest report: {problem}")
     for where in leaves(document):

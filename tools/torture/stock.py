@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedworth.cli.main import main as fedworth_command
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from tools.torture.children import done
 
 SMALL = ["--clients=4", "--participants=2", "--rounds=2", "--train-limit=80", "--test-limit=40", "--local-steps=1"]
@@ -112,13 +112,13 @@ def _odd_files() -> None:
 
 def _ledgers() -> None:
     """One without rounds, one with missing rounds only, and one whose settings ask for a federation of 10^9 clients."""
-    create_ledger("bare.ledger", ["a"], aggregation="uniform").release()
-    writer = create_ledger("missing.ledger", ["a", "b"], aggregation="uniform", quarantine=True)
+    LedgerWriter.create("bare.ledger", ["a"], aggregation="uniform").release()
+    writer = LedgerWriter.create("missing.ledger", ["a", "b"], aggregation="uniform", quarantine=True)
     for number in range(3):
         writer.missing_round(number, f"gone {ESCAPE}")
     writer.release()
     settings = {"simulation": {"n_clients": 10**9, "n_rounds": 10**9, "copies": []}, "test_sha256": "0" * 64}
-    writer = create_ledger("forged.ledger", ["a", "b"], aggregation="uniform", settings=settings)
+    writer = LedgerWriter.create("forged.ledger", ["a", "b"], aggregation="uniform", settings=settings)
     model = {"weight": torch.ones(2, 3)}
     writer.record_round(model, {"a": Answer(model, 1), "b": Answer(model, 2)})
     writer.close(model)

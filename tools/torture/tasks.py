@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from fedworth.arrays import Floats
-from fedworth.ledger.ledger import Ledger, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.names import Measure, Weighting
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
@@ -115,12 +115,12 @@ def net_ledger(folder: Path, seed: int) -> Ledger:
     """A round of clients whose first layers are larger than the global model's."""
     torch.manual_seed(seed)
     start = {name: tensor.clone() for name, tensor in Net().state_dict().items()}
-    writer = create_ledger(folder, ["0", "1", "2"], aggregation="uniform")
+    writer = LedgerWriter.create(folder, ["0", "1", "2"], aggregation="uniform")
     noise = {str(k): {name: 1.5 * torch.rand(t.shape) for name, t in start.items()} for k in range(3)}
     models = {k: {n: _plus(t, each[n]) for n, t in start.items()} for k, each in noise.items()}
     writer.record_round(start, {name: Answer(model, 1 + int(name)) for name, model in models.items()})
     writer.release()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def _plus(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

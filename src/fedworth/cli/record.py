@@ -42,9 +42,9 @@ class TaskOptions:
 
     def of(self, ledger: "Ledger") -> "Task":
         from fedworth.simulation.simulate import task_of
-        from fedworth.task.task import load_task
+        from fedworth.task.task import Task
 
-        return task_of(ledger, data_folder=self.data_folder) if self.task is None else load_task(self.task)
+        return task_of(ledger, data_folder=self.data_folder) if self.task is None else Task.load(self.task)
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ class Verify:
             self._ledger(as_json=as_json)
 
     def _report(self, path: Path, *, as_json: bool) -> None:
-        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.pipeline.verify import verify_report
         from fedworth.report.report import Report
 
         folder = self.ledger or path.parent / "ledger"
         if not folder.is_dir():
             raise UsageError(f"{path}: a report; expected its ledger, too: --ledger LEDGER")
-        ledger = open_ledger(folder)
+        ledger = Ledger.open(folder)
         with progress_bars() as progress:
             checks = verify_report(Report.read(path), folder, self.task.of(ledger), path=path, progress=progress)
         head_checks = self._check_head(ledger)
@@ -186,13 +186,13 @@ class Verify:
 
     def _ledger(self, *, as_json: bool) -> None:
         from fedworth.findings import OF_ANSWERS, kinds_without, look
-        from fedworth.ledger.ledger import verify_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.ledger.writer import exposures
         from fedworth.report.tables import findings_lines
         from fedworth.task.replay import check_ledger
         from fedworth.task.rules import rule_name, rule_of
 
-        ledger = verify_ledger(self.path)
+        ledger = Ledger.verify(self.path)
         head_checks = self._check_head(ledger)
         checked = check_ledger(ledger, rule_of(ledger))
         findings, looked_for = look(ledger)

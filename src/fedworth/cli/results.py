@@ -41,7 +41,7 @@ class Statement:
             raise UsageError("name one client, or all of them with --all")
 
     def run(self, *, as_json: bool) -> None:
-        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.ledger.manifest import is_ledger
         from fedworth.report.report import Report
         from fedworth.report.rewards import Rewards
@@ -49,7 +49,7 @@ class Statement:
         report = Report.read(self.folder / "report.json")
         near = (self.folder / "ledger", self.folder.resolve().with_suffix(""))  # of a run; LEDGER.report, LEDGER.watch
         found = self.ledger or next((place for place in near if is_ledger(place)), None)
-        ledger = None if found is None or report.provenance is None else open_ledger(found)
+        ledger = None if found is None or report.provenance is None else Ledger.open(found)
         warn([NO_LEDGER] if ledger is None and report.provenance is not None else [])
         paid = Rewards.read(self.folder) if self.rewards else None
         place = self.out or self.folder / "statements"
@@ -85,12 +85,10 @@ class RewardsCommand:
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.report.report import Report
-        from fedworth.report.rewards import rewards
         from fedworth.report.tables import Table
 
         report = Report.read(self.folder / "report.json")
-        valuation = report.chosen if self.method is None else report.valued_by(self.method)
-        paid = rewards(valuation, self.pool, self.settings, unit=self.unit)
+        paid = report.rewards(self.pool, self.settings, method=self.method, unit=self.unit)
         paths = [str(path) for path in paid.write(self.out or self.folder)]
         rows = tuple((client, paid.amount(client)) for client in paid.clients)
         legend = f"reward: {paid.settings.sentence} (rule {paid.settings.rule})"

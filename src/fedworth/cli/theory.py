@@ -92,7 +92,7 @@ class RankBound:
     def run(self, *, as_json: bool) -> None:
         import numpy as np
 
-        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.simulation.simulate import simulation_of
         from fedworth.theory.rank_bounds import path_length, rank_bound_lipschitz, rank_bound_strongly_convex
 
@@ -109,7 +109,7 @@ class RankBound:
             given = {**constants, **shape, "convexity": self.convexity}
             _show("Proposition 2", given, [{"bound": bound}], as_json=as_json)
         elif self.ledger is not None:
-            ledger = open_ledger(self.ledger)
+            ledger = Ledger.open(self.ledger)
             rates = simulation_of(ledger).learning_rate()
             models = (round_.global_model.values() for round_ in ledger.rounds())
             flat = [np.concatenate([tensor.double().numpy().ravel() for tensor in model]) for model in models]

@@ -45,11 +45,11 @@ def open_federation(
     work: WorkSettings,
     progress: "Progress | None" = None,
 ) -> "Federation":
-    from fedworth.ledger.ledger import open_ledger
+    from fedworth.ledger.ledger import Ledger
     from fedworth.storage import silent
     from fedworth.valuation.federation import Federation
 
-    ledger = open_ledger(folder)
+    ledger = Ledger.open(folder)
     return Federation(ledger, task.of(ledger), settings, work=work, progress=progress or silent)
 
 
@@ -195,7 +195,7 @@ class Value:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.pipeline.report_on import provenance_of
         from fedworth.report.report import Report as ReportObject
         from fedworth.report.tables import values_table
@@ -205,7 +205,7 @@ class Value:
         if self.source.is_dir():
             from fedworth.valuation.methods import headline
 
-            ledger = open_ledger(self.source)
+            ledger = Ledger.open(self.source)
             default = headline(is_vertical=ledger.form is not None, is_given=bool(self.settings.given))
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
@@ -262,8 +262,8 @@ class Report:
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.ledger.manifest import is_ledger
+        from fedworth.report.report import Report as ReportObject
         from fedworth.report.rewards import Rewards
-        from fedworth.report.runs import mean_of_runs
 
         if self.excel:
             from fedworth.report.excel import xlsxwriter
@@ -278,7 +278,7 @@ class Report:
             self._of_ledger(path, None if is_mean else folder) if is_ledger(path) else self._of_run(path)
             for path in self.ledger
         ]
-        report = mean_of_runs(reports, [str(path) for path in self.ledger]) if is_mean else reports[0]
+        report = ReportObject.mean(reports, [str(path) for path in self.ledger]) if is_mean else reports[0]
         if is_made:
             page = replace(page, command=shlex.join(["fedworth", *self.line]))
         paid = Rewards.read(folder if is_made else first) if self.rewards else None
@@ -286,10 +286,10 @@ class Report:
 
     def _of_ledger(self, path: Path, folder: Path | None) -> "ReportObject":
         """The report on a ledger, which is to be written to this folder if there is one."""
-        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.pipeline.report_on import refuse_other_report, report_on
 
-        ledger = open_ledger(path)
+        ledger = Ledger.open(path)
         task = self.task.of(ledger)
         if folder is not None:
             refuse_other_report(folder, ledger, task, self.settings)
@@ -401,13 +401,13 @@ class Watch:
 
     def _growing(self) -> "Iterator[Ledger]":
         """The ledger each time it has grown, until it is closed; says if nobody writes it any more."""
-        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.ledger.lock import recorder_gone
         from fedworth.ledger.manifest import is_ledger
 
         chain, gone = None, None
         while True:
-            ledger = open_ledger(self.ledger) if self.once or is_ledger(self.ledger) else None
+            ledger = Ledger.open(self.ledger) if self.once or is_ledger(self.ledger) else None
             if ledger is not None and ledger.chain != chain and (ledger.n_rounds or self.once):
                 chain = ledger.chain
                 yield ledger
@@ -484,10 +484,10 @@ class Compare:
     def _methods(self, text: str, *, as_json: bool) -> None:
         if len(self.runs) != 1:
             raise UsageError(f"--methods: found {len(self.runs)} folders, expected one ledger or run")
-        from fedworth.ledger.ledger import open_ledger
+        from fedworth.ledger.ledger import Ledger
         from fedworth.pipeline.compare import compare
 
-        ledger = open_ledger(_ledger_in(self.runs[0]))
+        ledger = Ledger.open(_ledger_in(self.runs[0]))
         names = None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
         copies = [(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())]
         with progress_bars() as progress:
@@ -544,12 +544,11 @@ class Interactions:
     work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
-        from fedworth.pipeline.compare import interactions
         from fedworth.report.tables import Table
 
         with progress_bars() as progress:
             federation = open_federation(_ledger_in(self.ledger), self.task, self.settings, self.work, progress)
-            pairs = interactions(federation)
+            pairs = federation.interactions()
         kinds = {
             "Redundant: together they add less than apart": [p for p in pairs if p.index < 0][: self.most],
             "Complementary: together they add more": [p for p in reversed(pairs) if p.index > 0][: self.most],

@@ -37,7 +37,7 @@ from fedworth.ledger.model_file import Owner, read_models
 from fedworth.names import Aggregation
 from fedworth.storage import PARTIAL, Place
 
-__all__ = ["Ledger", "Model", "Round", "open_ledger", "read_round", "verify_ledger"]
+__all__ = ["Ledger", "Model", "Round", "read_round"]
 
 MAX_LISTED_ROUNDS = 8
 
@@ -61,7 +61,7 @@ class Ledger:
     """A recorded federation whose manifest has been checked; rounds are opened one at a time.
 
     Example:
-        ledger = fedworth.open_ledger("my.ledger")
+        ledger = fedworth.Ledger.open("my.ledger")
         print(ledger.clients, ledger.n_rounds, ledger.without(["north"]).clients)
     """
 
@@ -76,6 +76,39 @@ class Ledger:
     next_number: int = 0  # the federation's own number of the next round
     left_out: tuple[str, ...] = ()  # clients that the user excluded
     _opened: dict[tuple[int, bool], Round] = field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    def open(folder: Place) -> "Ledger":
+        """Read a ledger and check its manifest.
+
+        Args:
+            folder: The ledger's folder.
+
+        Returns:
+            The ledger; its round files are checked when they are opened.
+
+        Example:
+            ledger = fedworth.Ledger.open("my.ledger")
+        """
+        return _read_ledger(Path(folder), with_files=False)
+
+    @staticmethod
+    def verify(folder: Place) -> "Ledger":
+        """Check every line and every byte of a ledger; the error names the first bad round.
+
+        Args:
+            folder: The ledger's folder.
+
+        Returns:
+            The ledger; its `chain` is the head to keep elsewhere.
+
+        Example:
+            head = fedworth.Ledger.verify("my.ledger").chain
+        """
+        ledger = _read_ledger(Path(folder), with_files=True)
+        if ledger.is_closed:
+            ledger.final_model()
+        return ledger
 
     @property
     def n_rounds(self) -> int:
@@ -215,39 +248,6 @@ class Ledger:
         elif numbers:
             shown = ", ".join(numbers[:MAX_LISTED_ROUNDS] + (["…"] if len(numbers) > MAX_LISTED_ROUNDS else []))
             yield f"{nobody} answered in {len(numbers)} rounds ({shown}); they add nothing to any value"
-
-
-def open_ledger(folder: Place) -> Ledger:
-    """Read a ledger and check its manifest.
-
-    Args:
-        folder: The ledger's folder.
-
-    Returns:
-        The ledger; its round files are checked when they are opened.
-
-    Example:
-        ledger = fedworth.open_ledger("my.ledger")
-    """
-    return _read_ledger(Path(folder), with_files=False)
-
-
-def verify_ledger(folder: Place) -> Ledger:
-    """Check every line and every byte of a ledger; the error names the first bad round.
-
-    Args:
-        folder: The ledger's folder.
-
-    Returns:
-        The ledger; its `chain` is the head to keep elsewhere.
-
-    Example:
-        head = fedworth.verify_ledger("my.ledger").chain
-    """
-    ledger = _read_ledger(Path(folder), with_files=True)
-    if ledger.is_closed:
-        ledger.final_model()
-    return ledger
 
 
 def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str], form: EmbeddingForm | None = None) -> Round:

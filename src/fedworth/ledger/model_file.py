@@ -96,7 +96,7 @@ class ModelFileWriter:
         return sha256
 
     def close(self) -> None:
-        """Close the file and leave it: `resume_ledger` finds out whether it was committed."""
+        """Close the file and leave it: `LedgerWriter.resume` finds out whether it was committed."""
         with contextlib.suppress(OSError):
             self.file.close()
 

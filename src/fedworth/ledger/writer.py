@@ -2,11 +2,11 @@
 
 A round's models go to disk as they arrive, into a file with a partial name. When the round ends, the file is flushed,
 its line is appended to the manifest, which commits the round, and the file gets its final name. After a kill,
-`resume_ledger` removes what no line commits. An answer that cannot be averaged is an error; with `quarantine=True` it
-is quarantined, and the round continues without it.
+`LedgerWriter.resume` removes what no line commits. An answer that cannot be averaged is an error; with
+`quarantine=True` it is quarantined, and the round continues without it.
 
-A writer holds the ledger's lock from `create_ledger` or `resume_ledger` until `close` or `release`. A second writer
-gets an error that names the first, and changes nothing.
+A writer holds the ledger's lock from `create` or `resume` until `close` or `release`. A second writer gets an error
+that names the first, and changes nothing.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from fedworth.errors import FedworthError, LedgerError, ModelError
 from fedworth.ledger.embeddings import EmbeddingForm, form_of
-from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.lock import LedgerLock, locked
 from fedworth.ledger.manifest import (
     FINAL,
@@ -41,7 +41,7 @@ from fedworth.ledger.model_file import ModelFileWriter, file_sha256, give_final_
 from fedworth.names import Aggregation, checked_name
 from fedworth.storage import Place, json_bytes, make_folder, refuse_existing, write_whole
 
-__all__ = ["Answer", "LedgerWriter", "create_ledger", "resume_ledger"]
+__all__ = ["Answer", "LedgerWriter"]
 
 REAL_WEIGHTS = "real_weights"
 """The setting of a ledger whose server weights clients by something else than numbers of samples."""
@@ -237,7 +237,7 @@ class LedgerWriter:
     """An open ledger: rounds are started, filled and ended one after the other, then the ledger is closed.
 
     Example:
-        writer = fedworth.create_ledger("new.ledger", aggregation="samples")
+        writer = fedworth.LedgerWriter.create("new.ledger", aggregation="samples")
         writer.start_round(model, asked=["north"])
         writer.client_model("north", answer, n_samples=120)      # goes to disk as it arrives
         writer.end_round()
@@ -258,6 +258,97 @@ class LedgerWriter:
     form: EmbeddingForm | None = None  # of the answers in a vertical federation
     current: OpenRound | None = None
     unsettled: list[Path] = field(default_factory=list)  # committed files that still have their partial names
+
+    @staticmethod
+    def create(
+        folder: Place,
+        clients: Sequence[str] = (),
+        *,
+        aggregation: Aggregation,
+        settings: Mapping[str, Any] | None = None,
+        quarantine: bool = False,
+    ) -> "LedgerWriter":
+        """Create a ledger.
+
+        Args:
+            folder: Where to create it.
+            clients: The expected clients; more may join.
+            aggregation: How the server averages: by `samples`, or `uniform`.
+            settings: What else to keep in the header.
+            quarantine: Exclude answers that cannot be averaged, instead of raising an error.
+
+        Example:
+            writer = fedworth.LedgerWriter.create("new.ledger", ["north", "south"], aggregation="samples")
+        """
+        checked_name("aggregation", Aggregation, aggregation)
+        folder, kept = Path(folder), dict(settings or {})
+        check_names(list(clients), str(folder))
+        form = form_of(kept)
+        if form is not None and len(form.widths) != len(clients):
+            raise LedgerError(
+                f"{folder}: {len(clients)} clients, but embeddings of {len(form.widths)}; expected one of each"
+            )
+        refuse_existing(folder / HEADER, "a ledger")
+        header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": kept}
+        try:
+            make_folder(folder)
+            _refuse_exposed(folder)
+            with locked(folder) as lock:
+                refuse_existing(folder / HEADER, "a ledger")  # made by another process meanwhile
+                if (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_size:
+                    raise LedgerError(f"{folder}: has rounds but no {HEADER}; restore it, or choose another folder")
+                write_whole(folder / MANIFEST, b"", is_locked=True)
+                write_whole(folder / HEADER, json_bytes(header), is_locked=True)
+                chain, is_real = file_sha256(folder / HEADER), bool(kept.get(REAL_WEIGHTS))
+                return LedgerWriter(
+                    folder,
+                    aggregation,
+                    list(clients),
+                    chain,
+                    lock,
+                    quarantine=quarantine,
+                    real_weights=is_real,
+                    form=form,
+                )
+        except OSError as error:
+            raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
+
+    @staticmethod
+    def resume(folder: Place, *, quarantine: bool = False) -> "LedgerWriter":
+        """Open a ledger for its next round, after removing what was never committed.
+
+        Args:
+            folder: The ledger's folder.
+            quarantine: Exclude answers that cannot be averaged, instead of raising an error.
+
+        Example:
+            writer = fedworth.LedgerWriter.resume("my.ledger")
+        """
+        folder = Path(folder)
+        read_header(folder)  # a folder without a ledger is not locked
+        _refuse_exposed(folder)
+        with locked(folder) as lock:
+            ledger = Ledger.open(folder)
+            try:
+                size = _repair(ledger)
+            except OSError as error:
+                raise LedgerError(f"{folder}: cannot be resumed ({error.strerror or error})") from error
+            if ledger.is_closed:
+                lock.release()  # nothing can be written any more
+            return LedgerWriter(
+                folder=folder,
+                aggregation=ledger.aggregation,
+                clients=list(ledger.clients),
+                chain=ledger.chain,
+                lock=lock,
+                n_rounds=ledger.n_rounds,
+                next_number=ledger.next_number,
+                manifest_size=size,
+                is_closed=ledger.is_closed,
+                quarantine=quarantine,
+                real_weights=bool(ledger.settings.get(REAL_WEIGHTS)),
+                form=ledger.form,
+            )
 
     @property
     def weight_kind(self) -> WeightKind:
@@ -330,7 +421,7 @@ class LedgerWriter:
         except Exception:
             self.abort_round()
             raise
-        except BaseException:  # interrupted: whether the line is on disk, only `resume_ledger` can tell
+        except BaseException:  # interrupted: whether the line is on disk, only `LedgerWriter.resume` can tell
             self.current = None
             for file in round_.files:
                 file.close()
@@ -416,7 +507,7 @@ class LedgerWriter:
             raise LedgerError(f"{self.folder}: the ledger is closed; record into a new one")
         if not self.lock.is_held:
             found = "this recorder has released it, or another process has taken its lock"
-            raise LedgerError(f"{self.folder}: {found}; continue with resume_ledger; nothing was written")
+            raise LedgerError(f"{self.folder}: {found}; continue with LedgerWriter.resume; nothing was written")
 
     def _append(self, line: Line) -> None:
         """Commit a line: all of it is on the device, or the manifest is as it was."""
@@ -462,90 +553,6 @@ class LedgerWriter:
             found = f"{what} could not be written ({error.strerror or error})"
             where = f"{self.folder}, round {self.n_rounds}"
             raise LedgerError(f"{where}: {found}; the {self.n_rounds} rounds before it are intact") from error
-
-
-def create_ledger(
-    folder: Place,
-    clients: Sequence[str] = (),
-    *,
-    aggregation: Aggregation,
-    settings: Mapping[str, Any] | None = None,
-    quarantine: bool = False,
-) -> LedgerWriter:
-    """Create a ledger.
-
-    Args:
-        folder: Where to create it.
-        clients: The expected clients; more may join.
-        aggregation: How the server averages: by `samples`, or `uniform`.
-        settings: What else to keep in the header.
-        quarantine: Exclude answers that cannot be averaged, instead of raising an error.
-
-    Example:
-        writer = fedworth.create_ledger("new.ledger", ["north", "south"], aggregation="samples")
-    """
-    checked_name("aggregation", Aggregation, aggregation)
-    folder, kept = Path(folder), dict(settings or {})
-    check_names(list(clients), str(folder))
-    form = form_of(kept)
-    if form is not None and len(form.widths) != len(clients):
-        raise LedgerError(
-            f"{folder}: {len(clients)} clients, but embeddings of {len(form.widths)}; expected one of each"
-        )
-    refuse_existing(folder / HEADER, "a ledger")
-    header = {"format": FORMAT, "clients": list(clients), "aggregation": aggregation, "settings": kept}
-    try:
-        make_folder(folder)
-        _refuse_exposed(folder)
-        with locked(folder) as lock:
-            refuse_existing(folder / HEADER, "a ledger")  # made by another process meanwhile
-            if (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_size:
-                raise LedgerError(f"{folder}: has rounds but no {HEADER}; restore it, or choose another folder")
-            write_whole(folder / MANIFEST, b"", is_locked=True)
-            write_whole(folder / HEADER, json_bytes(header), is_locked=True)
-            chain, is_real = file_sha256(folder / HEADER), bool(kept.get(REAL_WEIGHTS))
-            return LedgerWriter(
-                folder, aggregation, list(clients), chain, lock, quarantine=quarantine, real_weights=is_real, form=form
-            )
-    except OSError as error:
-        raise LedgerError(f"{folder}: a ledger cannot be made here ({error.strerror or error})") from error
-
-
-def resume_ledger(folder: Place, *, quarantine: bool = False) -> LedgerWriter:
-    """Open a ledger for its next round, after removing what was never committed.
-
-    Args:
-        folder: The ledger's folder.
-        quarantine: Exclude answers that cannot be averaged, instead of raising an error.
-
-    Example:
-        writer = fedworth.resume_ledger("my.ledger")
-    """
-    folder = Path(folder)
-    read_header(folder)  # a folder without a ledger is not locked
-    _refuse_exposed(folder)
-    with locked(folder) as lock:
-        ledger = open_ledger(folder)
-        try:
-            size = _repair(ledger)
-        except OSError as error:
-            raise LedgerError(f"{folder}: cannot be resumed ({error.strerror or error})") from error
-        if ledger.is_closed:
-            lock.release()  # nothing can be written any more
-        return LedgerWriter(
-            folder=folder,
-            aggregation=ledger.aggregation,
-            clients=list(ledger.clients),
-            chain=ledger.chain,
-            lock=lock,
-            n_rounds=ledger.n_rounds,
-            next_number=ledger.next_number,
-            manifest_size=size,
-            is_closed=ledger.is_closed,
-            quarantine=quarantine,
-            real_weights=bool(ledger.settings.get(REAL_WEIGHTS)),
-            form=ledger.form,
-        )
 
 
 def _repair(ledger: Ledger) -> int:

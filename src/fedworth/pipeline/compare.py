@@ -3,28 +3,20 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedworth.arrays import Floats
-from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
-from fedworth.games.game import Game, SummedGame
-from fedworth.games.shapley import MOST_ENUMERATED, all_utilities
-from fedworth.games.shapley import interactions as interaction_matrix
+from fedworth.errors import CompletionError, UsageError, ValuationError
 from fedworth.ledger.ledger import Ledger
 from fedworth.storage import Progress, silent
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation
-from fedworth.valuation.methods import by_models, method_named, methods, unfit
+from fedworth.valuation.methods import method_named, methods, unfit
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
-
-if TYPE_CHECKING:
-    import shapiq
 
 
 @dataclass(frozen=True)
@@ -132,71 +124,3 @@ def centred_error(values: Floats, truth: Floats) -> float | None:
     ours, theirs = (side[known] - side[known].mean() for side in (values, truth))
     scale = float(np.linalg.norm(theirs))
     return float(np.linalg.norm(ours - theirs)) / scale if scale > 0 else None
-
-
-@dataclass(frozen=True)
-class Interaction:
-    """Two clients, and how much more they add together than apart."""
-
-    first: str
-    second: str
-    index: float  # below 0: redundant; above 0: they complement each other
-
-
-def completed_game(federation: Federation) -> Game:
-    """Everyone's game, summed over the rounds, on recorded and predicted models."""
-    n_heard = len(federation.recorded.heard)
-    if n_heard > MOST_ENUMERATED:
-        raise TooManyError(f"{n_heard} clients: pairs are compared among at most {MOST_ENUMERATED}; leave some out")
-    games = by_models(federation)
-    return SummedGame([games.game(t) for t in games.rounds])
-
-
-def interactions(federation: Federation) -> tuple[Interaction, ...]:
-    """The Shapley interaction index of every pair of clients, the most redundant pair first.
-
-    Args:
-        federation: The recorded federation.
-
-    Returns:
-        The pairs; below 0 the two are redundant, above 0 they complement each other.
-
-    Example:
-        fedworth.interactions(fedworth.Federation(ledger, task))[0]
-    """
-    game = completed_game(federation)
-    found = interaction_matrix(game)
-    pairs = [
-        Interaction(federation.clients[game.clients[i]], federation.clients[game.clients[j]], float(found[i, j]))
-        for i, j in combinations(range(len(game.clients)), 2)
-    ]
-    return tuple(sorted(pairs, key=lambda pair: pair.index))
-
-
-def shapiq_game(federation: Federation) -> "shapiq.Game":
-    """Everyone's game for the library `shapiq`, whose approximators and plots then work on a ledger.
-
-    Args:
-        federation: The recorded federation.
-
-    Returns:
-        The game; its player i is the i-th client that took part.
-
-    Example:
-        game = fedworth.shapiq_game(fedworth.Federation(ledger, task))
-    """
-    try:
-        from shapiq import Game as ShapiqGame
-    except ImportError:
-        raise UsageError("the game for shapiq needs shapiq: pip install 'fedworth[shapiq]'") from None
-    game = completed_game(federation)
-    totals, n = all_utilities(game).sum(axis=1), len(game.clients)
-
-    class CompletedGame(ShapiqGame):  # type: ignore[misc]  # an extra: without it ShapiqGame is unknown
-        """A coalition's utility, looked up."""
-
-        def value_function(self, coalitions: NDArray[np.bool_]) -> Floats:
-            return np.asarray(totals[coalitions.astype(np.int64) @ (1 << np.arange(n))])
-
-    names = [federation.clients[k] for k in game.clients]
-    return CompletedGame(n_players=n, normalize=True, normalization_value=0.0, player_names=names)

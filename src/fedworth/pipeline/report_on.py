@@ -80,7 +80,7 @@ def report_on(
         The report; `report.write(folder)` writes it as a page and files.
 
     Example:
-        report = fedworth.report_on(ledger, fedworth.load_task("mytask.py:task"))
+        report = fedworth.report_on(ledger, fedworth.Task.load("mytask.py:task"))
         report.write("my.report")
     """
     settings, work = settings or ValuationSettings(), work or WorkSettings()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import ArtefactError
-from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.store import Session
 from fedworth.pipeline.report_on import refuse_other_report, report_on
 from fedworth.report.report import Report
@@ -131,6 +131,6 @@ def live_values(
     if session is None or session.task is not task:
         _SESSIONS.clear()
         session = _SESSIONS[place] = Session(task)
-    valuation = Federation(session.remember(open_ledger(folder)), task, settings, session=session).value(method)
+    valuation = Federation(session.remember(Ledger.open(folder)), task, settings, session=session).value(method)
     pairs = zip(valuation.clients, valuation.values.tolist(), strict=True)
     return {name: value for name, value in pairs if not math.isnan(value)}

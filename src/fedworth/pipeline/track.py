@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import ArtefactError, UsageError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.store import Session
 from fedworth.pipeline.run import update
 from fedworth.report.report import Report
 from fedworth.report.trackers import Tracker, metrics_of, text_of, tracker_of
-from fedworth.task.task import Task, load_task
+from fedworth.task.task import Task
 from fedworth.valuation.settings import ValuationSettings
 
 log = logging.getLogger("fedworth")
@@ -92,13 +92,13 @@ class LiveTracking:
         self.ledger, self.folder = ledger.absolute(), ledger.absolute().with_name(ledger.name + ".watch")
         if is_new and (self.folder / "report.json").exists():
             raise ArtefactError(f"{self.folder}: a report on another ledger; remove it first, or name another ledger")
-        self.session = Session(load_task(task) if isinstance(task, str) else task)
+        self.session = Session(Task.load(task) if isinstance(task, str) else task)
         self.trackers: Trackers | None = Trackers(track)
 
     def round_ended(self) -> None:
         """Value the rounds so far, write the report and show it."""
         if self.trackers is not None:
-            ledger = self.session.remember(open_ledger(self.ledger))
+            ledger = self.session.remember(Ledger.open(self.ledger))
             self.trackers.show(
                 update(ledger, self.session.task, ValuationSettings(), self.folder, session=self.session)
             )

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from fedworth.errors import ArtefactError, FedworthError, LedgerError
-from fedworth.ledger.ledger import Ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import find_head
 from fedworth.ledger.receipts import Receipt, read_receipts
 from fedworth.pipeline.report_on import report_on
@@ -84,7 +84,7 @@ def verify_report(
     if provenance.other_heads:
         raise ArtefactError(f"{report.title}: the mean of several runs; verify the report on each of them")
     ledger = Path(ledger)
-    whole = verify_ledger(ledger)
+    whole = Ledger.verify(ledger)
     as_it_was = _as_it_was(whole, provenance)
     since = whole.n_rounds - provenance.n_rounds
     more = f"; {since} rounds were recorded since, which it does not value" if since else ""
@@ -302,7 +302,7 @@ def verify_statement(statement: Place, receipts: Place | None = None, *, ledger:
     if receipts is not None:
         for check, is_wrong in _compared(facts, facts.models, read_receipts(receipts)):
             (wrong if is_wrong else checks).append(check)
-    if ledger is not None and with_models(facts, verify_ledger(ledger)) != facts:
+    if ledger is not None and with_models(facts, Ledger.verify(ledger)) != facts:
         wrong.append(Check("ledger", True, "its models of this client are not those that the statement lists"))
     elif ledger is not None:
         checks.append(Check("ledger", True, "every byte as written, and its models are those that the statement lists"))

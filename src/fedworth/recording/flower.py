@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedworth.errors import UsageError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.names import Aggregation
 from fedworth.recording.flower_identity import SAMPLES
 from fedworth.recording.flower_strategy import RecordingStrategy
@@ -120,7 +120,7 @@ def record(
         track=track,
         task=task,
     )
-    nodes = NodeNames(owners_of(open_ledger(recorder.writer.folder)), keys_last)
+    nodes = NodeNames(owners_of(Ledger.open(recorder.writer.folder)), keys_last)
     own = (tuple(names), n_rounds) if make is RecordingStrategy else (by, arrays)
     recording = make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)
     recording.trees = trees

@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedworth.errors import ArtefactError, DataError, FedworthError, LedgerError
-from fedworth.ledger.ledger import Ledger, open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.model import Model
-from fedworth.ledger.writer import LedgerWriter, create_ledger
+from fedworth.ledger.writer import LedgerWriter
 from fedworth.names import Aggregation
 from fedworth.storage import Place, Progress, read_json, read_npz, silent
 
@@ -58,7 +58,7 @@ def import_folder(
     folder = Path(folder)
     rounds = _round_folders(folder)
     counts = _sample_counts(folder, aggregation)
-    writer = create_ledger(ledger, aggregation=aggregation, settings={"source": "import"}, quarantine=True)
+    writer = LedgerWriter.create(ledger, aggregation=aggregation, settings={"source": "import"}, quarantine=True)
     try:
         for number, place in enumerate(rounds):
             progress("importing rounds", number, len(rounds))
@@ -69,7 +69,7 @@ def import_folder(
     finally:
         writer.release()
     progress("importing rounds", len(rounds), len(rounds))
-    return open_ledger(ledger)
+    return Ledger.open(ledger)
 
 
 def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]) -> None:

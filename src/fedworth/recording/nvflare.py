@@ -43,7 +43,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from fedworth.errors import FedworthError, ModelError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.model import checked_count
 from fedworth.names import Aggregation
 from fedworth.recording.identity import Node, Owners, label_of, owners_of, settle, skeleton
@@ -129,7 +129,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
                 track=self._trackers(fl_ctx) or None,
                 task=self._task_place(fl_ctx),
             )
-            self._owners = owners_of(open_ledger(self._recorder.writer.folder))
+            self._owners = owners_of(Ledger.open(self._recorder.writer.folder))
         except FedworthError as error:  # no training has happened yet, so stop the job
             self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
 

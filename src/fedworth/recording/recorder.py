@@ -23,11 +23,11 @@ import torch
 
 from fedworth.errors import LedgerError, ModelError, UsageError
 from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS, SAMPLES
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import check_names, is_ledger
 from fedworth.ledger.model import Model
 from fedworth.ledger.receipts import Receipt, receipts_of
-from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, OpenRound, create_ledger, resume_ledger
+from fedworth.ledger.writer import REAL_WEIGHTS, LedgerWriter, OpenRound
 from fedworth.names import Aggregation
 from fedworth.recording.identity import Settled
 from fedworth.storage import Place
@@ -147,7 +147,7 @@ class LiveRecorder:
         return attempt(self._receipts) or {}
 
     def _receipts(self) -> dict[str, Receipt]:
-        ledger = open_ledger(self.writer.folder)
+        ledger = Ledger.open(self.writer.folder)
         by_name = {name: receipts_of(ledger, name, slice(-1, None)) for name in ledger.clients}
         return {name: found[0] for name, found in by_name.items() if found}
 
@@ -276,16 +276,16 @@ def record_into(
     if vertical is not None and clients and tuple(clients) != vertical.clients:
         raise UsageError(f"record_into: clients {', '.join(clients)}, but a vertical federation of {vertical.clients}")
     if not is_new:
-        found, wanted = open_ledger(place).form, None if vertical is None else vertical.form
+        found, wanted = Ledger.open(place).form, None if vertical is None else vertical.form
         if vertical is not None and found != wanted:
             raise LedgerError(f"{place}: records {found or 'models'}, expected {wanted}; name another folder")
-        return LiveRecorder(resume_ledger(place, quarantine=True), tracking=tracking)
+        return LiveRecorder(LedgerWriter.resume(place, quarantine=True), tracking=tracking)
     seen = {} if rule is None else {"rule": rule.document()}
     weights = {REAL_WEIGHTS: True} if real_weights else {}
     header = {**(settings or {}), **seen, **weights}
     if vertical is not None:
         clients, aggregation, header = vertical.clients, "uniform", {**header, EMBEDDINGS: vertical.form.document()}
-    writer = create_ledger(place, clients, aggregation=aggregation, settings=header, quarantine=True)
+    writer = LedgerWriter.create(place, clients, aggregation=aggregation, settings=header, quarantine=True)
     return LiveRecorder(writer, tracking=tracking)
 
 

@@ -5,8 +5,9 @@
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from fedworth.valuation.valuation import ClientValue, Valuation
 if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
     from fedworth.report.rewards import Rewards
-    from fedworth.report.settings import PageSettings
+    from fedworth.report.settings import PageSettings, RewardSettings
 
 HEADLINE = "comfedsv-models"
 """The method that a report shows first, if it has values by it."""
@@ -261,6 +262,55 @@ class Report:
         """
         path = Path(folder)
         return Report.from_document(read_json(path / "report.json" if path.is_dir() else path))
+
+    @staticmethod
+    def mean(reports: "Sequence[Report]", names: Sequence[str] = (), *, title: str | None = None) -> "Report":
+        """The mean values of several recorded runs of one federation, with intervals that include training luck.
+
+        Args:
+            reports: A report on each run: the same clients, task and settings, another ledger.
+            names: What errors call the reports; their titles by default.
+            title: The title of the new report.
+
+        Returns:
+            A report with the mean values by every method that all reports have. Findings in the answers are those of
+            single runs and not repeated.
+
+        Example:
+            report = fedworth.Report.mean([fedworth.Report.read(run) for run in ("runs/demo", "runs/again")])
+        """
+        from fedworth.report.runs import mean_of_runs
+
+        return mean_of_runs(reports, names, title=title)
+
+    def rewards(
+        self,
+        pool: str | int | Decimal,
+        settings: "RewardSettings | None" = None,
+        *,
+        method: str | None = None,
+        unit: str = "",
+    ) -> "Rewards":
+        """Split a pool of money by value.
+
+        Args:
+            pool: The amount to split, with at most two decimals.
+            settings: The rule.
+            method: The method whose values are paid; the chosen one by default.
+            unit: What stands behind an amount, such as EUR.
+
+        Returns:
+            The amounts, which add up to the pool to the cent.
+
+        Example:
+            paid = report.rewards("100000", fedworth.RewardSettings("floor", floor=0.1), unit="EUR")
+            print(paid.amount("north"), paid.pool)
+            report.write("reports", rewards=paid)
+        """
+        from fedworth.report.rewards import rewards_of
+
+        valuation = self.chosen if method is None else self.valued_by(method)
+        return rewards_of(valuation, pool, settings, unit=unit)
 
     def write(
         self,

@@ -39,7 +39,7 @@ class Rewards:
     """What each client gets of a pool, in cents.
 
     Example:
-        paid = fedworth.rewards(report.chosen, "1000")
+        paid = report.rewards("1000")
         print(paid.amount("north"), sum(paid.cents))
     """
 
@@ -111,23 +111,10 @@ class Rewards:
         return {"rewards.json": json_bytes(self.document()), "rewards.csv": table}
 
 
-def rewards(
+def rewards_of(
     valuation: Valuation, pool: str | int | Decimal, settings: RewardSettings | None = None, *, unit: str = ""
 ) -> Rewards:
-    """Split a pool of money by value.
-
-    Args:
-        valuation: The values to pay by.
-        pool: The amount to split, with at most two decimals.
-        settings: The rule.
-        unit: What stands behind an amount, such as EUR.
-
-    Returns:
-        The amounts, which add up to the pool to the cent.
-
-    Example:
-        fedworth.rewards(report.chosen, "100000", fedworth.RewardSettings("floor", floor=0.1), unit="EUR")
-    """
+    """A pool of money split by these values: `Report.rewards`."""
     settings = settings or RewardSettings()
     cents, lines = cents_of(pool), list(valuation)
     for_all = round(cents * Fraction(str(settings.floor))) if settings.rule == "floor" else 0
@@ -152,7 +139,7 @@ def costs_paid(cents: int, clients: Sequence[str], settings: RewardSettings) -> 
 def split_again(paid: Rewards, report: "Report") -> Rewards:
     """The same pool split by the values of a report now; an error unless every client gets the same."""
     pool = Decimal(sum(paid.cents)).scaleb(-2)
-    again = rewards(report.valued_by(paid.method), pool, paid.settings, unit=paid.unit)
+    again = report.rewards(pool, paid.settings, method=paid.method, unit=paid.unit)
     if (again.clients, again.cents) != (paid.clients, paid.cents):
         raise ArtefactError(
             "rewards: the amounts do not follow from the report's values; write the report without rewards, and split "

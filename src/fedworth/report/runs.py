@@ -36,20 +36,7 @@ from fedworth.valuation.valuation import Valuation
 
 
 def mean_of_runs(reports: Sequence[Report], names: Sequence[str] = (), *, title: str | None = None) -> Report:
-    """The mean values of several recorded runs of one federation, with intervals that include training luck.
-
-    Args:
-        reports: A report on each run: the same clients, task and settings, another ledger.
-        names: What errors call the reports; their titles by default.
-        title: The title of the new report.
-
-    Returns:
-        A report with the mean values by every method that all reports have. Findings in the answers are those of single
-        runs and not repeated.
-
-    Example:
-        report = fedworth.mean_of_runs([fedworth.Report.read(run) for run in ("runs/demo", "runs/again")])
-    """
+    """The report on the mean of several runs: `Report.mean`."""
     names = names or [report.title for report in reports]
     _refuse_others(reports, names)
     first, n_runs = reports[0], len(reports)

@@ -70,7 +70,7 @@ class RewardSettings:
         cost: Declared costs of a client, such as north=1200.50, for the rule `cost`.
 
     Example:
-        paid = fedworth.rewards(report.chosen, "1000", fedworth.RewardSettings("softmax", temperature=2))
+        paid = report.rewards("1000", fedworth.RewardSettings("softmax", temperature=2))
     """
 
     rule: RewardRule = "positive"

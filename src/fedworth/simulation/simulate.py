@@ -18,9 +18,9 @@ from torch import nn
 from fedworth.arrays import Memberships, stream
 from fedworth.errors import ArtefactError, DataError, UsageError
 from fedworth.ledger.embeddings import EMBEDDINGS
-from fedworth.ledger.ledger import Ledger, Model, open_ledger
+from fedworth.ledger.ledger import Ledger, Model
 from fedworth.ledger.manifest import is_ledger
-from fedworth.ledger.writer import Answer, LedgerWriter, create_ledger, resume_ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.names import Aggregation
 from fedworth.simulation.clients import distinct_clients, divide, drifted, flipped_labels, noisy_features
 from fedworth.simulation.datasets import Dataset, DatasetRequest, Samples, load_dataset
@@ -98,7 +98,7 @@ def simulate(
             progress=progress,
         )
     if resume and is_ledger(folder):
-        found = open_ledger(folder)
+        found = Ledger.open(folder)
         wanted, recorded = settings.document(), simulation_of(found).document()
         differing = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
         if differing or found.settings.get("test_sha256") != task.fingerprint:
@@ -106,17 +106,17 @@ def simulate(
                 f"{folder}: recorded with other settings ({', '.join(differing) or 'another test set'}); "
                 "resume with the same ones, or name another folder"
             )
-        writer = resume_ledger(folder)  # also renames a final model, if the run was killed just before
+        writer = LedgerWriter.resume(folder)  # also renames a final model, if the run was killed just before
         if writer.is_closed:
             return found
     else:
         clients = [str(k) for k in range(settings.n_clients)]
-        writer = create_ledger(folder, clients, aggregation=settings.aggregation, settings=document)
+        writer = LedgerWriter.create(folder, clients, aggregation=settings.aggregation, settings=document)
     try:
         record(writer)
     finally:
         writer.release()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def simulation_of(ledger: Ledger) -> SimulationSettings:
@@ -136,7 +136,7 @@ def task_of(ledger: Ledger, *, data_folder: Place | None = None) -> Task:
         The task, checked to be the one that the federation had.
 
     Example:
-        task = fedworth.task_of(fedworth.open_ledger("runs/demo/ledger"))
+        task = fedworth.task_of(fedworth.Ledger.open("runs/demo/ledger"))
     """
     settings, expected = simulation_of(ledger), ledger.settings.get("test_sha256")
     if settings.n_clients != len(ledger.clients):
@@ -250,7 +250,7 @@ def retrained_models(
         The final model of each coalition, one after the other.
 
     Example:
-        ledger = fedworth.open_ledger("runs/demo/ledger")
+        ledger = fedworth.Ledger.open("runs/demo/ledger")
         everyone = numpy.ones((1, len(ledger.clients)), dtype=bool)
         (model,) = fedworth.retrained_models(ledger, everyone)
     """
@@ -270,7 +270,7 @@ def retrained_models(
 
 def _model_after(folder: Path, aggregation: Aggregation) -> Model:
     """The global model after the last recorded round, as the server had it before it was killed."""
-    ledger = open_ledger(folder)
+    ledger = Ledger.open(folder)
     last = ledger.open_round(ledger.n_rounds - 1)
     counts = dict(zip(last.entry.answered, last.entry.sample_counts, strict=True))
     return average([Answer(last.client_models[k], counts[k]) for k in last.entry.participants], aggregation)

@@ -7,8 +7,8 @@ model is the same as before. The new ledger contains no single client's model.
 from collections.abc import Collection, Mapping
 
 from fedworth.errors import UsageError
-from fedworth.ledger.ledger import Ledger, Round, open_ledger
-from fedworth.ledger.writer import REAL_WEIGHTS, Answer, create_ledger
+from fedworth.ledger.ledger import Ledger, Round
+from fedworth.ledger.writer import REAL_WEIGHTS, Answer, LedgerWriter
 from fedworth.storage import Place, Progress, silent
 from fedworth.task.replay import server_weights
 from fedworth.task.rules import model_of, weighted_mean
@@ -41,7 +41,7 @@ def group_ledger(
             raise UsageError(f"groups: {', '.join(sorted(odd)[:5])} {what}; put every client into exactly one")
     kept = {name: ledger.settings[name] for name in ("rule", REAL_WEIGHTS) if name in ledger.settings}
     settings = {"source": "groups", "groups": {name: sorted(members) for name, members in groups.items()}, **kept}
-    writer = create_ledger(folder, tuple(groups), aggregation="samples", settings=settings)
+    writer = LedgerWriter.create(folder, tuple(groups), aggregation="samples", settings=settings)
     try:
         for round_index in range(ledger.n_rounds):
             round_ = ledger.open_round(round_index)
@@ -55,7 +55,7 @@ def group_ledger(
             writer.close(ledger.final_model())
     finally:
         writer.release()
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 def _answers(ledger: Ledger, round_: Round, groups: Mapping[str, Collection[str]]) -> dict[str, Answer]:

@@ -204,6 +204,38 @@ class Task:
         module = UtilityModule(utility, like)
         return cls(module, torch.zeros(1, 1), torch.zeros(1, 1), rule, loss=MinusUtility(utility))
 
+    @staticmethod
+    def load(text: str) -> "Task":
+        """Load the task that `mytask.py:task` names.
+
+        Args:
+            text: A Python file and a name in it: a task, or a function that makes one. The file is run, so give only
+                files that you would run yourself. It can import what lies beside it, or beside its package.
+
+        Returns:
+            The task.
+
+        Example:
+            task = fedworth.Task.load("mytask.py:task")
+        """
+        file, _, name = text.rpartition(":")
+        if not file or not name:
+            raise UsageError(f"--task {text}: expected a Python file and a name in it, such as mytask.py:task")
+        module = _run_file(Path(file))
+        if not hasattr(module, name):
+            known = ", ".join(key for key in vars(module) if not key.startswith("_")) or "nothing"
+            raise UsageError(f"--task {text}: no {name!r} in the file; it has {known}")
+        task = getattr(module, name)
+        try:
+            task = task() if callable(task) else task
+        except FedworthError:
+            raise
+        except Exception as error:
+            raise UsageError(f"--task {text}: {name}() failed with {type(error).__name__}: {error}") from error
+        if not isinstance(task, Task):
+            raise UsageError(f"--task {text}: gave a {type(task).__name__}, expected a fedworth.Task")
+        return task
+
     @property
     def n_blocks(self) -> int:
         """The number of blocks of test samples; utilities are measured on each."""
@@ -372,38 +404,6 @@ def _far_from(task: Task, model: Model, seed: int) -> Model:
         return tensor + noise * (tensor.abs().mean() + 0.1)
 
     return {name: moved(name, tensor) for name, tensor in model.items()}
-
-
-def load_task(text: str) -> Task:
-    """Load the task that `mytask.py:task` names.
-
-    Args:
-        text: A Python file and a name in it: a task, or a function that makes one. The file is run, so give only files
-            that you would run yourself. It can import what lies beside it, or beside its package.
-
-    Returns:
-        The task.
-
-    Example:
-        task = fedworth.load_task("mytask.py:task")
-    """
-    file, _, name = text.rpartition(":")
-    if not file or not name:
-        raise UsageError(f"--task {text}: expected a Python file and a name in it, such as mytask.py:task")
-    module = _run_file(Path(file))
-    if not hasattr(module, name):
-        known = ", ".join(key for key in vars(module) if not key.startswith("_")) or "nothing"
-        raise UsageError(f"--task {text}: no {name!r} in the file; it has {known}")
-    task = getattr(module, name)
-    try:
-        task = task() if callable(task) else task
-    except FedworthError:
-        raise
-    except Exception as error:
-        raise UsageError(f"--task {text}: {name}() failed with {type(error).__name__}: {error}") from error
-    if not isinstance(task, Task):
-        raise UsageError(f"--task {text}: gave a {type(task).__name__}, expected a fedworth.Task")
-    return task
 
 
 def _run_file(path: Path) -> ModuleType:

@@ -6,7 +6,7 @@ completion made once, whichever methods ask for them.
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -41,9 +41,13 @@ from fedworth.oracle.store import LedgerStore, Session
 from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
 from fedworth.task.task import Task
+from fedworth.valuation.interactions import Interaction, interactions_of, shapiq_game_of
 from fedworth.valuation.methods import Errors, value_by, with_cautions
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
+
+if TYPE_CHECKING:
+    import shapiq
 
 CLIPPED = "every update was rescaled to the median length of its round, as asked (--clip median)"
 
@@ -171,6 +175,29 @@ class Federation:
             for t in range(self.recorded.n_rounds):
                 self.recorded.keep(t)
         return self._values[method]
+
+    def interactions(self) -> tuple[Interaction, ...]:
+        """The Shapley interaction index of every pair of clients, the most redundant pair first.
+
+        Returns:
+            The pairs; below 0 the two are redundant, above 0 they complement each other.
+
+        Example:
+            pair = federation.interactions()[0]
+            print(pair.first, pair.second, pair.index)
+        """
+        return interactions_of(self)
+
+    def shapiq_game(self) -> "shapiq.Game":
+        """Everyone's game for the library `shapiq`, whose approximators and plots then work on a ledger.
+
+        Returns:
+            The game; its player i is the i-th client that took part.
+
+        Example:
+            game = federation.shapiq_game()
+        """
+        return shapiq_game_of(self)
 
     def slow_methods(self, names: Iterable[str]) -> tuple[str, ...]:
         """The methods that would take more than a minute, since they measure many coalitions."""

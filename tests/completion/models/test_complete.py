@@ -14,8 +14,8 @@ from fedworth.completion.models import gaussian_process as gp_module
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import ColumnGame, ModelGame, SummedGame
 from fedworth.games.shapley import shapley, shapley_values
-from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.server import server_of
@@ -46,7 +46,7 @@ def rewritten(ledger, folder, *, unanswered=None, idle=False, heard=None):
     """The same federation, with a round that nobody answered, a client that returns the global model, or only some
     rounds of some clients."""
     names = [*ledger.clients, "idle"] if idle else ledger.clients
-    writer = create_ledger(folder, names, aggregation="uniform")
+    writer = LedgerWriter.create(folder, names, aggregation="uniform")
     for t, round_ in enumerate(ledger.rounds()):
         if t == unanswered:
             writer.record_round(round_.global_model, {})
@@ -55,7 +55,7 @@ def rewritten(ledger, folder, *, unanswered=None, idle=False, heard=None):
         extra = {"idle": Answer(round_.global_model, 1)} if idle else {}
         writer.record_round(round_.global_model, {**answers, **extra})
     writer.close(ledger.final_model())
-    return open_ledger(folder)
+    return Ledger.open(folder)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
@@ -156,7 +156,7 @@ def test_it_reads_nothing_that_the_server_has_not_seen(ledger):
     cells, covariance = cells_of(before), before.covariance()
     for path in (ledger.folder / "apart").glob("*.safetensors"):
         path.write_bytes(np.full(path.stat().st_size // 4 + 1, np.nan, dtype=np.float32).tobytes())
-    after = complete_by_models(recorded(open_ledger(ledger.folder)))
+    after = complete_by_models(recorded(Ledger.open(ledger.folder)))
     assert cells_of(after).tobytes() == cells.tobytes()
     assert after.covariance().tobytes() == covariance.tobytes()
     assert after.summary() == before.summary()

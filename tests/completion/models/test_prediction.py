@@ -11,8 +11,8 @@ from fedworth.completion.models.gaussian_process import FULL_BATCH, MINI_BATCH, 
 from fedworth.completion.models.prediction import predict_models, round_scales, singleton_gp
 from fedworth.errors import CompletionError
 from fedworth.games.federation import RecordedFederation
-from fedworth.ledger.ledger import open_ledger
-from fedworth.ledger.writer import create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import LedgerWriter
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
@@ -52,9 +52,9 @@ def test_many_updates_choose_the_hyperparameters_that_predict_them_best(tmp_path
 
 
 def test_a_federation_that_nobody_answered_is_refused(ledger, task, tmp_path):
-    writer = create_ledger(tmp_path / "l", ledger.clients, aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "l", ledger.clients, aggregation="uniform")
     writer.record_round(ledger.open_round(0).global_model, {})
-    federation = RecordedFederation(open_ledger(tmp_path / "l"), LoopOracle(task), "uniform")
+    federation = RecordedFederation(Ledger.open(tmp_path / "l"), LoopOracle(task), "uniform")
     with pytest.raises(CompletionError, match="nobody took part"):
         predict_models(federation)
 

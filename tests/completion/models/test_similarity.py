@@ -9,8 +9,8 @@ from torch import nn
 
 from fedworth.completion.models.similarity import N_SKETCHED, measure_similarity, sketch
 from fedworth.completion.models.updates import Updates
-from fedworth.ledger.ledger import Ledger, open_ledger
-from fedworth.ledger.writer import Answer, create_ledger
+from fedworth.ledger.ledger import Ledger
+from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.weighting import participation
 from fedworth.simulation.simulate import simulate, task_of
 from fedworth.task.task import Task
@@ -30,7 +30,7 @@ def weight(seed: int) -> torch.Tensor:
 @pytest.fixture
 def ledger(tmp_path) -> Ledger:
     """Clients a and b send the same updates, c and d others; two of four take part in later rounds."""
-    writer = create_ledger(tmp_path / "l", CLIENTS, aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "l", CLIENTS, aggregation="uniform")
     start = torch.zeros(1, 3)
     for t in range(3):
         heard = CLIENTS if t == 0 else CLIENTS[t : t + 2]
@@ -38,7 +38,7 @@ def ledger(tmp_path) -> Ledger:
         writer.record_round({"weight": start}, {name: Answer({"weight": w}, 1) for name, w in sent.items()})
         start = torch.stack(list(sent.values())).mean(0)
     writer.close({"weight": start})
-    return open_ledger(tmp_path / "l")
+    return Ledger.open(tmp_path / "l")
 
 
 def regression() -> Task:
@@ -103,10 +103,10 @@ def test_without_an_all_clients_round_clients_with_equal_updates_in_common_round
 
 def test_one_different_update_tells_two_clients_apart(tmp_path):
     """Clients a and b send the same update in round 1 and different ones in round 2; nobody hears all three."""
-    writer = create_ledger(tmp_path / "l", ("a", "b", "c"), aggregation="uniform")
+    writer = LedgerWriter.create(tmp_path / "l", ("a", "b", "c"), aggregation="uniform")
     start = {"weight": torch.zeros(1, 3)}
     for sent in ({"a": 1, "b": 1}, {"a": 1, "b": 2}, {"c": 3}):
         writer.record_round(start, {name: Answer({"weight": weight(seed)}, 1) for name, seed in sent.items()})
     writer.close(start)
-    found = measure_similarity(updates_of(open_ledger(tmp_path / "l")), regression())
+    found = measure_similarity(updates_of(Ledger.open(tmp_path / "l")), regression())
     assert (found.duplicates == np.eye(3, dtype=bool)).all()

@@ -7,7 +7,7 @@ import torch
 from fedworth.completion.models import updates as module
 from fedworth.completion.models.updates import Updates
 from fedworth.errors import MachineError
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.weighting import participation
 from tests.support.ledgers import write_ledger
 
@@ -16,7 +16,7 @@ from tests.support.ledgers import write_ledger
 def mixed(tmp_path):
     """Updates of half floats, counters, flags, a scalar and an empty tensor."""
     write_ledger(tmp_path / "ledger")
-    ledger = open_ledger(tmp_path / "ledger")
+    ledger = Ledger.open(tmp_path / "ledger")
     return Updates(tuple(ledger.rounds()), participation(ledger))
 
 

@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from handwriting.acting import Dropping
 
 import fedworth.flower
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.task.replay import check_ledger
 from fedworth.task.rules import WeightedMean
 from fedworth.task.task import Task
@@ -39,7 +39,7 @@ def federation(strategy, folder):
     recording = fedworth.flower.record(InProcessGrid(app, N_CLIENTS), ledger=folder, strategy=strategy)
     start = ArrayRecord({"weight": torch.zeros(3, 3)})
     recording.close(strategy.start(grid=recording, initial_arrays=start, num_rounds=4, timeout=60).arrays)
-    ledger = verify_ledger(folder)
+    ledger = Ledger.verify(folder)
     checked = check_ledger(ledger, WeightedMean())
     checked.refuse_others()
     assert checked.n_same == 4  # with the weights that are recorded

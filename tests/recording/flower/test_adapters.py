@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedworth.flower
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.valuation.federation import Federation
 from tests.recording.flower.in_process import InProcessGrid
 from tests.task.test_adapters import AS_PEFT_SAVES, TRAINED, head_task, loss_with
@@ -39,7 +39,7 @@ def test_adapters_and_head_are_valued_however_flower_sends_them(tmp_path, is_nam
     recording = fedworth.flower.record(InProcessGrid(app, 3), ledger=tmp_path / "l", strategy=strategy)
     result = strategy.start(grid=recording, initial_arrays=initial, num_rounds=2, timeout=60)
     recording.close(result.arrays)
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     sent = AS_PEFT_SAVES if is_named else ["0", "1", "2", "3"]
     assert ledger.open_round(0).global_model.keys() == {*sent}
     last = {name: torch.from_numpy(result.arrays[name].numpy().copy()) for name in sent}

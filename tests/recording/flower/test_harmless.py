@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedworth.flower
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.writer import LedgerWriter
 from fedworth.recording import flower_grid, flower_identity
 from fedworth.recording.flower_grid import RecordingGrid, TrainRound
@@ -90,7 +90,7 @@ def test_training_with_recording_is_training_without_to_the_bit(tmp_path, expect
 def test_a_client_without_a_node_config_trains_and_goes_by_its_node(tmp_path, caplog):
     grid = InProcessGrid(app(fedworth.flower.identity), 2, nameless=True)
     train(fedworth.flower.record(grid, ledger=tmp_path / "l"))
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert sorted(ledger.clients) == ["node-1000", "node-1001"]
     assert [len(entry.answered) for entry in ledger.entries] == [2, 2]
     assert "this client has no name; start its SuperNode with --node-config" in caplog.text

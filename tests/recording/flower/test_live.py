@@ -7,7 +7,7 @@ from pathlib import Path
 
 from handwriting.task import task
 
-from fedworth.ledger.ledger import open_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.valuation.federation import Federation
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
@@ -24,7 +24,7 @@ def run(how: str, ledger: Path) -> list[dict[str, object]]:
 
 def values_of(folder: Path) -> list[float]:
     settings = ValuationSettings(oracle="loop", weighting="samples")
-    federation = Federation(open_ledger(folder), task(), settings, work=WorkSettings(cache=False))
+    federation = Federation(Ledger.open(folder), task(), settings, work=WorkSettings(cache=False))
     values: list[float] = federation.value("comfedsv").values.tolist()
     return values
 
@@ -40,5 +40,5 @@ def test_a_client_killed_during_a_round_and_restarted_is_the_same_client(tmp_pat
     everyone = {f"partition-{k}" for k in range(3)}
     assert set(rounds[0]["answered"]) == everyone  # type: ignore[call-overload]
     assert "partition-1" not in rounds[1]["answered"]  # type: ignore[operator]
-    assert set(open_ledger(tmp_path / "l").clients) == everyone
+    assert set(Ledger.open(tmp_path / "l").clients) == everyone
     assert all(value == value for value in values_of(tmp_path / "l"))

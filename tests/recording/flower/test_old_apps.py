@@ -12,7 +12,7 @@ from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow
 
 import fedworth.flower
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.task.replay import check_ledger
 from fedworth.task.rules import WeightedMean
 from tests.recording.flower.in_process import InProcessGrid
@@ -71,7 +71,7 @@ def test_an_old_app_is_recorded_and_clients_go_by_the_names_that_their_mod_says(
     strategy = FedAvg(fit_metrics_aggregation_fn=merged, **options)
     recording = fedworth.flower.record(strategy, ledger=tmp_path / "l", n_rounds=2)
     run(recording, ServerConfig(num_rounds=2))
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert (ledger.is_closed, ledger.n_rounds) == (True, 2)
     assert {ledger.clients[k]: n for k, n in ledger.sample_counts().items()} == {
         f"partition-{k}": 1 + k for k in range(3)

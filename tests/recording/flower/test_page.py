@@ -35,7 +35,7 @@ def test_the_server_of_the_page_records_every_round(grid, monkeypatch):
     known: dict[str, Any] = {"net": build}
     exec(compile(BLOCKS["server_app"], "server_app.py", "exec"), known)
     known["main"](grid, None)
-    ledger = fedworth.verify_ledger("my.ledger")
+    ledger = fedworth.Ledger.verify("my.ledger")
     assert (len(ledger.clients), ledger.n_rounds, ledger.is_closed) == (10, 3, True)
     assert len(ledger.participants(0)) == 10
 
@@ -51,7 +51,7 @@ def test_the_line_of_the_readme_gives_a_grid_that_records(grid):
     known = {"fedworth": fedworth, "grid": grid}
     exec(compile(line, "README.md", "exec"), known)
     _shortly(FedAvg(fraction_train=0.3, fraction_evaluate=0.0), grid=known["grid"], initial_arrays=_arrays())
-    assert fedworth.open_ledger("my.ledger").n_rounds == 3
+    assert fedworth.Ledger.open("my.ledger").n_rounds == 3
 
 
 START = FedAvg.start

@@ -14,7 +14,7 @@ from handwriting.task import build, task
 
 import fedworth.flower
 from fedworth.errors import UsageError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.model import check_alike
 from fedworth.valuation.federation import Federation
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -60,7 +60,7 @@ def test_the_aggregate_recomputed_from_the_ledger_is_flowers(grid, tmp_path):
     recording = fedworth.flower.record(grid, ledger=tmp_path / "l", hear_everyone=4)
     result = start(fedavg(), recording)
     recording.close(result.arrays)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     models = [round_.global_model for round_ in ledger.rounds()]
     following = [*models[1:], ledger.final_model()]
     for round_, after in zip(ledger.rounds(), following, strict=True):
@@ -72,7 +72,7 @@ def test_the_aggregate_recomputed_from_the_ledger_is_flowers(grid, tmp_path):
 
 def test_the_first_round_hears_everyone_and_the_others_whom_the_strategy_asks(grid, tmp_path):
     start(fedavg(), fedworth.flower.record(grid, ledger=tmp_path / "l", hear_everyone=4))
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert [len(entry.participants) for entry in ledger.entries] == [4, 2, 2]
     assert sorted(ledger.clients) == [f"partition-{k}" for k in range(4)]
 
@@ -81,13 +81,13 @@ def test_the_first_round_waits_for_those_who_are_late(grid, tmp_path, monkeypatc
     grid.late = {2, 3}
     monkeypatch.setattr(time, "sleep", grid.connect)
     start(fedavg(), fedworth.flower.record(grid, ledger=tmp_path / "l", hear_everyone=4))
-    assert len(open_ledger(tmp_path / "l").entries[0].participants) == 4
+    assert len(Ledger.open(tmp_path / "l").entries[0].participants) == 4
 
 
 def test_the_first_round_does_not_wait_for_ever(grid, tmp_path, caplog):
     grid.late = {3}
     start(fedavg(), fedworth.flower.record(grid, ledger=tmp_path / "l", hear_everyone=4, wait_seconds=0))
-    assert len(open_ledger(tmp_path / "l").entries[0].participants) == 3
+    assert len(Ledger.open(tmp_path / "l").entries[0].participants) == 3
     assert "only 3 of 4 clients are connected" in caplog.text
 
 
@@ -100,7 +100,7 @@ def test_a_hand_written_loop_of_push_and_pull_is_recorded(grid, tmp_path):
         ids = recording.push_messages([Message(content=content, message_type="train", dst_node_id=n) for n in nodes])
         for message_id in ids:
             recording.pull_messages([message_id])
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert [(entry.number, len(entry.answered)) for entry in ledger.entries] == [(1, 4), (2, 4)]
 
 
@@ -129,7 +129,7 @@ def test_failed_and_silent_clients_are_told_apart(tmp_path):
     content = RecordDict({"arrays": ArrayRecord(build().state_dict()), "config": ConfigRecord({"server-round": 2})})
     nodes = grid.get_node_ids()
     recording.send_and_receive([Message(content=content, message_type="train", dst_node_id=n) for n in nodes])
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     entry = ledger.entries[1]
     assert [ledger.clients[k] for k in entry.failed] == ["partition-1"]
     assert [ledger.clients[k] for k in entry.silent] == ["partition-2"]
@@ -142,13 +142,13 @@ def test_a_restarted_client_is_the_same_client(grid, tmp_path):
     start(fedavg(fraction_train=1.0), recording, n_rounds=1)
     grid.first_id = 2000
     start(fedavg(fraction_train=1.0), recording, n_rounds=1)
-    assert len(open_ledger(tmp_path / "l").clients) == 4
+    assert len(Ledger.open(tmp_path / "l").clients) == 4
 
 
 def test_a_node_that_never_says_who_it_is_is_a_stranger(grid, tmp_path):
     grid.silent = {3}
     start(fedavg(fraction_train=1.0), fedworth.flower.record(grid, ledger=tmp_path / "l"), n_rounds=1)
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert len(ledger.clients) == 3
     assert ledger.entries[0].notes == ("node 1003, which has never said who it is, was silent",)
 
@@ -158,7 +158,7 @@ def test_clients_without_the_mod_go_by_their_node(tmp_path, caplog):
     app.train()(client_app.train_here)
     grid = InProcessGrid(app, 2, CONFIG)
     start(fedavg(fraction_train=1.0), fedworth.flower.record(grid, ledger=tmp_path / "l"), n_rounds=1)
-    assert sorted(open_ledger(tmp_path / "l").clients) == ["node-1000", "node-1001"]
+    assert sorted(Ledger.open(tmp_path / "l").clients) == ["node-1000", "node-1001"]
     assert "does not say who it is" in caplog.text
 
 
@@ -201,7 +201,7 @@ def test_a_hostile_client_is_refused_alone_and_the_others_values_are_unchanged(t
         content = RecordDict({"arrays": ArrayRecord(build().state_dict()), "config": ConfigRecord({"server-round": 2})})
         nodes = [1000, 1002] if name == "without" else [1000, 1001, 1002]
         recording.send_and_receive([Message(content=content, message_type="train", dst_node_id=n) for n in nodes])
-        ledger = open_ledger(tmp_path / name)
+        ledger = Ledger.open(tmp_path / name)
         settings = ValuationSettings(oracle="loop", weighting="samples")
         federation = Federation(ledger, task(), settings, work=WorkSettings(cache=False))
         return ledger, federation.utility_matrix().utilities
@@ -218,7 +218,7 @@ def test_an_error_in_recording_never_stops_the_training(grid, tmp_path, monkeypa
     monkeypatch.setattr(recording.recorder.writer, "start_round", lambda *_a, **_k: 1 / 0)
     result = start(fedavg(), recording, n_rounds=2)
     recording.close(result.arrays)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert [(gone.number, gone.reason) for gone in ledger.missing] == [(1, "division by zero"), (2, "division by zero")]
     check_alike(ledger.final_model(), build().state_dict(), "the trained model")
 
@@ -241,14 +241,14 @@ def content(shift=0.0):
 
 def test_a_model_for_each_node_is_refused_with_the_reason(grid, tmp_path, caplog):
     asked(fedworth.flower.record(grid, ledger=tmp_path / "l"), [content(0.1 * k) for k in range(4)])
-    (gone,) = open_ledger(tmp_path / "l").missing
+    (gone,) = Ledger.open(tmp_path / "l").missing
     assert "nodes were sent different models" in gone.reason
     assert "fedworth: round 2 is not recorded: ModelError: nodes were sent different models" in caplog.text
 
 
 def test_equal_models_that_were_packed_one_by_one_are_one_model(grid, tmp_path):
     asked(fedworth.flower.record(grid, ledger=tmp_path / "l"), [content() for _ in range(4)])
-    assert len(open_ledger(tmp_path / "l").entries[0].answered) == 4
+    assert len(Ledger.open(tmp_path / "l").entries[0].answered) == 4
 
 
 def test_two_records_of_arrays_are_refused_until_the_model_is_named(tmp_path, caplog):
@@ -256,13 +256,13 @@ def test_two_records_of_arrays_are_refused_until_the_model_is_named(tmp_path, ca
         failing_app(lambda message, reply: Message(two_records(reply.content), reply_to=message)), 2, CONFIG
     )
     asked(fedworth.flower.record(grid, ledger=tmp_path / "l"), [two_records(content())] * 2)
-    (gone,) = open_ledger(tmp_path / "l").missing
+    (gone,) = Ledger.open(tmp_path / "l").missing
     assert "2 ArrayRecords in it ('arrays', 'controls'), expected one; say which one is the model" in gone.reason
     recording = fedworth.flower.record(grid, ledger=tmp_path / "reply")
     asked(recording, [content()] * 2)
     assert "round 2: 'partition-1' is quarantined: its reply cannot be read (ModelError: 2 ArrayRecords" in caplog.text
     asked(fedworth.flower.record(grid, ledger=tmp_path / "named", arrays="arrays"), [two_records(content())] * 2)
-    assert len(open_ledger(tmp_path / "named").entries[0].answered) == 2
+    assert len(Ledger.open(tmp_path / "named").entries[0].answered) == 2
 
 
 def test_a_missing_metric_is_said_when_it_happens_and_loudly_if_it_is_everyones(grid, tmp_path, caplog):
@@ -307,6 +307,6 @@ def test_a_tracker_shows_what_the_report_says_and_the_training_stays_the_same_to
     tracked = train(ledger=tmp_path / "l", track=f"prometheus:{tmp_path}/f.prom", task=task())
     assert all(torch.equal(plain[name], tracked[name]) for name in plain)
     shown = (tmp_path / "f.prom").read_text()
-    for line in fedworth.report_on(open_ledger(tmp_path / "l"), task()):
+    for line in fedworth.report_on(Ledger.open(tmp_path / "l"), task()):
         assert f'fedworth_value{{client="{line.client}"}} {line.value!r}\n' in shown
     assert "fedworth_round 3\n" in shown

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 import fedworth.flower
 from fedworth.errors import RuleError
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.recording.flower import strategy_rule, strategy_weight_metric
 from fedworth.task.replay import check_ledger, replayed, server_weights
 from fedworth.task.rules import Adaptive, WeightedMean, arrays_of, noise_of, rule_from, rule_of
@@ -92,7 +92,7 @@ def federation(strategy, folder, *, n_rounds=N_ROUNDS, **options):
         plain_grid(fedworth.flower.identity), ledger=folder, **{"strategy": strategy, **options}
     )
     grid.close(arrays_after(strategy, grid, n_rounds))
-    return verify_ledger(folder)
+    return Ledger.verify(folder)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -127,7 +127,7 @@ def test_values_are_those_of_appending_every_coalitions_trees(tmp_path, n_local)
     final, kept, starts = federation(tmp_path / "l", n_local)
     assert final == federation(None, n_local, is_recorded=False)[0]  # recording changes nothing
     report = fedworth.report_on(
-        fedworth.verify_ledger(tmp_path / "l"), TREES.task(), methods=["fedsv", "comfedsv-models"]
+        fedworth.Ledger.verify(tmp_path / "l"), TREES.task(), methods=["fedsv", "comfedsv-models"]
     )
     assert report.refusals == ()
     if (

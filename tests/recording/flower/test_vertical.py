@@ -80,7 +80,7 @@ def federation(folder, *, is_batch=False, is_recorded=True):
 
 def test_embeddings_are_recorded_with_the_head_that_they_found(tmp_path):
     vertical, heads, sent, final = federation(tmp_path / "l")
-    ledger = fedworth.verify_ledger(tmp_path / "l")
+    ledger = fedworth.Ledger.verify(tmp_path / "l")
     assert [entry.number for entry in ledger.entries] == [1, 2, 3, 4]  # gradients are no rounds
     for t in range(N_ROUNDS):
         recorded = ledger.open_round(t)
@@ -97,7 +97,7 @@ def test_recording_changes_nothing_in_the_training(tmp_path):
 
 def test_batches_are_recorded_with_their_samples(tmp_path):
     federation(tmp_path / "l", is_batch=True)
-    sent = fedworth.open_ledger(tmp_path / "l").open_round(1).client_models[0]
+    sent = fedworth.Ledger.open(tmp_path / "l").open_round(1).client_models[0]
     assert sent["samples"].tolist() == list(range(2, N_SAMPLES, 2))
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.task.replay import check_ledger
 from fedworth.task.rules import WeightedMean
 
@@ -33,7 +33,7 @@ def test_a_server_and_two_clients_in_processes_of_their_own(tmp_path):
     said = server.communicate(timeout=300)[1]
     assert server.returncode == 0, said.decode()[-3000:]
     assert [client.communicate(timeout=60) and client.returncode for client in clients] == [0, 0]
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert sorted(ledger.clients) == ["clinic-0", "clinic-1"]
     assert (ledger.is_closed, [len(entry.participants) for entry in ledger.entries]) == (True, [2, 2])
     check_ledger(ledger, WeightedMean()).refuse_others()

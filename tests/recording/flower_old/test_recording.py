@@ -12,7 +12,7 @@ from flwr.server.strategy import FedAvg
 
 import fedworth.flower
 from fedworth.errors import UsageError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.writer import LedgerWriter
 from fedworth.recording import flower_strategy
 from fedworth.recording.flower_strategy import RecordingStrategy
@@ -62,7 +62,7 @@ def test_flowers_own_server_is_recorded_and_the_ledger_closed_after_its_rounds(t
     recording = fedworth.flower.record(fedavg(fraction_fit=0.5), ledger=tmp_path / "l", hear_everyone=4, n_rounds=3)
     server = Server(client_manager=manager(), strategy=recording)
     server.fit(num_rounds=3, timeout=None)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert (ledger.is_closed, [len(entry.participants) for entry in ledger.entries]) == (True, [4, 2, 2])
     assert sorted(ledger.clients) == [f"clinic-{k}" for k in range(4)]
     assert all((ledger.final_model()[str(k)].numpy() == a).all() for k, a in enumerate(arrays(server.parameters)))
@@ -70,7 +70,7 @@ def test_flowers_own_server_is_recorded_and_the_ledger_closed_after_its_rounds(t
 
 def test_clients_without_a_name_go_by_their_id(tmp_path, caplog):
     train(fedworth.flower.record(fedavg(), ledger=tmp_path / "l"), manager(named=False))
-    assert sorted(open_ledger(tmp_path / "l").clients) == [f"node-c{k}" for k in range(4)]
+    assert sorted(Ledger.open(tmp_path / "l").clients) == [f"node-c{k}" for k in range(4)]
     assert "does not say who it is" in caplog.text
 
 
@@ -78,7 +78,7 @@ def test_a_client_that_comes_back_by_another_id_is_the_same_client(tmp_path):
     recording = fedworth.flower.record(fedavg(), ledger=tmp_path / "l")
     train(recording, n_rounds=1)
     train(recording, manager(first=10), n_rounds=1, first=2)
-    assert len(open_ledger(tmp_path / "l").clients) == 4
+    assert len(Ledger.open(tmp_path / "l").clients) == 4
 
 
 class Failing(Drawn):
@@ -95,7 +95,7 @@ class Failing(Drawn):
 
 def test_who_was_asked_and_did_not_answer_has_failed_with_the_reason(tmp_path, caplog):
     train(fedworth.flower.record(fedavg(), ledger=tmp_path / "l"), manager(client=Failing))
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert [ledger.clients[k] for k in ledger.entries[1].failed] == ["clinic-1"]
     assert "out of memory" in ledger.entries[1].failure_reasons[0]
     assert "round 2: 'clinic-1' failed: out of memory" in caplog.text
@@ -114,7 +114,7 @@ def test_an_answer_that_cannot_be_used_is_refused_alone_and_said_at_once(tmp_pat
     recording.configure_fit(1, start(), clients := manager(client=Odd))
     results = [(proxy, proxy.fit(ins)) for proxy, ins in recording.asked]
     recording._record(1, results, [])
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert [ledger.clients[k] for k in ledger.entries[0].quarantined] == ["clinic-1"]
     assert len(clients) == 4
     assert (
@@ -153,7 +153,7 @@ def test_a_model_for_each_client_is_refused_with_the_reason(tmp_path, caplog):
 
     options = {"fraction_evaluate": 0.0, "initial_parameters": start()}
     train(fedworth.flower.record(PerClient(**options), ledger=tmp_path / "l"), n_rounds=1)
-    (gone,) = open_ledger(tmp_path / "l").missing
+    (gone,) = Ledger.open(tmp_path / "l").missing
     assert "clients were sent different models" in gone.reason
     assert "round 1 is not recorded" in caplog.text
 
@@ -170,7 +170,7 @@ def test_answers_that_secure_aggregation_has_summed_are_not_valued_as_models(tmp
     for _, answer in results:
         answer.parameters = results[0][1].parameters
     recording.aggregate_fit(1, results, [])
-    (gone,) = open_ledger(tmp_path / "l").missing
+    (gone,) = Ledger.open(tmp_path / "l").missing
     assert "secure aggregation has summed them" in gone.reason
 
 

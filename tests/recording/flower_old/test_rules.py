@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 import fedworth.flower
 from fedworth.errors import RuleError
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.task.replay import check_ledger
 from fedworth.task.rules import WeightedMean, rule_of
 from fedworth.task.task import Task
@@ -61,7 +61,7 @@ def recorded(strategy, folder, **also):
     recording = fedworth.flower.record(strategy, ledger=folder, names=NAMES, **also)
     parameters = train(recording)
     recording.close()
-    return verify_ledger(folder), parameters
+    return Ledger.verify(folder), parameters
 
 
 def task():

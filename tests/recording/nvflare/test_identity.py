@@ -5,7 +5,7 @@ from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import ServerCommandKey
 
 from fedworth.findings import CONTESTED_NAME, look
-from fedworth.ledger.ledger import verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.recording.nvflare import RoundRecorder
 from tests.recording.nvflare.test_recording import START, Job, result
 
@@ -37,7 +37,7 @@ def test_a_site_that_answers_by_anothers_name_is_refused_and_the_others_answer_i
     job.hear("site-1", 0, answer("site-1"))
     job.hear("site-3", 0, answer("site-3", shift=2.0))
     job.aggregate(START)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     entry = ledger.entries[0]
     assert (entry.answered, entry.quarantined, entry.contested) == ((0, 2), (1,), (0,))
     assert entry.quarantine_reasons == ("it registered by this name, and answered as 'site-1'",)
@@ -52,7 +52,7 @@ def test_a_site_whose_name_looks_like_anothers_is_not_valued_under_it(tmp_path):
         for shift, site in enumerate(job.sites):
             job.hear(site, number, answer(site, shift=1.0 + shift + number / 2))
         job.aggregate(START)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert ledger.clients == ("site-1", "site-3")
     assert [entry.answered for entry in ledger.entries] == [(0, 1), (0, 1)]
     assert kinds(ledger)[CONTESTED_NAME].rounds == (0, 1)
@@ -65,7 +65,7 @@ def test_a_site_that_registers_again_has_its_name_and_the_move_is_noted_without_
     ask_all(job, 1)
     job.hear("site-1", 1, answer("site-1", token="second", shift=2.0))
     job.aggregate(START)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert [entry.answered for entry in ledger.entries] == [(0,), (0,)]
     assert "has moved from key-" in ledger.entries[1].notes[0]
     assert "second" not in (tmp_path / "l" / "manifest.jsonl").read_text()

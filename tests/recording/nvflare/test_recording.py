@@ -26,7 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fedworth.nvflare
 from fedworth.errors import RuleError, UsageError
-from fedworth.ledger.ledger import open_ledger, verify_ledger
+from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.writer import LedgerWriter
 from fedworth.recording import nvflare as live
 from fedworth.recording.nvflare import RoundRecorder
@@ -124,7 +124,7 @@ def test_asked_answered_failed_and_silent_sites_are_told_apart(job, tmp_path):
     job.hear("site-1", 0, result({"w": START["w"] + 1, "b": START["b"]}, NUM_STEPS_CURRENT_ROUND=7))
     job.hear("site-2", 0, None, accepted=False)
     job.aggregate(START)
-    entry = verify_ledger(tmp_path / "l").entries[0]
+    entry = Ledger.verify(tmp_path / "l").entries[0]
     assert (entry.answered, entry.failed, entry.silent) == ((0,), (1,), (2,))
     assert (entry.number, entry.sample_counts) == (0, (7,))
 
@@ -134,7 +134,7 @@ def test_a_difference_becomes_the_model_that_it_stands_for(job, tmp_path):
     job.hear("site-1", 0, result({name: 0.5 * array for name, array in START.items()}, ParamsType.DIFF))
     job.aggregate({name: array + 1 for name, array in START.items()}, ParamsType.DIFF)
     job.fire(EventType.END_RUN)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert torch.equal(ledger.open_round(0).client_models[0]["w"], torch.from_numpy(1.5 * START["w"]))
     assert torch.equal(ledger.final_model()["w"], torch.from_numpy(2 * START["w"] + 1))
     assert ledger.entries[0].sample_counts == (1,)
@@ -143,7 +143,7 @@ def test_a_difference_becomes_the_model_that_it_stands_for(job, tmp_path):
 def test_sites_that_were_not_asked_in_a_round_are_clients_but_not_asked(job, tmp_path):
     job.ask("site-3", 4)
     job.aggregate({})
-    ledger = open_ledger(tmp_path / "l")
+    ledger = Ledger.open(tmp_path / "l")
     assert ledger.clients == ("site-1", "site-2", "site-3")
     assert ledger.entries[0].asked == (2,)
     assert ledger.entries[0].number == 4
@@ -169,7 +169,7 @@ def test_a_hostile_site_is_refused_alone(job, tmp_path, answer):
     job.hear("site-2", 0, HOSTILE[answer])
     job.hear("site-3", 0, result(START))
     job.aggregate(START)
-    entry = verify_ledger(tmp_path / "l").entries[0]
+    entry = Ledger.verify(tmp_path / "l").entries[0]
     assert (entry.answered, entry.quarantined) == ((0, 2), (1,))
 
 
@@ -192,7 +192,7 @@ def test_homomorphic_encryption_is_refused_with_the_reason(job, tmp_path, how):
     for site in job.sites:
         job.fire(AppEventType.BEFORE_TRAIN_TASK, site, TRAIN_SHAREABLE=sent)
     job.fire(EventType.END_RUN)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     reasons = [*ledger.entries[0].quarantine_reasons, *(gone.reason for gone in ledger.missing)]
     assert [gone.number for gone in ledger.missing] == [1]
     assert len(reasons) == 4
@@ -209,7 +209,7 @@ def test_trees_are_refused_with_the_reason(job, tmp_path):
             job.hear(site, number, result(trees))
         job.aggregate({"model_data": [trees["model_data"]]})
     job.fire(EventType.END_RUN)
-    missing = open_ledger(tmp_path / "l").missing
+    missing = Ledger.open(tmp_path / "l").missing
     assert [gone.number for gone in missing] == [0, 1]
     assert all("tree-based XGBoost" in gone.reason for gone in missing)
 
@@ -219,14 +219,14 @@ def test_what_the_server_did_not_accept_is_not_counted(job, tmp_path):
     job.hear("site-1", 0, result(START), accepted=False)
     job.hear("site-1", 7, result(START))
     job.aggregate(START)
-    assert open_ledger(tmp_path / "l").entries[0].quarantined == (0,)
+    assert Ledger.open(tmp_path / "l").entries[0].quarantined == (0,)
 
 
 def test_an_error_in_recording_never_reaches_the_training(job, tmp_path):
     job.fire(AppEventType.BEFORE_TRAIN_TASK, "site-1", TRAIN_SHAREABLE="no shareable")
     job.ask("site-1", 1)
     job.aggregate(START)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert (len(ledger.missing), ledger.n_rounds) == (1, 1)
 
 
@@ -240,7 +240,7 @@ def test_a_ledger_that_exists_stops_the_job_before_it_begins(tmp_path):
     again = Job(RoundRecorder(str(tmp_path / "l"), resume=True))
     again.ask("site-1", 0)
     again.aggregate(START)
-    assert verify_ledger(tmp_path / "l").n_rounds == 1
+    assert Ledger.verify(tmp_path / "l").n_rounds == 1
 
 
 def test_a_site_that_returns_an_error_has_failed_and_one_that_returns_nothing_was_silent(job, tmp_path):
@@ -252,7 +252,7 @@ def test_a_site_that_returns_an_error_has_failed_and_one_that_returns_nothing_wa
     job.came_back("site-3", make_reply(ReturnCode.EXECUTION_EXCEPTION), task="validate")
     job.hear("site-2", 0, None, accepted=False)  # FedAvg does
     job.aggregate(START)
-    entry = verify_ledger(tmp_path / "l").entries[0]
+    entry = Ledger.verify(tmp_path / "l").entries[0]
     assert (entry.answered, entry.failed, entry.silent) == ((0,), (1,), (2,))
     assert entry.failure_reasons == ("the site returned EXECUTION_EXCEPTION",)
     assert entry.notes == ()
@@ -265,7 +265,7 @@ def test_an_aggregate_that_is_a_shareable_is_the_final_model(job, tmp_path, kind
     job.hear("site-1", 0, result(START))
     job.fire(AppEventType.AFTER_AGGREGATION, AGGREGATION_RESULT=result(START, kind))
     job.fire(EventType.END_RUN)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     assert (ledger.is_closed, ledger.missing) == (True, ())
     assert torch.equal(ledger.final_model()["w"], torch.from_numpy(START["w"] * (1 + (kind == ParamsType.DIFF))))
 
@@ -284,7 +284,7 @@ def test_the_weights_that_the_server_gives_its_sites_are_recorded(job, tmp_path,
         job.ask(site, 0)
         job.hear(site, 0, result(START, NUM_STEPS_CURRENT_ROUND=4))
     job.aggregate(START)
-    assert open_ledger(tmp_path / "l").entries[0].sample_counts == (10, 4, 4)
+    assert Ledger.open(tmp_path / "l").entries[0].sample_counts == (10, 4, 4)
 
 
 CALLS = [
@@ -344,7 +344,7 @@ def test_a_tracker_shows_values_after_each_round(tmp_path):
         assert f"fedworth_round {number}\n" in prom.read_text()
     assert 'fedworth_value{client="site-2"} 0.0\n' in prom.read_text()
     job.fire(EventType.END_RUN)
-    assert open_ledger(tmp_path / "l").is_closed
+    assert Ledger.open(tmp_path / "l").is_closed
 
 
 class Heard(FLComponent):  # type: ignore[misc]
@@ -374,14 +374,14 @@ def test_a_round_does_not_wait_for_receivers_that_wait_for_the_round(tmp_path):
         assert receiver.heard.count(("fedworth/value", number)) == len(job.sites)  # already, not two seconds later
     job.fire(EventType.ABOUT_TO_END_RUN)
     job.fire(EventType.END_RUN)
-    assert open_ledger(tmp_path / "l").is_closed
+    assert Ledger.open(tmp_path / "l").is_closed
 
 
 def simulated(tmp_path, folder, *command):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     told = [sys.executable, "job.py", *command, "--ledger", str(tmp_path / "l")]
     subprocess.run(told, cwd=folder, env=environment, capture_output=True, check=True, timeout=600)
-    ledger = verify_ledger(tmp_path / "l")
+    ledger = Ledger.verify(tmp_path / "l")
     checked = check_ledger(ledger, WeightedMean())
     checked.refuse_others()
     assert (checked.n_same, ledger.is_closed, ledger.missing) == (2, True, ())
@@ -428,7 +428,7 @@ def test_an_aggregator_of_ones_own_is_recorded_and_refused_when_valued(tmp_path)
     """It takes the middle one of each number."""
     with pytest.raises(RuleError, match="the recorded next model is not the weighted mean"):
         simulated(tmp_path, JOBS, "own-aggregator")
-    checked = check_ledger(verify_ledger(tmp_path / "l"), Median())
+    checked = check_ledger(Ledger.verify(tmp_path / "l"), Median())
     checked.refuse_others()
     assert checked.n_same == 2
 

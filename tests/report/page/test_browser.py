@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedworth.report.comparison import Comparison
-from fedworth.report.rewards import rewards
 from fedworth.report.settings import PageSettings
 from tests.support.browser import chromium, opened
 from tests.support.reports import HOSPITALS, HOSTILE, hospitals
@@ -15,7 +14,7 @@ from tests.support.reports import HOSPITALS, HOSTILE, hospitals
 SETTINGS = PageSettings("Sepsis model", "hospital", "hospitals", "16 November 2026")
 REPORT = hospitals(n_groups=5)
 DOCUMENT = json.loads(json.dumps(REPORT.document()))
-PAGE = REPORT.page_html(SETTINGS, rewards=rewards(REPORT.chosen, "100000"))
+PAGE = REPORT.page_html(SETTINGS, rewards=REPORT.rewards("100000"))
 STATEMENT = REPORT.statement_html(HOSPITALS[6], SETTINGS)
 COMPARISON = Comparison.of([REPORT, hospitals(seed=8)], ["monday", "friday"]).page_html(SETTINGS)
 WIDTHS = (390, 768, 1280)

@@ -15,7 +15,6 @@ from fedworth.errors import UsageError
 from fedworth.findings import HARM, LOW_VALUE, OF_ANSWERS, SAME_MODEL, Finding, Kind
 from fedworth.report.page.figures import axis_over, nice_ticks, packed
 from fedworth.report.report import Report
-from fedworth.report.rewards import rewards
 from fedworth.report.settings import PageSettings
 from fedworth.report.tables import findings_lines, markdown
 from fedworth.valuation.marginals import Marginals
@@ -249,7 +248,7 @@ def test_a_hundred_clients_and_a_thousand_rounds_fit_a_megabyte():
 
 def test_rewards_stand_on_the_page_if_asked_for():
     report = hospitals()
-    made = rewards(report.chosen, "1000", unit="EUR")
+    made = report.rewards("1000", unit="EUR")
     assert "What each would get of 1,000.00 EUR" in text_of(report.page_html(rewards=made))
     assert "would get" not in text_of(report.page_html())
 

@@ -9,7 +9,6 @@ from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, Finding
 from fedworth.records import document_of
 from fedworth.report.page.statement import read_statement
-from fedworth.report.rewards import rewards
 from fedworth.report.settings import PageSettings
 from tests.support.reports import EVIDENCE, HOSPITALS, HOSTILE, hospitals
 
@@ -41,7 +40,7 @@ def test_the_block_for_programs_has_the_clients_own_numbers_only(client, tmp_pat
 @pytest.mark.parametrize("client", HOSPITALS)
 def test_no_other_name_value_or_extreme_is_in_a_statement(client):
     report = hospitals()
-    html = told(report.statement_html(client, SETTINGS, rewards=rewards(report.chosen, "100000")))
+    html = told(report.statement_html(client, SETTINGS, rewards=report.rewards("100000")))
     others = [line for line in report if line.client != client]
     assert [line.client for line in others if line.client in html or line.client.split()[0] in html] == []
     numbers = [n for line in others for n in (line.value, line.low, line.high, line.share) if n]
