@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedworth.arrays import Floats
-from fedworth.findings.finding import Evidence, Kind, Level, confidence_of
+from fedworth.findings.finding import Detected, Evidence, Kind, Level, confidence_of
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
@@ -172,10 +172,10 @@ class _Direction:
         return float(apart) <= 2 * (self.rounding + other.rounding)
 
 
-def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
-    """Equal models, then scaled updates that are not already reported as equal models."""
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Detected:  # noqa: ARG001
+    """Equal models, and scaled updates that are not already reported as equal models."""
+    directions = list(_directions(traces))
     equal = [piece for group in _same_bytes(traces) for piece in _of_group(group)]
-    yield from equal
     reported = {
         (AS_UPDATES.get(piece.kind.name, piece.kind.name), client, piece.round_index)
         for piece in equal
@@ -183,22 +183,21 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
     }
     n_sent = sum(len(trace.sha256s) for trace in traces)
     n_compared = n_sent * (n_sent - 1) / 2
-    for piece in (piece for group in _same_directions(traces) for piece in _of_group(group, n_compared)):
-        if any((piece.kind.name, client, piece.round_index) not in reported for client in piece.clients):
-            yield piece
-
-
-def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    compared = [(one.sent.client, one.sent.round_index) for one in _directions(traces)]
-    of_clients = [round_index for client, round_index in compared if client != SERVER]
-    if any(len(trace.clients) > 1 for trace in traces):
-        yield SAME_MODEL
-    if len(of_clients) > len(set(of_clients)):
-        yield SCALED_COPY
+    scaled = [
+        piece
+        for group in _same_directions(directions)
+        for piece in _of_group(group, n_compared)
+        if any((piece.kind.name, client, piece.round_index) not in reported for client in piece.clients)
+    ]
+    looked_for = [SAME_MODEL] if any(len(trace.clients) > 1 for trace in traces) else []
     if sum(bool(trace.clients) for trace in traces) > 1:
-        yield from (LATE_COPY, REPLAY, STALE_MODEL)
-    if any((SERVER, round_index) in compared for round_index in of_clients):
-        yield ECHO
+        looked_for += [LATE_COPY, REPLAY, STALE_MODEL]
+    compared = [direction.sent.round_index for direction in directions if not direction.sent.is_servers]
+    if len(compared) > len(set(compared)):
+        looked_for.append(SCALED_COPY)
+    if any(direction.sent.is_servers and direction.sent.round_index in compared for direction in directions):
+        looked_for.append(ECHO)
+    return equal + scaled, looked_for
 
 
 def _of_group(group: list[_Sent], n_compared: float = 0.0) -> Iterator[Evidence]:
@@ -246,11 +245,11 @@ def _same_bytes(traces: list[RoundTrace]) -> list[list[_Sent]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _same_directions(traces: list[RoundTrace]) -> list[list[_Sent]]:
+def _same_directions(directions: list[_Direction]) -> list[list[_Sent]]:
     """Groups of updates that are equal up to a factor, the server's steps among them."""
     groups: list[list[_Direction]] = []
     cells: dict[Cell, list[list[_Direction]]] = defaultdict(list)
-    for direction in _directions(traces):
+    for direction in directions:
         x, y, z = direction.cell
         around = itertools.product((x, x - 1, x + 1), (y, y - 1, y + 1), (z, z - 1, z + 1))
         near = (group for cell in around for group in cells.get(cell, ()))

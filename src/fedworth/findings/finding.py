@@ -135,6 +135,10 @@ class Evidence:
     confidence: float = 1.0
 
 
+Detected = tuple[list[Evidence], list[Kind]]
+"""What a detector found, and the kinds that it could look for in the ledger."""
+
+
 def gathered(ledger: "Ledger", kinds: Iterable[Kind], evidence: list[Evidence]) -> Iterator[Finding]:
     """One finding for each kind and each group of clients that belong together, over all rounds."""
     for kind in kinds:

@@ -14,13 +14,12 @@ round, because updates become shorter as a model learns; rounds of fewer than th
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import stdtr
 
 from fedworth.findings.copies import ASK_TRAINING, CLIENT_TRAINING, NOT_TRAINED
-from fedworth.findings.finding import Evidence, Kind, Level, confidence_of
+from fedworth.findings.finding import Detected, Evidence, Kind, Level, confidence_of
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
@@ -76,30 +75,27 @@ MANY_SAMPLES = Kind(
 )
 
 
-def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Detected:  # noqa: ARG001
     """Missing updates, long updates and large sample counts."""
+    found = []
     for round_index, trace in enumerate(traces):
         for client, norm in zip(trace.clients, trace.update_norms[1:].tolist(), strict=True):
             if norm <= trace.rounding * trace.model_norms[0]:
-                yield Evidence(NO_UPDATE, (client,), round_index)
+                found.append(Evidence(NO_UPDATE, (client,), round_index))
         entry = ledger.entries[round_index]
         median = float(np.median(entry.sample_counts)) if len(entry.sample_counts) >= FEWEST else 0.0
         for client, count in zip(entry.answered, entry.sample_counts, strict=True):
             if 0 < MANY * median <= count:
                 numbers = {"n_samples": float(count), "ratio": count / median}
-                yield Evidence(MANY_SAMPLES, (client,), round_index, numbers)
+                found.append(Evidence(MANY_SAMPLES, (client,), round_index, numbers))
     ratios = _log_ratios(traces)
     for (round_index, client), ratio in ratios.items():
         if ratio >= math.log(LARGE):
             numbers = {"ratio": math.exp(ratio)}
-            yield Evidence(LARGE_UPDATE, (client,), round_index, numbers, _confidence(client, ratios))
-
-
-def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    if any(trace.clients for trace in traces):
-        yield NO_UPDATE
-    if any(len(trace.clients) >= FEWEST for trace in traces):
-        yield from (LARGE_UPDATE, MANY_SAMPLES)
+            found.append(Evidence(LARGE_UPDATE, (client,), round_index, numbers, _confidence(client, ratios)))
+    most = max((len(trace.clients) for trace in traces), default=0)  # answers in a round
+    looked_for = [NO_UPDATE] if most > 0 else []
+    return found, looked_for + ([LARGE_UPDATE, MANY_SAMPLES] if most >= FEWEST else [])
 
 
 def _log_ratios(traces: list[RoundTrace]) -> dict[tuple[int, int], float]:
