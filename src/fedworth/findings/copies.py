@@ -49,13 +49,11 @@ SAME_MODEL = Kind(
     Level.ACT,
     sentence="{clients} sent the same model",
     basis="byte-identical models",
-    tag="Same data?",
     title="sent the same model",
     why=COPIES,
     action=ASK_COPIES,
     client_title="Your model was the same as another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="No two {nouns} sent the same model.",
     needs="a round of two answers",
 )
 SCALED_COPY = Kind(
@@ -63,13 +61,11 @@ SCALED_COPY = Kind(
     Level.ACT,
     sentence="{clients} sent the same update, one up to {ratio} times as long as the other",
     basis="sketches of the updates",
-    tag="Copied?",
     title="sent the same update, scaled",
     why="One may be paid for the other’s work. " + COPIES,
     action=ASK_COPIES,
     client_title="Your update was another {noun}’s, scaled",
     client_action=CLIENT_COPY,
-    passed="No update was another {noun}’s, scaled.",
     needs="a round with two updates that are not mostly rounding",
 )
 LATE_COPY = Kind(
@@ -77,13 +73,11 @@ LATE_COPY = Kind(
     Level.ACT,
     sentence="{clients} sent the same answer in different rounds",
     basis="earlier answers of the other",
-    tag="Copied?",
     title="sent the same answer in different rounds",
     why="A client that sends what another sent before adds nothing of its own.",
     action=ASK_COPIES,
     client_title="An answer of yours was the same as another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="No answer repeated another {noun}’s earlier answer.",
     needs="two rounds",
     across_rounds=True,
 )
@@ -92,13 +86,11 @@ REPLAY = Kind(
     Level.ACT,
     sentence="{clients} repeated an answer of an earlier round",
     basis="its earlier answers",
-    tag="Repeats itself",
     title="sent an old answer again",
     why=NOT_TRAINED,
     action=ASK_TRAINING,
     client_title="You sent an old answer again",
     client_action=CLIENT_TRAINING,
-    passed="No {noun} sent an old answer again.",
     needs="two rounds",
 )
 STALE_MODEL = Kind(
@@ -106,13 +98,11 @@ STALE_MODEL = Kind(
     Level.ACT,
     sentence="{clients} sent back a global model of an earlier round",
     basis="byte-identical models",
-    tag="Not trained",
     title="sent back an old shared model",
     why=NOT_TRAINED,
     action=ASK_TRAINING,
     client_title="You sent back an old shared model",
     client_action=CLIENT_TRAINING,
-    passed="No {noun} sent back an old shared model.",
     needs="two rounds",
 )
 ECHO = Kind(
@@ -120,13 +110,11 @@ ECHO = Kind(
     Level.ACT,
     sentence="{clients} returned the server's own last step as an update, up to {ratio} times as long",
     basis="sketches of the updates",
-    tag="Echo",
     title="sent the server’s own last step",
     why="It follows the others’ training without training itself, and is paid for theirs.",
     action=ASK_TRAINING,
     client_title="Your update was the server’s own last step",
     client_action=CLIENT_TRAINING,
-    passed="No update was the server’s own last step.",
     needs="two rounds with updates that are not mostly rounding",
 )
 

@@ -57,13 +57,11 @@ FOLLOWER = Kind(
     "explain up to {explained} %, and the rest does not come back from round to round ({own} % does, {usual} % is "
     "usual)",
     basis="what the others' updates have of their own",
-    tag="Follows",
     title="sent nothing of its own",
     why="It may follow the others’ training without data, and is paid for theirs.",
     action=ASK_TRAINING,
     client_title="Your updates held nothing of your own",
     client_action=CLIENT_TRAINING,
-    passed="Every {noun}’s updates held something of its own.",
     needs="five {nouns} with three rounds each, in rounds of three answers",
 )
 

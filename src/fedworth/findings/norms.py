@@ -37,26 +37,22 @@ NO_UPDATE = Kind(
     Level.ACT,
     sentence="{clients} returned the global model unchanged",
     basis="model parameters",
-    tag="Not trained",
     title="sent the model back unchanged",
     why=NOT_TRAINED,
     action=ASK_TRAINING,
     client_title="You sent the model back unchanged",
     client_action=CLIENT_TRAINING,
-    passed="No {noun} sent the model back unchanged.",
 )
 LARGE_UPDATE = Kind(
     "large update",
     Level.ACT,
     sentence="{clients} sent an update of up to {ratio} times the median norm",
     basis="spread of the other norms",
-    tag="Large update",
     title="sent a far larger update than the others",
     why="One large update can decide the average, for better or worse.",
     action="Ask for its learning rate, number of steps and how its inputs are scaled.",
     client_title="Your update was far larger than most",
     client_action="Check your learning rate, your number of steps and the scale of your inputs.",
-    passed="No update was much larger than the others.",
     needs="a round of three answers",
 )
 MANY_SAMPLES = Kind(
@@ -64,13 +60,11 @@ MANY_SAMPLES = Kind(
     Level.NOTE,
     sentence="{clients} reported up to {n_samples} samples, {ratio} times the median",
     basis="reported sample counts",
-    tag="Many samples",
     title="reported far more samples than the others",
     why="Where the server weighs by samples, such a number decides the average.",
     action="Ask whether the number is right.",
     client_title="You reported far more samples than most",
     client_action="Check the number of samples that you report.",
-    passed="No {noun} reported far more samples than the others.",
     needs="a round of three answers",
 )
 

@@ -45,14 +45,12 @@ SIMILAR = Kind(
     sentence="{clients} cannot be told apart by their updates (their similarity is {similarity} times that of each "
     "with itself in other rounds)",
     basis="similarity of all other pairs; data of the same kind can look like a copy",
-    tag="Look-alike",
     title="cannot be told apart by their updates",
     why="They may be one client under several names, hold the same data, or hold data of the same kind. " + COPIES,
     action="Ask each of them where its data come from. To value them as one client and share its value among them, "
     "make the report again with option --as-one.",
     client_title="Your updates could not be told apart from another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="All {nouns} can be told apart by their updates.",
     needs="five {nouns} with three rounds each, in rounds of three answers",
     across_rounds=True,
 )

@@ -17,24 +17,23 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import UsageError
+from fedworth.findings import Level
 from fedworth.provenance import SOFTWARE
 from fedworth.report.page.clients import (
     COLUMNS,
-    axis_of,
-    cards_of,
     group_table,
     n_rounds_of,
-    not_looked_for,
+    named,
     passed_of,
     rows_of,
+    sorted_findings,
     summary_of,
 )
-from fedworth.report.page.figures import axis_over
+from fedworth.report.page.figures import axis_of
 from fedworth.report.page.story import story_of
 from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
@@ -47,7 +46,7 @@ from fedworth.valuation.notebook import digits_of, signed
 if TYPE_CHECKING:
     from fedworth.report.comparison import Comparison
 
-MOST_CARDS = 40
+MOST_FINDINGS = 40
 LANE = 11
 """Pixels between the dots of one client in a comparison."""
 ESTIMATED = "Estimated"
@@ -75,10 +74,10 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
     }
     if not report.valuations:
         return render("empty.html", frame)
-    chosen, cards = report.chosen, cards_of(report, settings)
+    chosen, findings = report.chosen, sorted_findings(report)
     wording = wording_of(report, settings)
-    rows = rows_of(report, cards)
-    flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
+    rows = rows_of(report)
+    flagged = [row.place for row in rows if any(kind.level is Level.ACT for kind in row.kinds)]
     story = story_of(report, [row.place for row in rows], flagged)
     groups = group_table(report, rows, settings)
     words = {**asdict(wording), "noun": settings.noun, "nouns": settings.plural}
@@ -93,11 +92,11 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "verdict": verdict_of(report, settings),
         "questions": questions_of(report, settings),
         "caveats": () if chosen.uncertainty is None else chosen.uncertainty.caveats,
-        "cards": cards[:MOST_CARDS],
-        "n_cards": len(cards),
-        "n_urgent": sum(card.is_urgent for card in cards),
-        "passed": passed_of(report, cards, settings),
-        "not_looked_for": not_looked_for(report, settings),
+        "findings": [(finding, named(finding.clients, settings)) for finding in findings[:MOST_FINDINGS]],
+        "n_findings": len(findings),
+        "n_urgent": sum(finding.kind.level is Level.ACT for finding in findings),
+        "passed": passed_of(report),
+        "not_looked_for": report.not_looked_for if report.looked_for else (),
         "is_vertical": report.is_vertical,
         "looked": bool(report.looked_for),
         "story": story,
@@ -126,12 +125,10 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
 
 def comparison_html(comparison: "Comparison", settings: PageSettings | None = None) -> str:
     settings = settings or PageSettings()
-    lines = [line for row in comparison.rows for line in row.values]
-    ends = [end for line in lines for end in (line.value, line.low, line.high) if end is not None]
     view = {
         **frame_of(settings, settings.title or " · ".join(comparison.names)),
         "c": comparison,
-        "axis": axis_over(np.array(ends, dtype=np.float64)),
+        "axis": axis_of(line for row in comparison.rows for line in row.values),
         "level": LEVEL_TEXT,
         "lane": LANE,
         "height": LANE * len(comparison.names) + 8,
@@ -141,9 +138,16 @@ def comparison_html(comparison: "Comparison", settings: PageSettings | None = No
 
 def frame_of(settings: PageSettings, title: str) -> dict[str, Any]:
     """What every template needs."""
-    nouns = {"noun": settings.noun, "nouns": settings.plural}
-    text = json.dumps(asdict(settings))  # so that `fedworth verify` can write the page again
-    return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed, "settings": text}
+    return {
+        "title": title,
+        "date": settings.date,
+        "noun": settings.noun,
+        "nouns": settings.plural,
+        "fill": settings.fill,
+        "signed": signed,
+        "software": SOFTWARE,
+        "settings": json.dumps(asdict(settings)),  # so that `fedworth verify` can write the page again
+    }
 
 
 def settings_of(text: str) -> PageSettings | None:

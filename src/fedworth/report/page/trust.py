@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from fedworth.report.page.clients import n_rounds_of, share_text
+from fedworth.report.page.clients import n_rounds_of
 from fedworth.report.report import Report
 from fedworth.report.scores import change_text, detail_text, measure_text, test_set_text
 from fedworth.report.settings import PageSettings
 from fedworth.valuation.methods import Basis, method_text
+from fedworth.valuation.notebook import share_text
 from fedworth.valuation.uncertainty import LEVEL, Source, Trust
 from fedworth.valuation.valuation import Valuation
 
