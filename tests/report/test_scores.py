@@ -55,7 +55,8 @@ def test_page_statement_and_tables_name_measure_unit_and_size_of_the_test_set(le
     report = fedworth.report_on(ledger, task)
     page, statement = text_of(report.page_html()), text_of(report.statement_html("1"))
     for said in (page, statement):
-        assert "the model’s loss (cross-entropy, in nats per test sample) on the coordinator’s 60 test samples" in said
+        assert "lowers the loss on the coordinator’s 60 test samples" in said
+        assert "It is measured in loss (cross-entropy), in nats per test sample." in said
         assert "added up over all 3 rounds" in said
     words = tables(report)[0].legend
     assert "lowers the loss on the coordinator’s 60 test samples" in words
@@ -70,7 +71,8 @@ def test_page_statement_and_tables_name_measure_unit_and_size_of_the_test_set(le
 def test_a_measure_is_raised_and_its_scores_are_in_percent(ledger, task):
     report = fedworth.report_on(ledger, task, fedworth.ValuationSettings(measure="accuracy"))
     text = text_of(report.page_html())
-    assert "raises the model’s accuracy (as a share of the test samples)" in text
+    assert "raises the accuracy on the coordinator’s" in text
+    assert "It is measured in accuracy, as a share of the test samples." in text
     assert report.scores is not None
     assert report.scores.measures == ("accuracy", "cross-entropy")
     assert f"{100 * report.scores.end[0]:.1f} % at the end" in text

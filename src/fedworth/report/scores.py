@@ -19,8 +19,6 @@ from fedworth.oracle.server import RuleOracle
 from fedworth.provenance import Provenance
 from fedworth.valuation.federation import Federation
 
-UNKNOWN_UNIT = "in the unit of the given utilities"
-
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -124,19 +122,9 @@ def levels_text(scores: Scores | None) -> str:
 def measure_text(provenance: Provenance | None) -> str:
     """What values are measured in: "loss (cross-entropy), in nats per test sample"."""
     if provenance is None or provenance.judged_by is None:
-        return f"utility, {UNKNOWN_UNIT}"
-    return ", ".join(
-        text
-        for text in (f"loss ({provenance.judged_by})" if is_loss(provenance) else provenance.judged_by, provenance.unit)
-        if text
-    )
-
-
-def detail_text(provenance: Provenance | None) -> str:
-    """The same without the word loss, to follow it: "cross-entropy, in nats per test sample"."""
-    if provenance is None or provenance.judged_by is None:
-        return UNKNOWN_UNIT
-    return ", ".join(text for text in (provenance.judged_by if is_loss(provenance) else "", provenance.unit) if text)
+        return "utility, in the unit of the given utilities"
+    name = f"loss ({provenance.judged_by})" if is_loss(provenance) else provenance.judged_by
+    return f"{name}, {provenance.unit}" if provenance.unit else name
 
 
 def change_text(provenance: Provenance | None) -> str:

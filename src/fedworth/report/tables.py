@@ -19,7 +19,6 @@ from fedworth.valuation.uncertainty import Source
 from fedworth.valuation.valuation import COLUMNS, GROUP_COLUMNS, Valuation
 
 if TYPE_CHECKING:
-    from fedworth.provenance import Provenance
     from fedworth.report.report import Report
 
 BESIDE = ("fedsv", "truth")
@@ -33,10 +32,10 @@ NARROW = 0.01
 """Intervals with a smaller standard deviation are shown with four decimals."""
 
 SOURCE_WORDS = {
-    Source.ESTIMATES: "coalitions that no round has shown were estimated",
-    Source.SAMPLING: "coalitions were sampled, not all measured",
-    Source.TEST_SET: "other test samples of the same kind would give other values",
-    Source.RUNS: "training again, with other batches and other participants, gives other values",
+    Source.ESTIMATES: "the estimates of what no round has shown",
+    Source.SAMPLING: "the sampling of coalitions",
+    Source.TEST_SET: "the choice of the test samples",
+    Source.RUNS: "how much another training with other batches and other participants changes the values",
 }
 AS_IT_IS = " Scores are on the test set as it is, not weighted to the population."
 SAMPLED_TRUTH = "The truth was itself sampled, so distances from it are partly its own error"
@@ -306,15 +305,17 @@ def completion_table(summary: dict[str, Any]) -> Table:
     return Table("Completion", ("", ""), rows)
 
 
-def provenance_text(provenance: "Provenance | None") -> str:
-    """Where the numbers come from, in a sentence."""
+def facts_of(report: "Report") -> list[tuple[str, str]]:
+    """Where the numbers come from: what, and its text."""
+    provenance = report.provenance
+    facts = [("Measured in", measure_text(provenance)), ("Fingerprint", f"sha256 {report.fingerprint} of report.json")]
     if provenance is None:
-        return "The utilities came without a ledger, so there is no record to check."
-    task = "an unknown task" if provenance.task is None else f"task {provenance.task}"
-    if provenance.other_heads:
-        heads = ", ".join((provenance.head, *provenance.other_heads))
-        return f"Mean of the runs in ledgers {heads}, {task}, {provenance.software}."
-    return f"Ledger {provenance.head} ({provenance.n_rounds} rounds), {task}, {provenance.software}."
+        return [*facts, ("Ledger", "none: the utilities came without one, so there is no record to check")]
+    if provenance.n_test_samples is not None:
+        facts.append(("Test data", f"{provenance.n_test_samples:,} samples"))
+    facts.append(("Ledger", f"{provenance.head} ({provenance.n_rounds} rounds)"))
+    facts += [("Ledger of another run", head) for head in provenance.other_heads]
+    return [*facts, ("Task", provenance.task or "not known"), ("Software", provenance.software)]
 
 
 def markdown(report: "Report") -> str:
@@ -330,7 +331,7 @@ def markdown(report: "Report") -> str:
         parts += [_plain(line) for line in not_looked_for_lines(report.not_looked_for) if line]
     if report.all_notes:
         parts += ["## Before you use a number", "\n".join(f"- {_plain(note)}" for note in report.all_notes)]
-    parts += ["## Where the numbers come from", provenance_text(report.provenance)]
+    parts += ["## Where the numbers come from", "\n".join(f"- {what}: {text}" for what, text in facts_of(report))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -105,7 +105,7 @@ def test_the_wording_follows_the_method_and_what_its_range_covers():
     assert "It says nothing about another training." in measured
     assert "There is none: every group of clients that the values rest on was measured." in exact
     assert "nothing about other test data, or another training" in exact
-    assert "how far off they may be is not known" in unknown
+    assert "it is not known how far off they may be" in unknown
     assert "made the model worse" not in unknown
     assert "on exactly these test data. The range covers the estimates of what no round has shown" in narrow
     assert "Note: too narrow." in narrow

@@ -82,7 +82,7 @@ def test_a_statement_has_the_clients_own_numbers():
     line = report[HOSPITALS[6]]
     assert f'<p class="big">+{line.value:.2f}</p>' in html
     assert f"+{line.low:.2f}" in html
-    assert "you lose nothing for rounds in which you were not asked" in html
+    assert "The value does not punish a hospital for rounds in which it was not asked." in html
     assert "Your model was the same as another hospital’s" in html
 
 
@@ -90,8 +90,8 @@ def test_fedsv_does_not_promise_that_nothing_is_lost():
     report = hospitals()
     earned = replace(report, valuations=report.valuations[1:])
     html = earned.statement_html(HOSPITALS[6], SETTINGS)
-    assert "you lose nothing" not in html
-    assert "rounds in which you were not asked add nothing" in html
+    assert "does not punish" not in html
+    assert "A hospital earns only in rounds in which it was asked" in html
 
 
 def test_few_others_are_not_shown_as_a_band():

@@ -61,7 +61,7 @@ class Column:
     css: str
     text: Callable[[Row], str]
     key: Callable[[Row], float | None]
-    help: str  # {noun}, {nouns}, {example}, {measure}, {total}, {range}, {rounds}
+    help: str  # {noun}, {nouns}, {change}, {measure}, {total}, {range}, {rounds}
     best_is_low: bool = False
 
 
@@ -71,7 +71,8 @@ COLUMNS = (
         "strong",
         lambda row: row.value,
         lambda row: row.line.value,
-        "+0.50 means: averaged over all groups of {nouns} it could join, {example}. Unit: {measure}. {total}",
+        "+0.50 means: averaged over all groups of {nouns} it could join, the {noun} {change} by 0.50. Unit: {measure}. "
+        "{total}",
     ),
     Column(
         "Likely range",

@@ -35,12 +35,12 @@ from fedworth.report.page.clients import (
 )
 from fedworth.report.page.figures import axis_of
 from fedworth.report.page.story import story_of
-from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
+from fedworth.report.page.trust import LEVEL_TEXT, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
 from fedworth.report.rewards import Rewards, split_again
 from fedworth.report.scores import levels_text
 from fedworth.report.settings import PageSettings
-from fedworth.report.tables import provenance_text, scores_table, uncertainty_table
+from fedworth.report.tables import facts_of, scores_table, uncertainty_table
 from fedworth.valuation.notebook import digits_of, signed
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 MOST_FINDINGS = 40
 LANE = 11
 """Pixels between the dots of one client in a comparison."""
-ESTIMATED = "Estimated"
 GLOSSARY = {
     "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages them.",
     "Loss": "How wrong the model is on the test data; lower is better.",
@@ -57,7 +56,6 @@ GLOSSARY = {
     "another measure after minus before.",
     "Group": "Of {nouns}: any set of them that could have trained together. Of test samples: those with the same "
     "label, such as a class.",
-    ESTIMATED: "Computed from measurements, because that group never trained together in that round.",
 }
 
 
@@ -106,12 +104,10 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "sources": uncertainty_table(report),
         "groups": groups,
         "levels": levels_text(report.scores),
-        "facts": _facts(report, settings, wording),
-        "glossary": [
-            (word, settings.fill(meaning))
-            for word, meaning in GLOSSARY.items()
-            if word != ESTIMATED or wording.is_estimated
-        ],
+        "facts": [("Method", wording.method), *facts_of(report)],
+        "command": settings.command,
+        "can_verify": report.provenance is not None and not report.provenance.other_heads,
+        "glossary": [(word, settings.fill(meaning)) for word, meaning in GLOSSARY.items()],
         "rewards": rewards,
         "data": {
             "clients": list(report.clients),
@@ -184,34 +180,6 @@ def _others(report: Report) -> list[tuple[str, ...]]:
     listed = [list(valuation) for valuation in report.valuations]
     columns = [[signed(line.value, digits_of(lines)) for line in lines] for lines in listed]
     return list(zip(*columns, strict=True))
-
-
-def _facts(report: Report, settings: PageSettings, wording: Wording) -> list[tuple[str, str, bool]]:
-    """How the report was made: (what, text, whether the text is to be copied)."""
-    provenance = report.provenance
-    facts = [("Method", wording.method, False), ("Measured in", wording.measure, False)]
-    if provenance is not None and provenance.n_test_samples is not None:
-        facts.append(("Test data", f"{provenance.n_test_samples:,} samples", False))
-    if report.chosen.completion is not None:
-        facts.append(("What was not seen", _completion(report.chosen.completion), False))
-    facts += [("Command", settings.command, True)] if settings.command else []
-    facts.append(("Fingerprint", f"sha256 {report.fingerprint} of report.json", True))
-    if provenance is None:
-        return [*facts, ("Provenance", provenance_text(None), False), ("Software", SOFTWARE, False)]
-    facts.append(("Ledger", f"{provenance.head} ({provenance.n_rounds} rounds)", True))
-    facts += [("Ledger of another run", head, True) for head in provenance.other_heads]
-    facts += [("Task", provenance.task, True)] if provenance.task is not None else []
-    facts += [] if provenance.other_heads else [("Check it", "fedworth verify report.json --ledger LEDGER", True)]
-    return [*facts, ("Software", provenance.software, False)]
-
-
-def _completion(summary: dict[str, Any]) -> str:
-    """How results that were not measured were estimated; the details are in report.json."""
-    if summary.get("kind") != "models":
-        return f"was estimated by {summary.get('kind', 'factors')}."
-    n_held = summary.get("n_held_out", 0)
-    checked = f"; {n_held:,} known answers were hidden and predicted, to measure the error" if n_held else ""
-    return f"was measured on models that were predicted from {summary['n_answers']:,} recorded answers{checked}."
 
 
 @cache
