@@ -240,7 +240,7 @@ def scores_table(report: "Report") -> Table | None:
         ("client", "last round", *headings, "lost over its rounds"),
         rows,
         f"The model: {levels_text(scores)}.{AS_IT_IS if is_weighted else ''}",
-        "with it, without it: after the last round in which the client took part, all else equal; "
+        "With it, without it: after the last round in which the client took part, all else equal; "
         "lost over its rounds: what the other participants would have lost without the client, added up",
     )
 
@@ -273,16 +273,6 @@ def trust_text(valuations: Iterable[Valuation]) -> str:
             cautions = "".join(f" Use with care: {caution}." for caution in valuation.cautions)
             return f"{valuation.label}: {valuation.uncertainty.sentence}{notes}{cautions}"
     return ""
-
-
-def headlines(report: "Report") -> list[str]:
-    """A sentence for each pair of clients with the same data: their values by the main methods."""
-    lines = []
-    for copy, original in report.copies:
-        pair = [report.clients.index(name) for name in (original, copy)]
-        given = [f"{v.label} gives them {_value(v, pair[0])} and {_value(v, pair[1])}" for v in _main(report)]
-        lines.append(f"Clients {original} and {copy} have the same data: {'; '.join(given)}.")
-    return lines
 
 
 def findings_lines(findings: Sequence[Finding], not_looked_for: Sequence[Kind] = ()) -> list[str]:
@@ -321,7 +311,6 @@ def facts_of(report: "Report") -> list[tuple[str, str]]:
 def markdown(report: "Report") -> str:
     parts = [f"# {_plain(report.title)}"]
     parts.append("\n".join(f"- **{v.label}** — {v.description}" for v in report.valuations))
-    parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
         parts += [f"## {table.title}", _markdown_table(table)]
         parts += [_plain(text) for text in (table.note, table.legend) if text]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedworth.completion.completion import Caveat
 from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, Finding
 from fedworth.records import document_of
@@ -119,3 +120,13 @@ def test_a_hostile_name_is_text_and_names_no_other_place(tmp_path):
 def test_a_client_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="did you mean 'Lakeside Clinic'"):
         hospitals().statement_html("Lakeside")
+
+
+def test_a_client_whose_range_may_be_too_narrow_is_told_so():
+    report = hospitals()
+    known = report.chosen.uncertainty
+    assert known is not None
+    narrow = replace(known, caveats=(Caveat(HOSPITALS[:2], "too narrow"),))
+    told_so = replace(report, valuations=(replace(report.chosen, uncertainty=narrow),))
+    for client in HOSPITALS:
+        assert ("This range may be too narrow" in told_so.statement_html(client)) is (client in HOSPITALS[:2])

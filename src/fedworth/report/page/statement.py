@@ -118,7 +118,8 @@ def statement_html(
     if rewards is not None:
         split_again(rewards, report)  # an error unless they follow from the report's values
     line, facts = report[client], statement_of(report, client, ledger)
-    digits = digits_of([line])
+    digits, uncertainty = digits_of([line]), report.chosen.uncertainty
+    caveats = () if uncertainty is None else uncertainty.caveats
     band = _band(report, client)
     view = {
         **frame_of(settings, settings.title or report.title),
@@ -126,6 +127,7 @@ def statement_html(
         "n_rounds": None if report.rounds is None else len(report.rounds.numbers),
         "n_heard": report.n_rounds_heard.get(client),
         "line": line,
+        "is_too_narrow": any(client in caveat.clients for caveat in caveats),
         "value": signed(line.value, digits),
         "low": signed(line.low, digits),
         "high": signed(line.high, digits),
