@@ -106,12 +106,12 @@ COLUMNS = (
 )
 
 
-def rows_of(report: Report) -> list[Row]:
+def rows_of(report: Report, findings: list[Finding]) -> list[Row]:
     """All rows, the most valuable first, those without a value last."""
     lines, heard = list(report.chosen), report.n_rounds_heard
     order = sorted(range(len(lines)), key=lambda k: (lines[k].value is None, -(lines[k].value or 0.0), k))
     kinds: dict[str, dict[str, Kind]] = defaultdict(dict)
-    for finding in sorted_findings(report):
+    for finding in findings:
         for client in finding.clients:
             kinds[client][finding.kind.name] = finding.kind
     flagged = [k for k in order[FIRST:-LAST] if kinds[lines[k].client]][:MOST_FLAGGED]
@@ -130,7 +130,7 @@ def n_rounds_of(report: Report) -> int | None:
     return None if report.provenance is None else report.provenance.n_rounds
 
 
-def summary_of(report: Report) -> tuple[str, ClientValue | None]:
+def summary_of(report: Report, findings: list[Finding]) -> tuple[str, ClientValue | None]:
     """How many clients helped, and the most valuable one."""
     lines = [line for line in report.chosen if line.value is not None]
     best = max(lines, default=None)
@@ -139,7 +139,7 @@ def summary_of(report: Report) -> tuple[str, ClientValue | None]:
         return f"{above} above zero, {below} below", best
     helped = sum(line.helps is True for line in lines)
     # An interval below zero alone accuses nobody: of many clients some have one by chance
-    harmed = len({client for found in report.all_findings if found.kind is HARM for client in found.clients})
+    harmed = len({client for found in findings if found.kind is HARM for client in found.clients})
     return f"{helped} clearly helped, {len(lines) - helped - harmed} unclear, {harmed} harmed", best
 
 
@@ -148,9 +148,9 @@ def sorted_findings(report: Report) -> list[Finding]:
     return sorted(report.all_findings, key=lambda finding: finding.kind.level is not Level.ACT)
 
 
-def passed_of(report: Report) -> list[Kind]:
+def passed_of(report: Report, findings: list[Finding]) -> list[Kind]:
     """The kinds that were looked for, and not found."""
-    found = {finding.kind.name for finding in report.all_findings}
+    found = {finding.kind.name for finding in findings}
     checked = (*looked_for_in_values(report.chosen), *report.looked_for)
     return [kind for kind in checked if kind.name not in found]
 

@@ -74,7 +74,7 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         return render("empty.html", frame)
     chosen, findings = report.chosen, sorted_findings(report)
     wording = wording_of(report, settings)
-    rows = rows_of(report)
+    rows = rows_of(report, findings)
     flagged = [row.place for row in rows if any(kind.level is Level.ACT for kind in row.kinds)]
     story = story_of(report, [row.place for row in rows], flagged)
     groups = group_table(report, rows, settings)
@@ -86,14 +86,14 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "help": [(column.heading, column.help.format(**words)) for column in COLUMNS],
         "rows": rows,
         "axis": axis_of(report),
-        "summary": summary_of(report),
+        "summary": summary_of(report, findings),
         "verdict": verdict_of(report, settings),
         "questions": questions_of(report, settings),
         "caveats": () if chosen.uncertainty is None else chosen.uncertainty.caveats,
         "findings": [(finding, named(finding.clients, settings)) for finding in findings[:MOST_FINDINGS]],
         "n_findings": len(findings),
         "n_urgent": sum(finding.kind.level is Level.ACT for finding in findings),
-        "passed": passed_of(report),
+        "passed": passed_of(report, findings),
         "not_looked_for": report.not_looked_for if report.looked_for else (),
         "is_vertical": report.is_vertical,
         "looked": bool(report.looked_for),
@@ -177,8 +177,8 @@ def _others(report: Report) -> list[tuple[str, ...]]:
     """Every client's value by every method, if there are several."""
     if len(report.valuations) < 2:
         return []
-    listed = [list(valuation) for valuation in report.valuations]
-    columns = [[signed(line.value, digits_of(lines)) for line in lines] for lines in listed]
+    listed = [(lines, digits_of(lines)) for lines in map(list, report.valuations)]
+    columns = [[signed(line.value, digits) for line in lines] for lines, digits in listed]
     return list(zip(*columns, strict=True))
 
 
