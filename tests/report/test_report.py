@@ -11,7 +11,7 @@ import pytest
 from fedworth.errors import ArtefactError
 from fedworth.findings import LARGE_UPDATE, SAME_MODEL, Finding
 from fedworth.report.report import Report
-from fedworth.report.tables import csv_text, findings_lines, headlines, markdown, tables, values_table
+from fedworth.report.tables import csv_text, findings_lines, markdown, tables, values_table
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -53,7 +53,6 @@ def test_agreement_is_with_the_truth_and_between_copies():
 def test_without_truth_and_copies_there_is_no_agreement_to_show():
     plain = report(valuations=(valuation("fedsv", 1.0, 2.0, 3.0),), copies=())
     assert [table.title for table in tables(plain)] == ["What each client is worth"]
-    assert headlines(plain) == []
 
 
 def test_a_client_without_a_value_is_shown_as_absent_not_as_zero():

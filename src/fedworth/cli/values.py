@@ -312,11 +312,10 @@ class Report:
 
 def _show_report(report: "ReportObject", paths: list[Path], *, as_json: bool) -> None:
     """A report on the screen, and where its files are."""
-    from fedworth.report.tables import findings_lines, headlines, tables
+    from fedworth.report.tables import findings_lines, tables
 
     files = [str(path) for path in paths]
-    lines = [*headlines(report), ""] if report.copies else []
-    lines += findings_lines(report.all_findings, report.not_looked_for if report.looked_for else ())
+    lines = findings_lines(report.all_findings, report.not_looked_for if report.looked_for else ())
     lines += [f"written: {', '.join(files)}"] if files else []
     document = {**report.document(), "files": files}
     show(document, *tables(report), *lines, warnings=report.all_notes, as_json=as_json)

@@ -1,8 +1,7 @@
 """Findings: what the clients' answers and values show that a reader should know.
 
-A new kind of finding is a module with its `Kind`, a `detect` function and a `looked_for` function, which says whether
-the ledger has what the kind needs, and a row in `DETECTORS`. Detectors run in this order, and each gets the evidence of
-those before it.
+A new kind of finding is a module with its `Kind` and a `detect` function, and a row in `DETECTORS`. Detectors run in
+this order, and each gets the evidence of those before it.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +12,7 @@ import numpy as np
 from fedworth.arrays import Floats
 from fedworth.findings import copies, followers, groups, nodes, norms, similarity
 from fedworth.findings.copies import ECHO, LATE_COPY, REPLAY, SAME_MODEL, SCALED_COPY, STALE_MODEL
-from fedworth.findings.finding import FEWEST, Evidence, Finding, Kind, Level, gathered
+from fedworth.findings.finding import FEWEST, Detected, Evidence, Finding, Kind, Level, gathered
 from fedworth.findings.followers import FOLLOWER
 from fedworth.findings.groups import MANY_GROUPS
 from fedworth.findings.lengths import AS_SENT, EQUAL, LONG, length_evidence
@@ -25,17 +24,16 @@ from fedworth.findings.values import HARM, LOW_VALUE, NEGATIVE, value_findings
 from fedworth.ledger.ledger import Ledger
 from fedworth.valuation.valuation import Valuation
 
-Detect = Callable[[Ledger, list[RoundTrace], list[Evidence]], Iterable[Evidence]]
-LookedFor = Callable[[Ledger, list[RoundTrace]], Iterable[Kind]]
+Detect = Callable[[Ledger, list[RoundTrace], list[Evidence]], Detected]
 
-DETECTORS: tuple[tuple[Detect, LookedFor, tuple[Kind, ...]], ...] = (
-    (norms.detect, norms.looked_for, (LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE)),
-    (copies.detect, copies.looked_for, copies.REPEATS),
-    (similarity.detect, similarity.looked_for, (SIMILAR,)),
-    (followers.detect, followers.looked_for, (FOLLOWER,)),
-    (nodes.detect, nodes.looked_for, (CONTESTED_NAME, SHARED_NODE)),
+DETECTORS: tuple[tuple[Detect, tuple[Kind, ...]], ...] = (
+    (norms.detect, (LARGE_UPDATE, MANY_SAMPLES, NO_UPDATE)),
+    (copies.detect, copies.REPEATS),
+    (similarity.detect, (SIMILAR,)),
+    (followers.detect, (FOLLOWER,)),
+    (nodes.detect, (CONTESTED_NAME, SHARED_NODE)),
 )
-OF_ANSWERS = tuple(kind for _, _, kinds in DETECTORS for kind in kinds)
+OF_ANSWERS = tuple(kind for _, kinds in DETECTORS for kind in kinds)
 """Kinds that are found in the clients' answers."""
 
 MODELS = "models, and clients of a vertical federation send embeddings"
@@ -66,10 +64,12 @@ def look(ledger: Ledger) -> tuple[tuple[Finding, ...], tuple[Kind, ...]]:
         return (), ()
     traces = [trace_of(ledger.open_round(round_index)) for round_index in range(ledger.n_rounds)]
     evidence: list[Evidence] = []
-    for detect, _, _ in DETECTORS:
-        evidence += detect(ledger, traces, evidence)
-    kinds = {kind.name for _, looked_for, _ in DETECTORS for kind in looked_for(ledger, traces)}
-    return tuple(gathered(ledger, OF_ANSWERS, evidence)), tuple(kind for kind in OF_ANSWERS if kind.name in kinds)
+    looked_for: list[Kind] = []
+    for detect, _ in DETECTORS:
+        found, kinds = detect(ledger, traces, evidence)
+        evidence += found
+        looked_for += kinds
+    return tuple(gathered(ledger, OF_ANSWERS, evidence)), tuple(kind for kind in OF_ANSWERS if kind in looked_for)
 
 
 def look_at_lengths(

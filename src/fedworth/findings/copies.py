@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedworth.arrays import Floats
-from fedworth.findings.finding import Evidence, Kind, Level, confidence_of
+from fedworth.findings.finding import Detected, Evidence, Kind, Level, confidence_of
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
@@ -49,13 +49,11 @@ SAME_MODEL = Kind(
     Level.ACT,
     sentence="{clients} sent the same model",
     basis="byte-identical models",
-    tag="Same data?",
     title="sent the same model",
     why=COPIES,
     action=ASK_COPIES,
     client_title="Your model was the same as another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="No two {nouns} sent the same model.",
     needs="a round of two answers",
 )
 SCALED_COPY = Kind(
@@ -63,13 +61,11 @@ SCALED_COPY = Kind(
     Level.ACT,
     sentence="{clients} sent the same update, one up to {ratio} times as long as the other",
     basis="sketches of the updates",
-    tag="Copied?",
     title="sent the same update, scaled",
     why="One may be paid for the other’s work. " + COPIES,
     action=ASK_COPIES,
     client_title="Your update was another {noun}’s, scaled",
     client_action=CLIENT_COPY,
-    passed="No update was another {noun}’s, scaled.",
     needs="a round with two updates that are not mostly rounding",
 )
 LATE_COPY = Kind(
@@ -77,13 +73,11 @@ LATE_COPY = Kind(
     Level.ACT,
     sentence="{clients} sent the same answer in different rounds",
     basis="earlier answers of the other",
-    tag="Copied?",
     title="sent the same answer in different rounds",
     why="A client that sends what another sent before adds nothing of its own.",
     action=ASK_COPIES,
     client_title="An answer of yours was the same as another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="No answer repeated another {noun}’s earlier answer.",
     needs="two rounds",
     across_rounds=True,
 )
@@ -92,13 +86,11 @@ REPLAY = Kind(
     Level.ACT,
     sentence="{clients} repeated an answer of an earlier round",
     basis="its earlier answers",
-    tag="Repeats itself",
     title="sent an old answer again",
     why=NOT_TRAINED,
     action=ASK_TRAINING,
     client_title="You sent an old answer again",
     client_action=CLIENT_TRAINING,
-    passed="No {noun} sent an old answer again.",
     needs="two rounds",
 )
 STALE_MODEL = Kind(
@@ -106,13 +98,11 @@ STALE_MODEL = Kind(
     Level.ACT,
     sentence="{clients} sent back a global model of an earlier round",
     basis="byte-identical models",
-    tag="Not trained",
     title="sent back an old shared model",
     why=NOT_TRAINED,
     action=ASK_TRAINING,
     client_title="You sent back an old shared model",
     client_action=CLIENT_TRAINING,
-    passed="No {noun} sent back an old shared model.",
     needs="two rounds",
 )
 ECHO = Kind(
@@ -120,13 +110,11 @@ ECHO = Kind(
     Level.ACT,
     sentence="{clients} returned the server's own last step as an update, up to {ratio} times as long",
     basis="sketches of the updates",
-    tag="Echo",
     title="sent the server’s own last step",
     why="It follows the others’ training without training itself, and is paid for theirs.",
     action=ASK_TRAINING,
     client_title="Your update was the server’s own last step",
     client_action=CLIENT_TRAINING,
-    passed="No update was the server’s own last step.",
     needs="two rounds with updates that are not mostly rounding",
 )
 
@@ -172,10 +160,10 @@ class _Direction:
         return float(apart) <= 2 * (self.rounding + other.rounding)
 
 
-def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
-    """Equal models, then scaled updates that are not already reported as equal models."""
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Detected:  # noqa: ARG001
+    """Equal models, and scaled updates that are not already reported as equal models."""
+    directions = list(_directions(traces))
     equal = [piece for group in _same_bytes(traces) for piece in _of_group(group)]
-    yield from equal
     reported = {
         (AS_UPDATES.get(piece.kind.name, piece.kind.name), client, piece.round_index)
         for piece in equal
@@ -183,22 +171,21 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
     }
     n_sent = sum(len(trace.sha256s) for trace in traces)
     n_compared = n_sent * (n_sent - 1) / 2
-    for piece in (piece for group in _same_directions(traces) for piece in _of_group(group, n_compared)):
-        if any((piece.kind.name, client, piece.round_index) not in reported for client in piece.clients):
-            yield piece
-
-
-def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    compared = [(one.sent.client, one.sent.round_index) for one in _directions(traces)]
-    of_clients = [round_index for client, round_index in compared if client != SERVER]
-    if any(len(trace.clients) > 1 for trace in traces):
-        yield SAME_MODEL
-    if len(of_clients) > len(set(of_clients)):
-        yield SCALED_COPY
+    scaled = [
+        piece
+        for group in _same_directions(directions)
+        for piece in _of_group(group, n_compared)
+        if any((piece.kind.name, client, piece.round_index) not in reported for client in piece.clients)
+    ]
+    looked_for = [SAME_MODEL] if any(len(trace.clients) > 1 for trace in traces) else []
     if sum(bool(trace.clients) for trace in traces) > 1:
-        yield from (LATE_COPY, REPLAY, STALE_MODEL)
-    if any((SERVER, round_index) in compared for round_index in of_clients):
-        yield ECHO
+        looked_for += [LATE_COPY, REPLAY, STALE_MODEL]
+    compared = [direction.sent.round_index for direction in directions if not direction.sent.is_servers]
+    if len(compared) > len(set(compared)):
+        looked_for.append(SCALED_COPY)
+    if any(direction.sent.is_servers and direction.sent.round_index in compared for direction in directions):
+        looked_for.append(ECHO)
+    return equal + scaled, looked_for
 
 
 def _of_group(group: list[_Sent], n_compared: float = 0.0) -> Iterator[Evidence]:
@@ -246,11 +233,11 @@ def _same_bytes(traces: list[RoundTrace]) -> list[list[_Sent]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _same_directions(traces: list[RoundTrace]) -> list[list[_Sent]]:
+def _same_directions(directions: list[_Direction]) -> list[list[_Sent]]:
     """Groups of updates that are equal up to a factor, the server's steps among them."""
     groups: list[list[_Direction]] = []
     cells: dict[Cell, list[list[_Direction]]] = defaultdict(list)
-    for direction in _directions(traces):
+    for direction in directions:
         x, y, z = direction.cell
         around = itertools.product((x, x - 1, x + 1), (y, y - 1, y + 1), (z, z - 1, z + 1))
         near = (group for cell in around for group in cells.get(cell, ()))

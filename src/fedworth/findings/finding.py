@@ -54,17 +54,15 @@ class Kind:
     The texts for the client itself name no other client.
     """
 
-    name: str  # as in report.json
+    name: str  # as in report.json and on the page
     level: Level
     sentence: str
     basis: str  # what the confidence rests on
-    tag: str
     title: str  # follows the clients' names
     why: str
     action: str
     client_title: str
     client_action: str
-    passed: str  # said when the check found nothing
     is_of_values: bool = False  # found in the values; all others are found in the clients' answers
     across_rounds: bool = False  # needs no round in which the clients took part together
     when_asked: bool = False  # can be seen in any round that asked the client, whether or not it answered
@@ -133,6 +131,10 @@ class Evidence:
     round_index: int
     numbers: Mapping[str, float] = field(default_factory=dict)
     confidence: float = 1.0
+
+
+Detected = tuple[list[Evidence], list[Kind]]
+"""What a detector found, and the kinds that it could look for in the ledger."""
 
 
 def gathered(ledger: "Ledger", kinds: Iterable[Kind], evidence: list[Evidence]) -> Iterator[Finding]:

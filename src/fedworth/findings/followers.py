@@ -25,7 +25,7 @@ Noise that a client keeps from round to round looks like data, and is not found.
 that have no part of their own, as with a few small batches of much data.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,7 +33,7 @@ from scipy.special import stdtr
 
 from fedworth.arrays import Floats
 from fedworth.findings.copies import ASK_TRAINING, CLIENT_TRAINING, REPEATS
-from fedworth.findings.finding import Evidence, Kind, Level, confidence_of
+from fedworth.findings.finding import Detected, Evidence, Kind, Level, confidence_of
 from fedworth.findings.norms import NO_UPDATE
 from fedworth.findings.traces import WIDTH, RoundTrace
 from fedworth.ledger.ledger import Ledger
@@ -57,30 +57,32 @@ FOLLOWER = Kind(
     "explain up to {explained} %, and the rest does not come back from round to round ({own} % does, {usual} % is "
     "usual)",
     basis="what the others' updates have of their own",
-    tag="Follows",
     title="sent nothing of its own",
     why="It may follow the others’ training without data, and is paid for theirs.",
     action=ASK_TRAINING,
     client_title="Your updates held nothing of your own",
     client_action=CLIENT_TRAINING,
-    passed="Every {noun}’s updates held something of its own.",
     needs="five {nouns} with three rounds each, in rounds of three answers",
 )
 
 
-def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Detected:
     """Clients with nothing of their own, without answers that are reported as copies, repeats or empty."""
+    found = list(_residuals(ledger, traces))
+    n_rounds = Counter(client for client, _, _ in found)
+    is_enough = sum(n >= FEWEST_ROUNDS for n in n_rounds.values()) >= FEWEST_CLIENTS
+    evidence, looked_for = [], [FOLLOWER] if is_enough else []
     reported = {
         (k, piece.round_index) for piece in earlier if piece.kind in (*REPEATS, NO_UPDATE) for k in piece.clients
     }
     residuals: dict[int, dict[int, Floats]] = defaultdict(dict)  # client → round → r, (WIDTH,)
-    for client, round_index, residual in _residuals(ledger, traces):
+    for client, round_index, residual in found:
         if (client, round_index) not in reported:
             residuals[client][round_index] = residual
     parts = {k: _own_part(of) for k, of in residuals.items() if len(of) >= FEWEST_ROUNDS}
     own = {k: part for k, part in parts.items() if part[2] > 1}
     if len(own) < FEWEST_CLIENTS:
-        return
+        return [], looked_for
     counts = ledger.sample_counts()
     typical = float(np.median([counts[k] for k in own]))
     for client, (part, error, n_pairs) in own.items():
@@ -97,14 +99,8 @@ def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) ->
                 "own": 100 * max(part, 0.0),
                 "usual": 100 * usual,
             }
-            yield Evidence(FOLLOWER, (client,), round_index, numbers, confidence)
-
-
-def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    """The kind, if enough clients sent updates in enough rounds."""
-    heard = [trace.clients[place] for trace in traces for place in _compared(trace)]
-    if sum(heard.count(k) >= FEWEST_ROUNDS for k in set(heard)) >= FEWEST_CLIENTS:
-        yield FOLLOWER
+            evidence.append(Evidence(FOLLOWER, (client,), round_index, numbers, confidence))
+    return evidence, looked_for
 
 
 def _residuals(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[tuple[int, int, Floats]]:

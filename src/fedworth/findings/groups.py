@@ -32,14 +32,12 @@ MANY_GROUPS = Kind(
     sentence="{clients} harms few groups of test samples where the others harm most: {own} % of its effects on groups "
     "are positive, of the others {usual} %",
     basis="spread of the others, and its own standard error",
-    tag="Many groups",
     title="helps unusually many groups of test samples",
     why="Each of the others helps few groups and harms the rest. Wrong labels look like this, because they show the "
     "model groups that it does not have. So do data that are really of more kinds than the others’.",
     action="Ask which kinds of data it has. If they are as few as the others’, have its labels checked.",
     client_title="Your data help unusually many groups",
     client_action="If you have as few kinds of data as the others, check how your labels are coded.",
-    passed="No {noun} helps far more groups of test samples than the others.",
     needs="five {nouns} with values by group whose errors are known, most of which harm most groups",
     is_of_values=True,
 )

@@ -29,14 +29,12 @@ LONG = Kind(
     sentence="{clients} sent updates of {ratio} times the median length on average, and has {share} % of all positive "
     "values (FedSV); {equal} % if every update had the median length of its round",
     basis="both shares, measured",
-    tag="By length",
     title="gains by the length of its updates",
     why="A longer update can earn more than the data justify, as long as the others take small steps.",
     action="Ask for its learning rate and number of steps. To value all updates at the same length, make the report "
     "again with option --clip median.",
     client_title="You gain by the length of your updates",
     client_action="Check your learning rate and your number of steps: they should be those that were agreed.",
-    passed="No {noun} gains by the length of its updates.",
     needs="values by FedSV, as sent and at equal length",
 )
 

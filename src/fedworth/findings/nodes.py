@@ -1,9 +1,8 @@
 """Names and nodes: a name that a second node claimed, and one node that answered under several names."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 
-from fedworth.findings.finding import Evidence, Kind, Level
+from fedworth.findings.finding import Detected, Evidence, Kind, Level
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
@@ -12,13 +11,11 @@ CONTESTED_NAME = Kind(
     Level.ACT,
     sentence="{clients} had its name claimed by another node",
     basis="messages of the nodes",
-    tag="Name contested",
     title="had its name claimed by a second node",
     why="Somebody else may have answered, or tried to, in its name.",
     action="Find out which node is its own, and who runs the other.",
     client_title="Another node answered in your name",
     client_action="Tell the coordinator which node is yours.",
-    passed="No name was claimed by two nodes.",
     needs="a recorder that tells nodes apart",
     when_asked=True,
 )
@@ -27,32 +24,27 @@ SHARED_NODE = Kind(
     Level.NOTE,
     sentence="{clients} answered from one node, so there are more names than nodes",
     basis="messages of the nodes",
-    tag="One node",
     title="answered from one node",
     why="Several names of one owner collect several shares.",
     action="Ask whether they are one owner; if so, value them as one.",
     client_title="You share a node with another name",
     client_action="Tell the coordinator why, if you know.",
-    passed="No two {nouns} answered from one node.",
     needs="a recorder that tells nodes apart",
     across_rounds=True,
 )
 
 
-def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Detected:  # noqa: ARG001
     """Contested names and shared nodes, from the ledger's entries alone."""
+    found = []
     answers: dict[str, list[tuple[int, int]]] = defaultdict(list)  # node → (client, round)
     for entry in ledger.entries:
-        yield from (Evidence(CONTESTED_NAME, (client,), entry.round_index) for client in entry.contested)
+        found += [Evidence(CONTESTED_NAME, (client,), entry.round_index) for client in entry.contested]
         for client, node in zip(entry.answered, entry.nodes, strict=bool(entry.nodes)):
             answers[node].append((client, entry.round_index))
     for node, given in answers.items():
         clients = tuple(sorted({client for client, _ in given}))
         if node and len(clients) > 1:
-            yield from (Evidence(SHARED_NODE, clients, round_index) for _, round_index in given)
-
-
-def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    """The kinds, if the recorder told nodes apart."""
-    if any(entry.nodes or entry.contested for entry in ledger.entries):
-        yield from (CONTESTED_NAME, SHARED_NODE)
+            found += [Evidence(SHARED_NODE, clients, round_index) for _, round_index in given]
+    tells_nodes_apart = any(entry.nodes or entry.contested for entry in ledger.entries)
+    return found, [CONTESTED_NAME, SHARED_NODE] if tells_nodes_apart else []

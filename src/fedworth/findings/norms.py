@@ -14,13 +14,12 @@ round, because updates become shorter as a model learns; rounds of fewer than th
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import stdtr
 
 from fedworth.findings.copies import ASK_TRAINING, CLIENT_TRAINING, NOT_TRAINED
-from fedworth.findings.finding import Evidence, Kind, Level, confidence_of
+from fedworth.findings.finding import Detected, Evidence, Kind, Level, confidence_of
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
@@ -38,26 +37,22 @@ NO_UPDATE = Kind(
     Level.ACT,
     sentence="{clients} returned the global model unchanged",
     basis="model parameters",
-    tag="Not trained",
     title="sent the model back unchanged",
     why=NOT_TRAINED,
     action=ASK_TRAINING,
     client_title="You sent the model back unchanged",
     client_action=CLIENT_TRAINING,
-    passed="No {noun} sent the model back unchanged.",
 )
 LARGE_UPDATE = Kind(
     "large update",
     Level.ACT,
     sentence="{clients} sent an update of up to {ratio} times the median norm",
     basis="spread of the other norms",
-    tag="Large update",
     title="sent a far larger update than the others",
     why="One large update can decide the average, for better or worse.",
     action="Ask for its learning rate, number of steps and how its inputs are scaled.",
     client_title="Your update was far larger than most",
     client_action="Check your learning rate, your number of steps and the scale of your inputs.",
-    passed="No update was much larger than the others.",
     needs="a round of three answers",
 )
 MANY_SAMPLES = Kind(
@@ -65,41 +60,36 @@ MANY_SAMPLES = Kind(
     Level.NOTE,
     sentence="{clients} reported up to {n_samples} samples, {ratio} times the median",
     basis="reported sample counts",
-    tag="Many samples",
     title="reported far more samples than the others",
     why="Where the server weighs by samples, such a number decides the average.",
     action="Ask whether the number is right.",
     client_title="You reported far more samples than most",
     client_action="Check the number of samples that you report.",
-    passed="No {noun} reported far more samples than the others.",
     needs="a round of three answers",
 )
 
 
-def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Detected:  # noqa: ARG001
     """Missing updates, long updates and large sample counts."""
+    found = []
     for round_index, trace in enumerate(traces):
         for client, norm in zip(trace.clients, trace.update_norms[1:].tolist(), strict=True):
             if norm <= trace.rounding * trace.model_norms[0]:
-                yield Evidence(NO_UPDATE, (client,), round_index)
+                found.append(Evidence(NO_UPDATE, (client,), round_index))
         entry = ledger.entries[round_index]
         median = float(np.median(entry.sample_counts)) if len(entry.sample_counts) >= FEWEST else 0.0
         for client, count in zip(entry.answered, entry.sample_counts, strict=True):
             if 0 < MANY * median <= count:
                 numbers = {"n_samples": float(count), "ratio": count / median}
-                yield Evidence(MANY_SAMPLES, (client,), round_index, numbers)
+                found.append(Evidence(MANY_SAMPLES, (client,), round_index, numbers))
     ratios = _log_ratios(traces)
     for (round_index, client), ratio in ratios.items():
         if ratio >= math.log(LARGE):
             numbers = {"ratio": math.exp(ratio)}
-            yield Evidence(LARGE_UPDATE, (client,), round_index, numbers, _confidence(client, ratios))
-
-
-def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    if any(trace.clients for trace in traces):
-        yield NO_UPDATE
-    if any(len(trace.clients) >= FEWEST for trace in traces):
-        yield from (LARGE_UPDATE, MANY_SAMPLES)
+            found.append(Evidence(LARGE_UPDATE, (client,), round_index, numbers, _confidence(client, ratios)))
+    most = max((len(trace.clients) for trace in traces), default=0)  # answers in a round
+    looked_for = [NO_UPDATE] if most > 0 else []
+    return found, looked_for + ([LARGE_UPDATE, MANY_SAMPLES] if most >= FEWEST else [])
 
 
 def _log_ratios(traces: list[RoundTrace]) -> dict[tuple[int, int], float]:

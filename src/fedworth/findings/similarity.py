@@ -21,14 +21,13 @@ only where its data differ from the others'.
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import ndtr
 
 from fedworth.arrays import Floats
 from fedworth.findings.copies import CLIENT_COPY, COPIES, REPEATS
-from fedworth.findings.finding import ROBUST, Evidence, Kind, Level, joined
+from fedworth.findings.finding import ROBUST, Detected, Evidence, Kind, Level, joined
 from fedworth.findings.traces import RoundTrace
 from fedworth.ledger.ledger import Ledger
 
@@ -46,14 +45,12 @@ SIMILAR = Kind(
     sentence="{clients} cannot be told apart by their updates (their similarity is {similarity} times that of each "
     "with itself in other rounds)",
     basis="similarity of all other pairs; data of the same kind can look like a copy",
-    tag="Look-alike",
     title="cannot be told apart by their updates",
     why="They may be one client under several names, hold the same data, or hold data of the same kind. " + COPIES,
     action="Ask each of them where its data come from. To value them as one client and share its value among them, "
     "make the report again with option --as-one.",
     client_title="Your updates could not be told apart from another {noun}’s",
     client_action=CLIENT_COPY,
-    passed="All {nouns} can be told apart by their updates.",
     needs="five {nouns} with three rounds each, in rounds of three answers",
     across_rounds=True,
 )
@@ -62,22 +59,19 @@ Directions = dict[int, dict[int, Floats]]
 """Client → round → c, (WIDTH,)."""
 
 
-def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Iterator[Evidence]:  # noqa: ARG001
+def detect(ledger: Ledger, traces: list[RoundTrace], earlier: list[Evidence]) -> Detected:  # noqa: ARG001
     """Look-alikes, without answers that are reported as copies or repeats."""
+    looked_for = [SIMILAR] if len(directions_of(traces, set())) >= FEWEST_CLIENTS else []
     reported = {(k, piece.round_index) for piece in earlier if piece.kind in REPEATS for k in piece.clients}
     directions = directions_of(traces, reported)
     found = alike(directions)
     if len(joined([pair for pair, _, _ in found])) != 1:
-        return
-    for (first, second), similarity, confidence in found:
-        for round_index in sorted({*directions[first], *directions[second]}):
-            yield Evidence(SIMILAR, (first, second), round_index, {"similarity": similarity}, confidence)
-
-
-def looked_for(ledger: Ledger, traces: list[RoundTrace]) -> Iterator[Kind]:  # noqa: ARG001
-    """The kind, if enough clients answered in enough rounds."""
-    if len(directions_of(traces, set())) >= FEWEST_CLIENTS:
-        yield SIMILAR
+        return [], looked_for
+    return [
+        Evidence(SIMILAR, pair, round_index, {"similarity": similarity}, confidence)
+        for pair, similarity, confidence in found
+        for round_index in sorted({*directions[pair[0]], *directions[pair[1]]})
+    ], looked_for
 
 
 def directions_of(traces: list[RoundTrace], reported: set[tuple[int, int]]) -> Directions:

@@ -40,7 +40,6 @@ LOW_VALUE = Kind(
     Level.NOTE,
     sentence="{clients} has a value of {value}{interval}, far below the others, whose median is {middle}",
     basis="spread of the other values, and its own interval",
-    tag="Low value",
     title="is worth far less than the others",
     why="The value does not say why. Where all {nouns} have data of the same kind, noise, wrong labels and other units "
     "of measurement look like this. Where their classes or devices differ, good data unlike the test data do.",
@@ -48,7 +47,6 @@ LOW_VALUE = Kind(
     client_title="Your data are worth far less than most",
     client_action="If your data should resemble the coordinator’s test data, check how your labels are coded, in which "
     "units you measure and how your inputs are made. Good data that differ from the test data look like this, too.",
-    passed="No {noun}’s value lies far below the others’.",
     needs="five {nouns} with values whose errors are known",
     is_of_values=True,
 )
@@ -60,7 +58,6 @@ HARM = Kind(
     several="{clients} made the model worse: their values are {value} on average, and all lie below zero{interval}; "
     "they add {large} on average to coalitions of at least half of the others",
     basis="its interval, and how many were looked at",
-    tag="Harms",
     title="made the model worse",
     why="On balance the model does worse with it than without it. Wrong labels and other units of measurement are "
     "common causes; data unlike the test data is another.",
@@ -69,7 +66,6 @@ HARM = Kind(
     client_title="Your data made the model worse",
     client_action="Check how your labels are coded and in which units you measure. Data unlike the coordinator’s test "
     "data can also look like this.",
-    passed="No {noun} clearly made the model worse.",
     needs="Shapley values whose errors are known",
     is_of_values=True,
 )
@@ -81,7 +77,6 @@ NEGATIVE = Kind(
     several="{clients} have negative values, {value} on average{interval}, but do not harm coalitions of at least half "
     "of the others, to which they add {large} on average",
     basis="its interval, and how many were looked at",
-    tag="Negative",
     title="has a negative value, but does not harm large coalitions",
     why="A value averages over coalitions of all sizes, and small ones decided this one. In the model that everyone "
     "trains together it does no harm.",
@@ -90,7 +85,6 @@ NEGATIVE = Kind(
     client_title="Your value is negative, but you do not harm the common model",
     client_action="Nothing is wrong with your part in the common model. Your model alone, or with few others, did "
     "badly on the coordinator’s test data.",
-    passed="No {noun} has a negative value without harming the common model.",
     needs="Shapley values whose errors are known",
     is_of_values=True,
 )

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
 from fedworth.findings import look, look_at_lengths
 from fedworth.games.matrix import UtilityMatrix
@@ -37,14 +35,8 @@ OF_UTILITIES = tuple(name for name in REPORTED if name not in ("truth", "comfeds
 OF_VERTICAL = "verfedsv", "refitted-head", "leave-one-out"
 NO_ALL_CLIENTS_ROUND = (
     "no round has all clients: how similar clients are is known only from the rounds they share, so values are less "
-    "precise, and the paper's completion says nothing of coalitions larger than a round's participants"
-)
-HEAVY = 2.0
-"""A client that weighs this many times an equal share is named in `HEAVIEST`."""
-
-HEAVIEST = (
-    "{client} has {share:.0%} of the weight in the average, and no round has all clients: most coalitions with it had "
-    "to be estimated, and its value is the least precise; let one round ask everyone"
+    "precise, and the paper's completion says nothing of coalitions larger than a round's participants; let one round "
+    "ask everyone"
 )
 STILL_TRAINING = "the federation is still training: values change with every further round"
 
@@ -183,12 +175,6 @@ def _notes(federation: Federation, *, is_valued: bool) -> tuple[str, ...]:
     notes = [] if is_valued else list(ledger.warnings())
     if heard.any() and not heard.all(axis=1).any() and not federation.is_vertical:
         notes.append(NO_ALL_CLIENTS_ROUND)
-        recorded = federation.recorded
-        weights = np.mean([recorded.weights(t)[recorded.heard] for t in range(recorded.n_rounds)], axis=0)
-        shares = weights / (weights.sum() or 1.0)
-        if shares.max() * len(shares) >= HEAVY:  # the client that counts most in the averages
-            client = recorded.clients[recorded.heard[int(np.argmax(shares))]]
-            notes.append(HEAVIEST.format(client=client, share=shares.max()))
     if not ledger.is_closed:
         notes.append(STILL_TRAINING)
     return tuple(notes)

@@ -11,12 +11,13 @@ from typing import Any
 
 from fedworth.errors import UsageError
 from fedworth.report.report import Report
+from fedworth.report.tables import facts_of
 from fedworth.valuation.valuation import COLUMNS, GROUP_COLUMNS
 
 FINDING_COLUMNS = ("level", "finding", "clients", "rounds", "confidence", "in words")
-FORMATS = {"share": "0.0%", "confidence": "0.0%"}
-NUMBER = "0.0000"
-WIDEST = 100  # characters
+FORMATS = {"share": "0.0%", "confidence": "0.0%"} | dict.fromkeys(("value", "standard_error", "low", "high"), "0.0000")
+WIDTHS = {"in words": 100, "is": 100}  # in characters, of long texts
+OPTIONS = {"in_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
 LONGEST = 32_000  # characters in a cell; Excel takes 32,767
 
 
@@ -31,7 +32,7 @@ def xlsxwriter() -> Any:
 def excel_bytes(report: Report) -> bytes:
     """The workbook: values by every method, by group, findings, and what the values rest on."""
     file = io.BytesIO()
-    with xlsxwriter().Workbook(file, {"in_memory": True}) as book:
+    with xlsxwriter().Workbook(file, OPTIONS) as book:
         book.set_properties({"title": report.title, "created": datetime(2000, 1, 1)})
         for name, headings, rows in _sheets(report):
             _fill(book, book.add_worksheet(name), headings, rows)
@@ -52,43 +53,31 @@ def _finding_row(found: dict[str, Any]) -> tuple[Any, ...]:
     return found["level"], found["kind"], clients, rounds, found["confidence"], found["sentence"]
 
 
-def _basis(report: Report) -> Iterator[tuple[str, Any]]:
+def _basis(report: Report) -> Iterator[tuple[str, str]]:
     """What a reader must know about the values, a line each."""
-    yield "report", report.title
-    yield "sha256 of report.json", report.fingerprint
+    yield "Report", report.title
     for valuation in report.valuations:
-        yield f"method {valuation.method}", f"{valuation.label}: {valuation.description}"
+        yield f"Method {valuation.method}", f"{valuation.label}: {valuation.description}"
     if report.valuations and report.chosen.uncertainty is not None:
-        yield f"how sure, by {report.chosen.method}", report.chosen.uncertainty.sentence
-    provenance = report.provenance
-    if provenance is not None:
-        yield "measured by", f"{provenance.judged_by}, in {provenance.unit}"
-        yield "test samples", provenance.n_test_samples
-        yield "rounds", provenance.n_rounds
-        yield "ledger's head", provenance.head
-        yield "task", provenance.task
-    for note in report.all_notes:
-        yield "note", note
+        yield f"How sure, by {report.chosen.method}", report.chosen.uncertainty.sentence
+    yield from facts_of(report)
+    yield from (("Note", note) for note in report.all_notes)
 
 
 def _fill(book: Any, sheet: Any, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A heading that stays in sight, a column as wide as its longest text, numbers as numbers."""
-    bold, plain = book.add_format({"bold": True}), book.add_format({"valign": "top", "text_wrap": True})
-    numbers = [book.add_format({"valign": "top", "num_format": FORMATS.get(name, NUMBER)}) for name in headings]
-    whole = book.add_format({"valign": "top", "num_format": "0"})
-    widths = [len(name) for name in headings]
+    """A heading that stays in sight, numbers as numbers and names as text."""
+    sheet.write_row(0, 0, headings, book.add_format({"bold": True}))
     n_rows = 0
-    for column, name in enumerate(headings):
-        sheet.write_string(0, column, name, bold)
     for n_rows, row in enumerate(rows, start=1):
-        for column, cell in enumerate(row):
-            if isinstance(cell, int | float):
-                sheet.write_number(n_rows, column, cell, whole if isinstance(cell, int) else numbers[column])
-            elif cell is not None:
-                sheet.write_string(n_rows, column, cell.encode(errors="backslashreplace").decode()[:LONGEST], plain)
-            widths[column] = max(widths[column], min(len(str(cell)), WIDEST) if isinstance(cell, str) else 10)
-    for column, width in enumerate(widths):
-        sheet.set_column(column, column, width + 2)
+        sheet.write_row(n_rows, 0, [_cell(cell) for cell in row])
+    for column, name in enumerate(headings):
+        look = {"num_format": FORMATS[name]} if name in FORMATS else {"text_wrap": True}
+        sheet.set_column(column, column, WIDTHS.get(name, 16), book.add_format({"valign": "top", **look}))
     sheet.freeze_panes(1, 1)
     if n_rows:
         sheet.autofilter(0, 0, n_rows, len(headings) - 1)
+
+
+def _cell(cell: Any) -> Any:
+    """A text that Excel takes: one that is too long would be left out."""
+    return cell.encode(errors="backslashreplace").decode()[:LONGEST] if isinstance(cell, str) else cell

@@ -55,11 +55,6 @@ class Rewards:
             raise ArtefactError(f"rewards: {len(self.cents)} amounts of {len(self.clients)} clients, expected one each")
 
     @property
-    def rule(self) -> str:
-        """The name of the rule."""
-        return self.settings.rule
-
-    @property
     def sentence(self) -> str:
         """The rule in words."""
         return self.settings.sentence

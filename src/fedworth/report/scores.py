@@ -4,22 +4,17 @@ A score is the task's loss or measure on the test set, as a reader knows it: a l
 a client means: without its update in the last round in which it took part, all else equal.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from fedworth.arrays import Floats, Indices
+from fedworth.arrays import Floats
 from fedworth.errors import ArtefactError
-from fedworth.games.federation import RecordedFederation
 from fedworth.names import Measure
-from fedworth.oracle.oracle import LoopOracle, Oracle, also_of, criteria_of, fitted, quality, threads_of
-from fedworth.oracle.server import RuleOracle
+from fedworth.oracle.oracle import also_of, criteria_of, fitted, quality, threads_of
 from fedworth.provenance import Provenance
 from fedworth.valuation.federation import Federation
-
-UNKNOWN_UNIT = "in the unit of the given utilities"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,45 +46,19 @@ def score_text(measure: str, score: float) -> str:
 
 
 def scores_of(federation: Federation) -> Scores | None:
-    """The scores of a recorded federation; None if nobody took part.
+    """The scores of a recorded federation, also by accuracy if it was taken in the same pass; None if nobody took part.
 
-    Leave-one-out has measured these utilities already, by loss and accuracy in one pass. Where values are in another
-    measure than the loss, the loss takes as many evaluations again, unless a budget limits what may be measured.
+    Leave-one-out has measured these utilities already; only the models that rounds started with are evaluated.
     """
-    recorded, budget = federation.recorded, federation.settings.budget
+    recorded = federation.recorded
     participants, oracle = recorded.participants, recorded.oracle
     if not participants.any():
         return None
-    measured: list[tuple[RecordedFederation, tuple[Measure, ...]]] = [(recorded, (oracle.measure,))]
-    other = "loss" if oracle.measure == "accuracy" else "accuracy"
-    has_limit = (budget.evaluations, budget.seconds) != (None, None)
-    if other in ("loss", *(known.name for known in oracle.task.judged_by.measures)) and not has_limit:
-        if other in also_of(oracle):
-            measured = [(recorded, (oracle.measure, other))]
-        else:
-            plain: Oracle = LoopOracle(replace(oracle.task, blocks=None), other)
-            plain = replace(oracle, inner=plain) if isinstance(oracle, RuleOracle) else plain
-            again = RecordedFederation(recorded.ledger, plain, recorded.weighting, is_clipped=recorded.is_clipped)
-            measured.append((again, (other,)))
-    last = np.where(participants.any(axis=0), len(participants) - 1 - np.argmax(participants[::-1], axis=0), -1)
-    with threads_of(oracle):
-        found = [_with_and_without(recording, measures, last) for recording, measures in measured]
-    # An accuracy of .2625 is printed as 26.2 % or 26.3 % by its last bit, so digits that rounding decides are cut off
-    with_client, without, ends = (np.concatenate(parts, axis=-1).round(9) for parts in zip(*found, strict=True))
-    numbers = tuple(recorded.numbers[t] if t >= 0 else None for t in last.tolist())
-    names = tuple(oracle.task.criterion(measure).name for _, measures in measured for measure in measures)
-    return Scores(names, ends[0], ends[1], numbers, with_client, without)
-
-
-def _with_and_without(
-    recorded: RecordedFederation, measures: Sequence[Measure], last: Indices
-) -> tuple[Floats, Floats, Floats]:
-    """Scores with and without each client in its last round, (n_clients, n_measures) each, and those at the start and
-    the end, (2, n_measures); the first measure is the oracle's, the others are taken in the same pass."""
-    oracle, participants = recorded.oracle, recorded.participants
-    criteria = criteria_of(oracle.task, measures[0], measures[1:])
+    also: tuple[Measure, ...] = ("accuracy",) if "accuracy" in also_of(oracle) else ()
+    criteria = criteria_of(oracle.task, oracle.measure, also)
     signs = np.array([1.0 if criterion.is_better_higher else -1.0 for criterion in criteria])
-    columns = [oracle.n_blocks + also_of(oracle).index(name) for name in measures[1:]]
+    columns = [oracle.n_blocks + also_of(oracle).index(name) for name in also]
+    last = np.where(participants.any(axis=0), len(participants) - 1 - np.argmax(participants[::-1], axis=0), -1)
 
     @cache
     def before(t: int) -> Floats:
@@ -97,17 +66,21 @@ def _with_and_without(
         start = fitted(recorded.round(t), oracle.task).global_model
         return np.asarray(quality(oracle.task, criteria, start).sum(axis=1))
 
-    with_client, without = np.full((2, len(last), len(measures)), np.nan)
-    for t in np.unique(last[last >= 0]).tolist():
-        game = recorded.game(t)
-        n = len(game.clients)
-        found = game.columns(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)]))
-        scores = before(t) + np.column_stack([found[:, : oracle.n_blocks].sum(axis=1), found[:, columns]])
-        mine = last[game.clients] == t
-        with_client[game.clients[mine]] = signs * scores[0]
-        without[game.clients[mine]] = signs * scores[1:][mine]
-    first = int(np.argmax(participants.any(axis=1)))
-    return with_client, without, np.stack([signs * before(first), with_client[int(np.argmax(last))]])
+    with_client, without = np.full((2, len(last), len(criteria)), np.nan)
+    with threads_of(oracle):
+        for t in np.unique(last[last >= 0]).tolist():
+            game = recorded.game(t)
+            n = len(game.clients)
+            found = game.columns(np.concatenate([np.ones((1, n), dtype=bool), ~np.eye(n, dtype=bool)]))
+            scores = before(t) + np.column_stack([found[:, : oracle.n_blocks].sum(axis=1), found[:, columns]])
+            mine = last[game.clients] == t
+            with_client[game.clients[mine]] = signs * scores[0]
+            without[game.clients[mine]] = signs * scores[1:][mine]
+        start = signs * before(int(np.argmax(participants.any(axis=1))))
+    # An accuracy of .2625 is printed as 26.2 % or 26.3 % by its last bit, so digits that rounding decides are cut off
+    start, end, with_client, without = (x.round(9) for x in (start, with_client[np.argmax(last)], with_client, without))
+    numbers = tuple(recorded.numbers[t] if t >= 0 else None for t in last.tolist())
+    return Scores(tuple(criterion.name for criterion in criteria), start, end, numbers, with_client, without)
 
 
 def levels_text(scores: Scores | None) -> str:
@@ -124,19 +97,9 @@ def levels_text(scores: Scores | None) -> str:
 def measure_text(provenance: Provenance | None) -> str:
     """What values are measured in: "loss (cross-entropy), in nats per test sample"."""
     if provenance is None or provenance.judged_by is None:
-        return f"utility, {UNKNOWN_UNIT}"
-    return ", ".join(
-        text
-        for text in (f"loss ({provenance.judged_by})" if is_loss(provenance) else provenance.judged_by, provenance.unit)
-        if text
-    )
-
-
-def detail_text(provenance: Provenance | None) -> str:
-    """The same without the word loss, to follow it: "cross-entropy, in nats per test sample"."""
-    if provenance is None or provenance.judged_by is None:
-        return UNKNOWN_UNIT
-    return ", ".join(text for text in (provenance.judged_by if is_loss(provenance) else "", provenance.unit) if text)
+        return "utility, in the unit of the given utilities"
+    name = f"loss ({provenance.judged_by})" if is_loss(provenance) else provenance.judged_by
+    return f"{name}, {provenance.unit}" if provenance.unit else name
 
 
 def change_text(provenance: Provenance | None) -> str:

@@ -6,6 +6,7 @@ To add a column to the table of values or of agreement, add a row to `VALUE_COLU
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from fedworth.valuation.uncertainty import Source
 from fedworth.valuation.valuation import COLUMNS, GROUP_COLUMNS, Valuation
 
 if TYPE_CHECKING:
-    from fedworth.provenance import Provenance
     from fedworth.report.report import Report
 
 BESIDE = ("fedsv", "truth")
@@ -33,10 +33,10 @@ NARROW = 0.01
 """Intervals with a smaller standard deviation are shown with four decimals."""
 
 SOURCE_WORDS = {
-    Source.ESTIMATES: "coalitions that no round has shown were estimated",
-    Source.SAMPLING: "coalitions were sampled, not all measured",
-    Source.TEST_SET: "other test samples of the same kind would give other values",
-    Source.RUNS: "training again, with other batches and other participants, gives other values",
+    Source.ESTIMATES: "the estimates of what no round has shown",
+    Source.SAMPLING: "the sampling of coalitions",
+    Source.TEST_SET: "the choice of the test samples",
+    Source.RUNS: "how much another training with other batches and other participants changes the values",
 }
 AS_IT_IS = " Scores are on the test set as it is, not weighted to the population."
 SAMPLED_TRUTH = "The truth was itself sampled, so distances from it are partly its own error"
@@ -62,46 +62,48 @@ class ValueColumn:
     """A column for a method."""
 
     heading: str  # {label} is the method's
-    cell: Callable[[Valuation, int], str]
+    cells: Callable[[Valuation], list[str]]  # of all clients
     legend: str = ""
 
 
-def _value(valuation: Valuation, client: int) -> str:
-    errors = valuation.sampling_errors
-    text = _number(valuation.values[client], "+.4f")
-    return text if errors is None or math.isnan(errors[client]) else f"{text} ± {errors[client]:.4f}"
+def _values(valuation: Valuation) -> list[str]:
+    errors = np.full(len(valuation), np.nan) if valuation.sampling_errors is None else valuation.sampling_errors
+    pairs = zip(valuation.values.tolist(), errors.tolist(), strict=True)
+    return [_number(x, "+.4f") + ("" if math.isnan(error) else f" ± {error:.4f}") for x, error in pairs]
 
 
-def _interval(valuation: Valuation, client: int) -> str:
+def _intervals(valuation: Valuation) -> list[str]:
     assert valuation.uncertainty is not None
     smallest = np.nanmin(valuation.uncertainty.standard_deviations, initial=np.inf)
     form = "+.2f" if smallest >= NARROW else "+.4f"
-    low, high = valuation.uncertainty.intervals(valuation.values)[client]
-    return ABSENT if math.isnan(low) else f"{low:{form}} to {high:{form}}"
+    return [ABSENT if x.low is None else f"{x.low:{form}} to {x.high:{form}}" for x in valuation]
 
 
-def _rank(valuation: Valuation, client: int) -> str:
-    rank = valuation.ranks[client]
-    if rank is None:
-        return ABSENT
-    return f"={rank}" if valuation.ranks.count(rank) > 1 else str(rank)
+def _shares(valuation: Valuation) -> list[str]:
+    return [_number(share, ".1%") for share in valuation.shares.tolist()]
 
 
-def _rank_range(valuation: Valuation, client: int) -> str:
-    interval = None if valuation.uncertainty is None else valuation.uncertainty.rank_intervals[client]
-    text = _rank(valuation, client)
-    return text if interval is None or interval[0] == interval[1] else f"{text} ({interval[0]}–{interval[1]})"
+def _ranks(valuation: Valuation) -> list[str]:
+    ranks = valuation.ranks
+    n_sharing = Counter(ranks)
+    return [ABSENT if rank is None else f"={rank}" if n_sharing[rank] > 1 else str(rank) for rank in ranks]
+
+
+def _rank_ranges(valuation: Valuation) -> list[str]:
+    ends = [line.ranks or (0, 0) for line in valuation]
+    ranks = zip(_ranks(valuation), ends, strict=True)
+    return [rank if low == high else f"{rank} ({low}–{high})" for rank, (low, high) in ranks]
 
 
 VALUE_COLUMNS = (
-    ValueColumn("{label}", _value),
-    ValueColumn("90 % interval", _interval),
-    ValueColumn("share", lambda v, client: _number(v.shares[client], ".1%"), "share: part of all positive values"),
-    ValueColumn("rank", _rank_range, "rank: 1 for the most valuable, = for a tie, (from–to) is its 90 % interval"),
+    ValueColumn("{label}", _values),
+    ValueColumn("90 % interval", _intervals),
+    ValueColumn("share", _shares, "share: part of all positive values"),
+    ValueColumn("rank", _rank_ranges, "rank: 1 for the most valuable, = for a tie, (from–to) is its 90 % interval"),
 )
 """Columns of the chosen valuation."""
 
-BESIDE_COLUMNS = (VALUE_COLUMNS[0], VALUE_COLUMNS[2], ValueColumn("rank", _rank))
+BESIDE_COLUMNS = (VALUE_COLUMNS[0], VALUE_COLUMNS[2], ValueColumn("rank", _ranks))
 """Columns of the valuations beside it."""
 
 AGREEMENT_COLUMNS = {
@@ -125,13 +127,8 @@ def values_table(report: "Report") -> Table:
     """Every client's value, interval, share and rank by the main methods."""
     shown = _main(report)
     blocks = [BESIDE_COLUMNS if v is not shown[0] or v.uncertainty is None else VALUE_COLUMNS for v in shown]
-    headings = [
-        column.heading.format(label=v.label) for v, block in zip(shown, blocks, strict=True) for column in block
-    ]
-    rows = tuple(
-        (name, *(column.cell(v, k) for v, block in zip(shown, blocks, strict=True) for column in block))
-        for k, name in enumerate(report.clients)
-    )
+    columns = [(column, v) for v, block in zip(shown, blocks, strict=True) for column in block]
+    rows = zip(report.clients, *(column.cells(v) for column, v in columns), strict=True)
     basis = report.provenance
     is_one_game = bool(shown) and shown[0].by_round is None and not shown[0].is_mean_of_runs
     rounds = "" if is_one_game else ", added up over the rounds"
@@ -143,8 +140,8 @@ def values_table(report: "Report") -> Table:
     )
     return Table(
         "What each client is worth",
-        ("client", *headings),
-        rows,
+        ("client", *(column.heading.format(label=v.label) for column, v in columns)),
+        tuple(rows),
         trust_text(shown),
         "; ".join(legend),
         tuple(map(len, blocks)),
@@ -196,7 +193,7 @@ def baselines_table(report: "Report") -> Table | None:
     rest = [v for v in report.valuations if v not in main]
     if not rest:
         return None
-    rows = tuple((name, *(_value(v, k) for v in rest)) for k, name in enumerate(report.clients))
+    rows = tuple(zip(report.clients, *map(_values, rest), strict=True))
     legend = "; ".join(f"{v.label}: {v.description}" for v in rest)
     return Table("Other methods", ("client", *(v.label for v in rest)), rows, trust_text(rest), legend)
 
@@ -241,7 +238,7 @@ def scores_table(report: "Report") -> Table | None:
         ("client", "last round", *headings, "lost over its rounds"),
         rows,
         f"The model: {levels_text(scores)}.{AS_IT_IS if is_weighted else ''}",
-        "with it, without it: after the last round in which the client took part, all else equal; "
+        "With it, without it: after the last round in which the client took part, all else equal; "
         "lost over its rounds: what the other participants would have lost without the client, added up",
     )
 
@@ -276,16 +273,6 @@ def trust_text(valuations: Iterable[Valuation]) -> str:
     return ""
 
 
-def headlines(report: "Report") -> list[str]:
-    """A sentence for each pair of clients with the same data: their values by the main methods."""
-    lines = []
-    for copy, original in report.copies:
-        pair = [report.clients.index(name) for name in (original, copy)]
-        given = [f"{v.label} gives them {_value(v, pair[0])} and {_value(v, pair[1])}" for v in _main(report)]
-        lines.append(f"Clients {original} and {copy} have the same data: {'; '.join(given)}.")
-    return lines
-
-
 def findings_lines(findings: Sequence[Finding], not_looked_for: Sequence[Kind] = ()) -> list[str]:
     """The findings under their heading, a sentence each, and what was not looked for; nothing if there is neither."""
     lines = [FINDINGS, *(f"- {finding.sentence}" for finding in findings), ""] if findings else []
@@ -306,21 +293,22 @@ def completion_table(summary: dict[str, Any]) -> Table:
     return Table("Completion", ("", ""), rows)
 
 
-def provenance_text(provenance: "Provenance | None") -> str:
-    """Where the numbers come from, in a sentence."""
+def facts_of(report: "Report") -> list[tuple[str, str]]:
+    """Where the numbers come from: what, and its text."""
+    provenance = report.provenance
+    facts = [("Measured in", measure_text(provenance)), ("Fingerprint", f"sha256 {report.fingerprint} of report.json")]
     if provenance is None:
-        return "The utilities came without a ledger, so there is no record to check."
-    task = "an unknown task" if provenance.task is None else f"task {provenance.task}"
-    if provenance.other_heads:
-        heads = ", ".join((provenance.head, *provenance.other_heads))
-        return f"Mean of the runs in ledgers {heads}, {task}, {provenance.software}."
-    return f"Ledger {provenance.head} ({provenance.n_rounds} rounds), {task}, {provenance.software}."
+        return [*facts, ("Ledger", "none: the utilities came without one, so there is no record to check")]
+    if provenance.n_test_samples is not None:
+        facts.append(("Test data", f"{provenance.n_test_samples:,} samples"))
+    facts.append(("Ledger", f"{provenance.head} ({provenance.n_rounds} rounds)"))
+    facts += [("Ledger of another run", head) for head in provenance.other_heads]
+    return [*facts, ("Task", provenance.task or "not known"), ("Software", provenance.software)]
 
 
 def markdown(report: "Report") -> str:
     parts = [f"# {_plain(report.title)}"]
     parts.append("\n".join(f"- **{v.label}** — {v.description}" for v in report.valuations))
-    parts += [_plain(line) for line in headlines(report)]
     for table in tables(report):
         parts += [f"## {table.title}", _markdown_table(table)]
         parts += [_plain(text) for text in (table.note, table.legend) if text]
@@ -330,7 +318,7 @@ def markdown(report: "Report") -> str:
         parts += [_plain(line) for line in not_looked_for_lines(report.not_looked_for) if line]
     if report.all_notes:
         parts += ["## Before you use a number", "\n".join(f"- {_plain(note)}" for note in report.all_notes)]
-    parts += ["## Where the numbers come from", provenance_text(report.provenance)]
+    parts += ["## Where the numbers come from", "\n".join(f"- {what}: {text}" for what, text in facts_of(report))]
     return "\n\n".join(parts) + "\n"
 
 

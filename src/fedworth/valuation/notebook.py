@@ -44,6 +44,18 @@ def ranks_text(line: "ClientValue") -> str:
     return ABSENT if line.rank is None else str(line.rank)
 
 
+def interval_text(line: "ClientValue", digits: int) -> str:
+    """The ends of the 90 % interval, if they are known."""
+    return ABSENT if line.low is None else f"{signed(line.low, digits)} to {signed(line.high, digits)}"
+
+
+def share_text(share: float | None) -> str:
+    """A share in whole percents; small shares are "under 1 %", not 0."""
+    if share is None:
+        return ABSENT
+    return "under 1\N{NO-BREAK SPACE}%" if 0 < share < 0.005 else f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
+
+
 def digits_of(lines: Sequence["ClientValue"]) -> int:
     """Decimals that show two digits of the largest value; at least two."""
     largest = max((abs(line.value) for line in lines if line.value is not None), default=0.0)
@@ -68,9 +80,8 @@ def notebook_html(title: str, text: str, lines: Sequence["ClientValue"], note: s
 
 
 def _row(line: "ClientValue", reach: tuple[float, float], digits: int) -> str:
-    share = ABSENT if line.share is None else f"{line.share:.0%}"
-    interval = ABSENT if line.low is None else f"{signed(line.low, digits)} to {signed(line.high, digits)}"
-    cells = (_bar(line, reach), signed(line.value, digits), interval, share, ranks_text(line))
+    texts = (signed(line.value, digits), interval_text(line, digits), share_text(line.share), ranks_text(line))
+    cells = (_bar(line, reach), *texts)
     return f"<tr><th><bdi>{escape(line.client)}</bdi></th>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedworth.completion.completion import Caveat
 from fedworth.errors import UsageError
 from fedworth.findings import OF_ANSWERS, Finding
 from fedworth.records import document_of
@@ -81,7 +82,7 @@ def test_a_statement_has_the_clients_own_numbers():
     line = report[HOSPITALS[6]]
     assert f'<p class="big">+{line.value:.2f}</p>' in html
     assert f"+{line.low:.2f}" in html
-    assert "you lose nothing for rounds in which you were not asked" in html
+    assert "The value does not punish a hospital for rounds in which it was not asked." in html
     assert "Your model was the same as another hospital’s" in html
 
 
@@ -89,8 +90,8 @@ def test_fedsv_does_not_promise_that_nothing_is_lost():
     report = hospitals()
     earned = replace(report, valuations=report.valuations[1:])
     html = earned.statement_html(HOSPITALS[6], SETTINGS)
-    assert "you lose nothing" not in html
-    assert "rounds in which you were not asked add nothing" in html
+    assert "does not punish" not in html
+    assert "A hospital earns only in rounds in which it was asked" in html
 
 
 def test_few_others_are_not_shown_as_a_band():
@@ -118,3 +119,13 @@ def test_a_hostile_name_is_text_and_names_no_other_place(tmp_path):
 def test_a_client_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="did you mean 'Lakeside Clinic'"):
         hospitals().statement_html("Lakeside")
+
+
+def test_a_client_whose_range_may_be_too_narrow_is_told_so():
+    report = hospitals()
+    known = report.chosen.uncertainty
+    assert known is not None
+    narrow = replace(known, caveats=(Caveat(HOSPITALS[:2], "too narrow"),))
+    told_so = replace(report, valuations=(replace(report.chosen, uncertainty=narrow),))
+    for client in HOSPITALS:
+        assert ("This range may be too narrow" in told_so.statement_html(client)) is (client in HOSPITALS[:2])

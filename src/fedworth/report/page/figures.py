@@ -9,12 +9,14 @@ import base64
 import math
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices
+from fedworth.valuation.valuation import ClientValue
 
 PLUS, MINUS, ABSENT = (47, 122, 204), (204, 92, 38), (128, 128, 128)
 BOX = (1000, 300)
@@ -62,6 +64,12 @@ def axis_over(values: Floats, *, about: int = 5, room: float = 0.03) -> Axis:
     low, high = min(low, ticks[0]), max(high, ticks[-1])
     slack = room * (high - low)
     return Axis(low - slack, high + slack, ticks)
+
+
+def axis_of(lines: Iterable[ClientValue], more: Iterable[float] = (), *, room: float = 0.03) -> Axis:
+    """An axis over the values and intervals of clients, and more numbers."""
+    ends = [end for line in lines for end in (line.value, line.low, line.high) if end is not None]
+    return axis_over(np.array([*ends, *more], dtype=np.float64), room=room)
 
 
 def nice_ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:

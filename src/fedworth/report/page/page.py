@@ -17,40 +17,38 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from fedworth.colours import DARK, LIGHT
 from fedworth.errors import UsageError
+from fedworth.findings import Level
 from fedworth.provenance import SOFTWARE
 from fedworth.report.page.clients import (
     COLUMNS,
-    axis_of,
-    cards_of,
     group_table,
     n_rounds_of,
-    not_looked_for,
+    named,
     passed_of,
     rows_of,
+    sorted_findings,
     summary_of,
 )
-from fedworth.report.page.figures import axis_over
+from fedworth.report.page.figures import axis_of
 from fedworth.report.page.story import story_of
-from fedworth.report.page.trust import LEVEL_TEXT, Wording, questions_of, verdict_of, wording_of
+from fedworth.report.page.trust import LEVEL_TEXT, questions_of, verdict_of, wording_of
 from fedworth.report.report import Report
 from fedworth.report.rewards import Rewards, split_again
 from fedworth.report.scores import levels_text
 from fedworth.report.settings import PageSettings
-from fedworth.report.tables import provenance_text, scores_table, uncertainty_table
+from fedworth.report.tables import facts_of, scores_table, uncertainty_table
 from fedworth.valuation.notebook import digits_of, signed
 
 if TYPE_CHECKING:
     from fedworth.report.comparison import Comparison
 
-MOST_CARDS = 40
+MOST_FINDINGS = 40
 LANE = 11
 """Pixels between the dots of one client in a comparison."""
-ESTIMATED = "Estimated"
 GLOSSARY = {
     "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages them.",
     "Loss": "How wrong the model is on the test data; lower is better.",
@@ -58,7 +56,6 @@ GLOSSARY = {
     "another measure after minus before.",
     "Group": "Of {nouns}: any set of them that could have trained together. Of test samples: those with the same "
     "label, such as a class.",
-    ESTIMATED: "Computed from measurements, because that group never trained together in that round.",
 }
 
 
@@ -75,10 +72,10 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
     }
     if not report.valuations:
         return render("empty.html", frame)
-    chosen, cards = report.chosen, cards_of(report, settings)
+    chosen, findings = report.chosen, sorted_findings(report)
     wording = wording_of(report, settings)
-    rows = rows_of(report, cards)
-    flagged = [row.place for row in rows if any(tone == "bad" for tone, _ in row.tags)]
+    rows = rows_of(report, findings)
+    flagged = [row.place for row in rows if any(kind.level is Level.ACT for kind in row.kinds)]
     story = story_of(report, [row.place for row in rows], flagged)
     groups = group_table(report, rows, settings)
     words = {**asdict(wording), "noun": settings.noun, "nouns": settings.plural}
@@ -89,15 +86,15 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "help": [(column.heading, column.help.format(**words)) for column in COLUMNS],
         "rows": rows,
         "axis": axis_of(report),
-        "summary": summary_of(report),
+        "summary": summary_of(report, findings),
         "verdict": verdict_of(report, settings),
         "questions": questions_of(report, settings),
         "caveats": () if chosen.uncertainty is None else chosen.uncertainty.caveats,
-        "cards": cards[:MOST_CARDS],
-        "n_cards": len(cards),
-        "n_urgent": sum(card.is_urgent for card in cards),
-        "passed": passed_of(report, cards, settings),
-        "not_looked_for": not_looked_for(report, settings),
+        "findings": [(finding, named(finding.clients, settings)) for finding in findings[:MOST_FINDINGS]],
+        "n_findings": len(findings),
+        "n_urgent": sum(finding.kind.level is Level.ACT for finding in findings),
+        "passed": passed_of(report, findings),
+        "not_looked_for": report.not_looked_for if report.looked_for else (),
         "is_vertical": report.is_vertical,
         "looked": bool(report.looked_for),
         "story": story,
@@ -107,12 +104,10 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "sources": uncertainty_table(report),
         "groups": groups,
         "levels": levels_text(report.scores),
-        "facts": _facts(report, settings, wording),
-        "glossary": [
-            (word, settings.fill(meaning))
-            for word, meaning in GLOSSARY.items()
-            if word != ESTIMATED or wording.is_estimated
-        ],
+        "facts": [("Method", wording.method), *facts_of(report)],
+        "command": settings.command,
+        "can_verify": report.provenance is not None and not report.provenance.other_heads,
+        "glossary": [(word, settings.fill(meaning)) for word, meaning in GLOSSARY.items()],
         "rewards": rewards,
         "data": {
             "clients": list(report.clients),
@@ -126,12 +121,10 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
 
 def comparison_html(comparison: "Comparison", settings: PageSettings | None = None) -> str:
     settings = settings or PageSettings()
-    lines = [line for row in comparison.rows for line in row.values]
-    ends = [end for line in lines for end in (line.value, line.low, line.high) if end is not None]
     view = {
         **frame_of(settings, settings.title or " · ".join(comparison.names)),
         "c": comparison,
-        "axis": axis_over(np.array(ends, dtype=np.float64)),
+        "axis": axis_of(line for row in comparison.rows for line in row.values),
         "level": LEVEL_TEXT,
         "lane": LANE,
         "height": LANE * len(comparison.names) + 8,
@@ -141,9 +134,16 @@ def comparison_html(comparison: "Comparison", settings: PageSettings | None = No
 
 def frame_of(settings: PageSettings, title: str) -> dict[str, Any]:
     """What every template needs."""
-    nouns = {"noun": settings.noun, "nouns": settings.plural}
-    text = json.dumps(asdict(settings))  # so that `fedworth verify` can write the page again
-    return {**nouns, "title": title, "date": settings.date, "software": SOFTWARE, "signed": signed, "settings": text}
+    return {
+        "title": title,
+        "date": settings.date,
+        "noun": settings.noun,
+        "nouns": settings.plural,
+        "fill": settings.fill,
+        "signed": signed,
+        "software": SOFTWARE,
+        "settings": json.dumps(asdict(settings)),  # so that `fedworth verify` can write the page again
+    }
 
 
 def settings_of(text: str) -> PageSettings | None:
@@ -177,37 +177,9 @@ def _others(report: Report) -> list[tuple[str, ...]]:
     """Every client's value by every method, if there are several."""
     if len(report.valuations) < 2:
         return []
-    listed = [list(valuation) for valuation in report.valuations]
-    columns = [[signed(line.value, digits_of(lines)) for line in lines] for lines in listed]
+    listed = [(lines, digits_of(lines)) for lines in map(list, report.valuations)]
+    columns = [[signed(line.value, digits) for line in lines] for lines, digits in listed]
     return list(zip(*columns, strict=True))
-
-
-def _facts(report: Report, settings: PageSettings, wording: Wording) -> list[tuple[str, str, bool]]:
-    """How the report was made: (what, text, whether the text is to be copied)."""
-    provenance = report.provenance
-    facts = [("Method", wording.method, False), ("Measured in", wording.measure, False)]
-    if provenance is not None and provenance.n_test_samples is not None:
-        facts.append(("Test data", f"{provenance.n_test_samples:,} samples", False))
-    if report.chosen.completion is not None:
-        facts.append(("What was not seen", _completion(report.chosen.completion), False))
-    facts += [("Command", settings.command, True)] if settings.command else []
-    facts.append(("Fingerprint", f"sha256 {report.fingerprint} of report.json", True))
-    if provenance is None:
-        return [*facts, ("Provenance", provenance_text(None), False), ("Software", SOFTWARE, False)]
-    facts.append(("Ledger", f"{provenance.head} ({provenance.n_rounds} rounds)", True))
-    facts += [("Ledger of another run", head, True) for head in provenance.other_heads]
-    facts += [("Task", provenance.task, True)] if provenance.task is not None else []
-    facts += [] if provenance.other_heads else [("Check it", "fedworth verify report.json --ledger LEDGER", True)]
-    return [*facts, ("Software", provenance.software, False)]
-
-
-def _completion(summary: dict[str, Any]) -> str:
-    """How results that were not measured were estimated; the details are in report.json."""
-    if summary.get("kind") != "models":
-        return f"was estimated by {summary.get('kind', 'factors')}."
-    n_held = summary.get("n_held_out", 0)
-    checked = f"; {n_held:,} known answers were hidden and predicted, to measure the error" if n_held else ""
-    return f"was measured on models that were predicted from {summary['n_answers']:,} recorded answers{checked}."
 
 
 @cache

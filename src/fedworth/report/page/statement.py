@@ -21,8 +21,8 @@ from fedworth.ledger.manifest import find_head
 from fedworth.ledger.receipts import Receipt, receipts_of, unused_rounds
 from fedworth.provenance import Provenance
 from fedworth.records import document_of, read_as
-from fedworth.report.page.clients import cards_of, share_text
-from fedworth.report.page.figures import axis_over, path, picks_of
+from fedworth.report.page.clients import sorted_findings
+from fedworth.report.page.figures import axis_of, axis_over, path, picks_of
 from fedworth.report.page.page import frame_of, render
 from fedworth.report.page.story import ticks_of
 from fedworth.report.page.trust import verdict_of, wording_of
@@ -31,7 +31,7 @@ from fedworth.report.rewards import Rewards, split_again
 from fedworth.report.scores import score_text
 from fedworth.report.settings import PageSettings
 from fedworth.storage import Place, read_bytes
-from fedworth.valuation.notebook import digits_of, ranks_text, signed
+from fedworth.valuation.notebook import digits_of, ranks_text, share_text, signed
 
 FEWEST_OTHERS = 7
 """With fewer other clients no band is shown, because it would reveal single values."""
@@ -118,15 +118,16 @@ def statement_html(
     if rewards is not None:
         split_again(rewards, report)  # an error unless they follow from the report's values
     line, facts = report[client], statement_of(report, client, ledger)
-    digits = digits_of([line])
+    digits, uncertainty = digits_of([line]), report.chosen.uncertainty
+    caveats = () if uncertainty is None else uncertainty.caveats
     band = _band(report, client)
-    ends = [x for x in (line.value, line.low, line.high, *(band or ())) if x is not None]
     view = {
         **frame_of(settings, settings.title or report.title),
         "n_clients": len(report.clients),
         "n_rounds": None if report.rounds is None else len(report.rounds.numbers),
         "n_heard": report.n_rounds_heard.get(client),
         "line": line,
+        "is_too_narrow": any(client in caveat.clients for caveat in caveats),
         "value": signed(line.value, digits),
         "low": signed(line.low, digits),
         "high": signed(line.high, digits),
@@ -136,9 +137,9 @@ def statement_html(
         "scores": _scores(report, client),
         "groups": _groups(report, client),
         "band": band,
-        "axis": axis_over(np.array(ends, dtype=np.float64), room=0.05),
+        "axis": axis_of([line], band or (), room=0.05),
         "course": _course(report, client),
-        "cards": [card for card in cards_of(report, settings) if client in card.clients],
+        "findings": [finding for finding in sorted_findings(report) if client in finding.clients],
         "looked": bool(report.looked_for),
         "verdict": verdict_of(report, settings),
         "fingerprint": report.fingerprint,

@@ -16,8 +16,8 @@ MOST_LINES = 120
 MOST_DOTTED = (80, 30)
 """With more rounds or clients, the heat map does not show who took part."""
 MOST_NAMED = 40
-LEVEL_PART, EARLY = 0.8, 0.5
-COLOURS, HARMING = (0, 1, 3, 2), 2
+COLOURS = (0, 2, 1, 3)
+"""Of the best client, which is blue, and of those with urgent findings, the first of which is orange."""
 CLOSE, EDGE = 0.15, 0.015
 """Labels closer than this to the first are left out; labels this close to an end are aligned with it."""
 
@@ -48,26 +48,11 @@ def _curve(gains: Floats, numbers: tuple[int, ...], data: View) -> View:
     data["gains"] = [float(f"{value:.6g}") for value in total]
     axis = axis_over(total, about=4)
     return {
-        "title": _course(total),
         "gained": float(total[-1]),
         "axis": axis,
         "path": path(total[picks_of(len(total))], axis),
         "ticks": ticks_of(numbers, is_from_start=True),
     }
-
-
-def _course(total: Floats) -> str:
-    """A title that says what the curve shows, if it is clear."""
-    n, end = len(total) - 1, float(total[-1])
-    if end <= 0:
-        return "The model did not improve"
-    early = float(total[max(1, math.ceil(n * 0.3))])
-    if n >= 5 and early >= LEVEL_PART * end and float(total.max()) <= 1.1 * end:
-        return "The model learned fast, then levelled off"
-    late = end - float(total[n - max(1, n // 5)])
-    if n >= 5 and late > 0.3 * end:
-        return "The model was still improving when training ended"
-    return "The model’s improvement, round by round"
 
 
 def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], data: View) -> View:
@@ -76,38 +61,19 @@ def _lines(found: Floats, rounds: Rounds, order: list[int], flagged: list[int], 
     picks = picks_of(len(sums))
     drawn = sums[picks].T  # (n_clients, n_picked)
     known = [k for k in order if np.isfinite(drawn[k]).all()]
-    hot = _coloured(known, flagged, sums[-1])
+    hot = dict(zip([known[0], *(k for k in flagged if k in known[1:])], COLOURS, strict=False))
     every = max(1, math.ceil(len(known) / MOST_LINES))
     shown = [k for k in known[::every] if k not in hot]
     axis = axis_over(drawn)
-    whole = np.nansum(sums, axis=1)
-    half = int(np.argmax(whole >= EARLY * whole[-1])) if whole[-1] > 0 else len(whole) - 1
     data["sums"], data["sums_decimals"] = packed(drawn)
     data |= {"picks": picks.tolist(), "low": axis.low, "high": axis.high, "drawn": [*shown, *hot]}
-    title = "How the values added up"
-    if whole[-1] > 0 and half + 1 <= len(whole) / 3:
-        title = (
-            f"Most of the value was added {'in the first round' if half == 0 else f'in the first {half + 1} rounds'}"
-        )
     return {
-        "title": title,
-        "half_round": rounds.numbers[half],
         "axis": axis,
         "paths": [(k, path(drawn[k], axis)) for k in (*shown, *reversed(hot))],  # highlighted ones last, on top
         "hot": hot,
         "n_other": len(known) - len(hot),
         "ticks": ticks_of(rounds.numbers),
     }
-
-
-def _coloured(known: list[int], flagged: list[int], values: Floats) -> dict[int, int]:
-    """Colours of the best client and the flagged ones: 0 is blue, 2 is orange for the first that harms."""
-    chosen = [known[0], *(k for k in flagged if k in known[1:])][: len(COLOURS)]
-    spare, hot = [*COLOURS[1:]], {known[0]: COLOURS[0]}
-    for k in sorted(chosen[1:], key=lambda k: (float(values[k]) >= 0, chosen.index(k))):
-        hot[k] = HARMING if values[k] < 0 and HARMING in spare else spare[0]
-        spare.remove(hot[k])
-    return {k: hot[k] for k in chosen}
 
 
 def _heat(found: Floats, rounds: Rounds, order: list[int], data: View) -> View:
