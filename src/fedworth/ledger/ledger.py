@@ -88,10 +88,7 @@ class Ledger:
     @property
     def simulation(self) -> Mapping[str, Any] | None:
         """The settings of a simulated federation, None for any other."""
-        if "simulation" in self.settings or "test_sha256" not in self.settings:
-            return self.settings.get("simulation")
-        # Ledgers of the first format have the simulation's settings at the top.
-        return {key: value for key, value in self.settings.items() if key != "test_sha256"}
+        return self.settings.get("simulation")
 
     @cached_property
     def form(self) -> EmbeddingForm | None:
