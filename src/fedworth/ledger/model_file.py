@@ -43,6 +43,8 @@ ALIGNMENT = 8
 Owner = tuple[str, int]
 """("global", -1), ("client", 3) or ("apart", 3)."""
 
+GLOBAL: Owner = ("global", -1)
+
 NO_MODEL = ("padding", "quarantined")  # "quarantined": a model that was rejected after it was written
 
 
@@ -152,10 +154,11 @@ def _read_place(place: Path, sha256: str) -> dict[Owner, Model]:
                 kind, _, name = key.partition("/")
                 if kind in NO_MODEL:
                     continue
-                index = "-1"
+                owner = GLOBAL
                 if kind != "global":
                     index, _, name = name.partition("/")
-                models.setdefault((kind, int(index)), {})[name] = file.get_tensor(key)
+                    owner = kind, int(index)
+                models.setdefault(owner, {})[name] = file.get_tensor(key)
     except FileNotFoundError:
         raise
     except (SafetensorError, ValueError, OSError) as error:
