@@ -13,12 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from fedworth.errors import FedworthError, LedgerError
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import RoundEntry, line_bytes, read_header
-from fedworth.ledger.model_file import read_models
 from fedworth.ledger.writer import Answer, LedgerWriter
 from tests.support.ledgers import content, model, write_ledger
 
@@ -418,9 +416,3 @@ def long_ledger(folder, n_rounds):
             }
             line, chain = line_bytes(RoundEntry(round_index=t, number=t, file=file, sha256="0", **said), chain)
             manifest.write(line)
-
-
-def test_models_kept_apart_are_read_as_older_ledgers_name_them(tmp_path):
-    path = tmp_path / "old.safetensors"
-    save_file({"absent/2/w": torch.ones(1), "padding/0": torch.zeros(1)}, path)
-    assert [*read_models(path, hashlib.sha256(path.read_bytes()).hexdigest())] == [("apart", 2)]

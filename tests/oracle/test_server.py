@@ -125,7 +125,8 @@ def test_the_same_models_in_a_round_of_another_number_are_measured_anew(tmp_path
     """FedAdam's rate depends on the number, which is not in the file of the models."""
     rule = Adaptive("adam")
     first = federation(tmp_path / "l", rule, recorded=rule, n_rounds=1, is_closed=False)
-    other = rewritten(first.folder, tmp_path / "other", read_header(first.folder)[0], number=7)
+    header = json.loads((first.folder / "federation.json").read_text())
+    other = rewritten(first.folder, tmp_path / "other", header, number=7)
     found = [fedworth.Federation(ledger, task()).value("fedsv").values for ledger in (first, other)]
     work = fedworth.WorkSettings(cache=False)
     assert found[1].tolist() == fedworth.Federation(other, task(), work=work).value("fedsv").values.tolist()

@@ -33,7 +33,7 @@ from fedworth.ledger.manifest import (
     read_lines,
 )
 from fedworth.ledger.model import Model, check_alike, check_finite
-from fedworth.ledger.model_file import Owner, read_models
+from fedworth.ledger.model_file import GLOBAL, Owner, read_models
 from fedworth.names import Aggregation
 from fedworth.storage import PARTIAL, Place
 
@@ -121,10 +121,7 @@ class Ledger:
     @property
     def simulation(self) -> Mapping[str, Any] | None:
         """The settings of a simulated federation, None for any other."""
-        if "simulation" in self.settings or "test_sha256" not in self.settings:
-            return self.settings.get("simulation")
-        # Ledgers of the first format have the simulation's settings at the top.
-        return {key: value for key, value in self.settings.items() if key != "test_sha256"}
+        return self.settings.get("simulation")
 
     @cached_property
     def form(self) -> EmbeddingForm | None:
@@ -209,9 +206,9 @@ class Ledger:
         if self.closing is None:
             raise LedgerError(f"{self.folder}: the federation is not closed, so it has no final model yet")
         models = read_models(self.folder / FINAL, self.closing.sha256)
-        if set(models) != {("global", -1)}:
+        if set(models) != {GLOBAL}:
             raise LedgerError(f"{self.folder / FINAL}: expected one global model in it")
-        return models["global", -1]
+        return models[GLOBAL]
 
     def unsettled(self) -> tuple[str, ...]:
         """Committed files that still have their partial names; a recorder renames them when it resumes."""
@@ -252,50 +249,38 @@ class Ledger:
 
 def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str], form: EmbeddingForm | None = None) -> Round:
     """The checked models of one round, without those kept apart; or embeddings of this form."""
-    where = f"round {entry.round_index}, {folder / entry.file}"
-    models = _read_file(folder, entry.file, entry.sha256, entry.round_index)
-    global_model = models.pop(("global", -1), None)
-    if global_model is None:
-        raise LedgerError(f"{where}: has no global model")
+    models = _read_models(folder, entry, entry.file, entry.sha256, {GLOBAL, *(("client", k) for k in entry.answered)})
+    where, global_model = f"round {entry.round_index}, {folder / entry.file}", models.pop(GLOBAL)
     check_finite(global_model, f"{where}, global model")
-    answers = _checked(models, "client", entry.answered, global_model, where, clients, form)
-    return Round(entry, global_model, answers, {})
+    for (_, k), model in models.items():
+        owner = f"{where}, client {clients[k]!r}"
+        check_alike(model, global_model, owner) if form is None else form.check(model, k, owner)
+    return Round(entry, global_model, {k: model for (_, k), model in models.items()}, {})
 
 
 def _with_apart(round_: Round, folder: Path, clients: Sequence[str]) -> Round:
     """The round with the models that were kept apart, which are checked too."""
     entry = round_.entry
-    models: dict[Owner, Model] = {}
-    where = f"round {entry.round_index}, {folder / str(entry.apart_file)}"
-    if entry.apart_file is not None and entry.apart_sha256 is not None:
-        models = _read_file(folder, entry.apart_file, entry.apart_sha256, entry.round_index)
-    apart = _checked(models, "apart", entry.apart, round_.global_model, where, clients)
-    return replace(round_, apart_models=apart)
+    if entry.apart_file is None and not entry.apart:
+        return round_
+    file, sha256 = str(entry.apart_file), str(entry.apart_sha256)
+    models = _read_models(folder, entry, file, sha256, {("apart", k) for k in entry.apart})
+    for (_, k), model in models.items():
+        where = f"round {entry.round_index}, {folder / file}, client {clients[k]!r}"
+        check_alike(model, round_.global_model, where)
+    return replace(round_, apart_models={k: model for (_, k), model in models.items()})
 
 
-def _checked(
-    models: dict[Owner, Model],
-    kind: str,
-    expected: Iterable[int],
-    like: Model,
-    where: str,
-    clients: Sequence[str],
-    form: EmbeddingForm | None = None,
-) -> dict[int, Model]:
-    """Models by client, if they are of the clients that the manifest names, and like the global model or the form."""
-    if set(models) != {(kind, k) for k in expected}:
-        raise LedgerError(f"{where}: holds models of {sorted(models)}, expected {sorted((kind, k) for k in expected)}")
-    for (_, index), model in sorted(models.items()):
-        owner = f"{where}, client {clients[index]!r}"
-        check_alike(model, like, owner) if form is None else form.check(model, index, owner)
-    return {index: model for (_, index), model in sorted(models.items())}
-
-
-def _read_file(folder: Path, file: str, sha256: str, round_index: int) -> dict[Owner, Model]:
+def _read_models(folder: Path, entry: RoundEntry, file: str, sha256: str, expected: set[Owner]) -> dict[Owner, Model]:
+    """The models of a file in order, if they are those that the manifest names."""
     try:
-        return read_models(folder / file, sha256)
+        models = read_models(folder / file, sha256)
     except LedgerError as error:
-        raise LedgerError(f"round {round_index}: {error}") from None
+        raise LedgerError(f"round {entry.round_index}: {error}") from None
+    if set(models) != expected:
+        found = f"holds models of {sorted(models)}, expected {sorted(expected)}"
+        raise LedgerError(f"round {entry.round_index}, {folder / file}: {found}")
+    return dict(sorted(models.items()))
 
 
 def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
@@ -303,8 +288,8 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
     files = {name for name in _names_in(folder) if name.startswith(FINAL)}
     files |= {f"{place}/{name}" for place in ("rounds", "apart") for name in _names_in(folder / place)}
     header, chain = read_header(folder)
-    form = form_of(header["settings"])
-    clients, known = list(header["clients"]), set(header["clients"])
+    form = form_of(header.settings)
+    clients, known = [*header.clients], {*header.clients}
     entries, missing, closing, next_number = list[RoundEntry](), list[MissingRound](), None, 0
     for line, following in read_lines(folder, chain):
         chain = following
@@ -322,8 +307,8 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
     ledger = Ledger(
         folder=folder,
         clients=tuple(clients),
-        aggregation=header["aggregation"],
-        settings=header["settings"],
+        aggregation=header.aggregation,
+        settings=header.settings,
         entries=tuple(entries),
         missing=tuple(missing),
         closing=closing,

@@ -12,16 +12,17 @@ unfinished line; readers ignore it.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from fedworth.errors import ArtefactError, LedgerError, UsageError
+from fedworth.errors import LedgerError, UsageError
 from fedworth.names import Aggregation
-from fedworth.storage import MAX_JSON_BYTES, read_bytes, read_json
+from fedworth.storage import MAX_JSON_BYTES, read_bytes
 
 FORMAT = 1
 HEADER, MANIFEST, FINAL = "federation.json", "manifest.jsonl", "final.safetensors"
@@ -120,27 +121,30 @@ def is_ledger(folder: Path) -> bool:
         raise LedgerError(f"{folder / HEADER}: cannot be read ({error.strerror})") from error
 
 
-def read_header(folder: Path) -> tuple[dict[str, Any], str]:
+class Header(msgspec.Struct, frozen=True):
+    """The file `federation.json`."""
+
+    format: Literal[1]
+    clients: list[str]
+    aggregation: Aggregation
+    settings: dict[str, Any]
+
+
+def read_header(folder: Path) -> tuple[Header, str]:
     """The checked header of a ledger, and its hash, with which the chain starts."""
     path = folder / HEADER
     if not is_ledger(folder):
         raise LedgerError(f"{folder}: has no {HEADER}, so it is not a ledger")
     try:
-        header, chain = read_json(path), hashlib.sha256(read_bytes(path, MAX_JSON_BYTES)).hexdigest()
-    except ArtefactError as error:
-        raise LedgerError(str(error)) from error
+        data = read_bytes(path, MAX_JSON_BYTES)
+        header = msgspec.convert(json.loads(data), Header)  # msgspec's own parser takes no lone surrogates
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        found = header.get("format") if isinstance(header, dict) else type(header).__name__
-        raise LedgerError(f"{path}: format {str(found)[:40]}, expected {FORMAT}; install the fedworth that wrote it")
-    if not isinstance(header.get("clients"), list) or not isinstance(header.get("settings"), dict):
-        raise LedgerError(f"{path}: expected a list of clients, and settings")
-    check_names(header["clients"], str(path))
-    if header.get("aggregation") not in get_args(Aggregation):
-        found, expected = header.get("aggregation"), get_args(Aggregation)
-        raise LedgerError(f"{path}: aggregation {found!r}, expected one of {expected}")
-    return header, chain
+    except (ValueError, RecursionError) as error:
+        found = f"not the header of a ledger of format {FORMAT} ({str(error)[:120]})"
+        raise LedgerError(f"{path}: {found}; restore it, or install the fedworth that wrote it") from None
+    check_names(header.clients, str(path))
+    return header, hashlib.sha256(data).hexdigest()
 
 
 def check_names(names: list[Any], where: str) -> None:

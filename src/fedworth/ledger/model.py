@@ -60,8 +60,7 @@ def check_finite(model: Model, where: str) -> float:
     """Refuse a model that is empty or has values that cannot be averaged; returns its largest absolute value."""
     if not model:
         raise ModelError(f"{where}: has no tensors")
-    _refuse_bytes(model, where)
-    largest = max(_check_tensor(tensor, tensor, f"{where}: tensor {name!r}") for name, tensor in model.items())
+    largest = check_alike(model, model, where)
     if not any(tensor.is_floating_point() for tensor in model.values()):
         raise ModelError(
             f"{where}: has only tensors of integers, which have no weighted mean; expected some floating point numbers "

@@ -39,13 +39,13 @@ DTYPE_NAMES = {
 }
 ENTRY_BYTES = 160  # upper bound of a header entry's length, without the tensor's name and shape
 ALIGNMENT = 8
-MAX_HEADER_BYTES = 100_000_000  # what readers of safetensors accept
 
 Owner = tuple[str, int]
 """("global", -1), ("client", 3) or ("apart", 3)."""
 
+GLOBAL: Owner = ("global", -1)
+
 NO_MODEL = ("padding", "quarantined")  # "quarantined": a model that was rejected after it was written
-OLD_KINDS = {"absent": "apart"}  # names in ledgers of the first format
 
 
 @dataclass
@@ -138,12 +138,32 @@ def read_models(path: Path, sha256: str) -> dict[Owner, Model]:
     """The models of a file, memory-mapped, after its sha256 was compared."""
     for place in (path, partial_path(path), path):  # it may be renamed meanwhile
         with contextlib.suppress(FileNotFoundError):
-            _check_length(place)
+            return _read_place(place, sha256)
+    raise LedgerError(f"{path}: missing, but the manifest lists it; restore it from a copy")
+
+
+def _read_place(place: Path, sha256: str) -> dict[Owner, Model]:
+    models: dict[Owner, Model] = {}
+    try:
+        open_regular(place).close()  # a pipe would be waited for
+        with safe_open(place, framework="pt") as file:  # refuses a wrong length, before terabytes are hashed
             found = file_sha256(place)
             if found != sha256:
-                raise LedgerError(f"{path}: sha256 {found}, expected {sha256}; the file was changed or damaged")
-            return _models_in(place)
-    raise LedgerError(f"{path}: missing, but the manifest lists it; restore it from a copy")
+                raise LedgerError(f"{place}: sha256 {found}, expected {sha256}; the file was changed or damaged")
+            for key in sorted(file.keys()):
+                kind, _, name = key.partition("/")
+                if kind in NO_MODEL:
+                    continue
+                owner = GLOBAL
+                if kind != "global":
+                    index, _, name = name.partition("/")
+                    owner = kind, int(index)
+                models.setdefault(owner, {})[name] = file.get_tensor(key)
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, ValueError, OSError) as error:
+        raise LedgerError(f"{place}: not readable as safetensors ({error}); it was changed or damaged") from error
+    return models
 
 
 def file_sha256(path: Path) -> str:
@@ -154,38 +174,3 @@ def file_sha256(path: Path) -> str:
         raise
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _check_length(place: Path) -> None:
-    """Refuse a file whose length is not what its header says, before terabytes are hashed."""
-    try:
-        with open_regular(place) as file:
-            n_bytes, header_size = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(header_size)) if header_size <= min(MAX_HEADER_BYTES, n_bytes) else {}
-        expected = 8 + header_size + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise LedgerError(f"{place}: its header cannot be read ({error}); the file was changed or damaged") from error
-    if n_bytes != expected:
-        found = f"is {n_bytes:,} bytes long, expected {expected:,} from its header"
-        raise LedgerError(f"{place}: {found}; the file was changed or damaged")
-
-
-def _models_in(place: Path) -> dict[Owner, Model]:
-    models: dict[Owner, Model] = {}
-    try:
-        with safe_open(place, framework="pt") as file:
-            for key in sorted(file.keys()):
-                kind, _, name = key.partition("/")
-                if kind in NO_MODEL:
-                    continue
-                index = "-1"
-                if kind != "global":
-                    index, _, name = name.partition("/")
-                models.setdefault((OLD_KINDS.get(kind, kind), int(index)), {})[name] = file.get_tensor(key)
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, ValueError, OSError) as error:
-        raise LedgerError(f"{place}: not readable as safetensors ({error})") from error
-    return models

@@ -68,35 +68,11 @@ class Answer:
     n_samples: float
 
 
-@dataclass
 class OpenRound:
     """One round between its start and its commit."""
 
-    folder: Path
-    round_index: int
-    number: int
-    global_model: Model
-    clients: list[str]  # known before this round
-    announced: list[str]  # who may be asked
-    file: ModelFileWriter
-    largest_global: float  # absolute value in the global model
-    form: EmbeddingForm | None = None  # of the answers in a vertical federation
-    asked: list[str] = field(init=False)  # everyone announced, unless `end_round` corrects it
-    apart_file: ModelFileWriter | None = None
-    answered: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    quarantined: dict[str, str] = field(default_factory=dict)
-    apart: dict[str, float] = field(default_factory=dict)
-    nodes: Mapping[str, str] = field(default_factory=dict)  # from which node a client answered
-    contested: Sequence[str] = ()  # whose name a second node claimed
-    largest: dict[str, float] = field(default_factory=dict)  # absolute value in each answer
-
-    def __post_init__(self) -> None:
-        self.asked = self.announced
-
-    @classmethod
-    def start(
-        cls,
+    def __init__(
+        self,
         folder: Path,
         round_index: int,
         number: int,
@@ -104,34 +80,34 @@ class OpenRound:
         clients: list[str],
         asked: Sequence[str],
         form: EmbeddingForm | None = None,
-    ) -> "OpenRound":
-        """Begin a round and write its global model."""
-        where = f"{folder}, round {round_index}"
-        largest = check_finite(model, f"{where}, global model")
-        names = list(dict.fromkeys(asked))
-        check_names(names, where)
+    ) -> None:
+        """Begin a round and write its global model; `form` is that of the answers in a vertical federation."""
+        self.folder, self.round_index, self.number = folder, round_index, number
+        self.global_model, self.form = model, form
+        self.where, self.file_name = f"{folder}, round {round_index}", f"{round_index:06d}.safetensors"
+        self.largest_global = check_finite(model, f"{self.where}, global model")  # absolute value
+        self.asked = list(dict.fromkeys(asked))  # everyone announced, unless `end_round` corrects it
+        check_names(self.asked, self.where)
+        self.n_known = len(clients)
+        self.positions = {name: k for k, name in enumerate(dict.fromkeys([*clients, *self.asked]))}
+        self.answered: dict[str, float] = {}
+        self.failed: dict[str, str] = {}
+        self.quarantined: dict[str, str] = {}
+        self.apart: dict[str, float] = {}
+        self.largest: dict[str, float] = {}  # absolute value in each answer
         like = model if form is None else form.like(model)
-        file = start_model_file(folder / f"rounds/{round_index:06d}.safetensors", like, 1 + len(names))
+        self.file = start_model_file(folder / "rounds" / self.file_name, like, 1 + len(self.asked))
+        self.files = [self.file]  # and that of the models kept apart, if there are any
         try:
-            file.add("global", model)
+            self.file.add("global", model)
         except BaseException:
-            file.remove()
+            self.file.remove()
             raise
-        return cls(folder, round_index, number, model, clients, names, file, largest, form)
-
-    @property
-    def where(self) -> str:
-        return f"{self.folder}, round {self.round_index}"
 
     @property
     def joined(self) -> list[str]:
         """New clients, in the order in which they were announced."""
-        known = set(self.clients)
-        return [name for name in dict.fromkeys([*self.announced, *self.apart]) if name not in known]
-
-    @property
-    def files(self) -> list[ModelFileWriter]:
-        return [file for file in (self.file, self.apart_file) if file is not None]
+        return [*self.positions][self.n_known :]
 
     def expects(self, name: str) -> bool:
         """Whether this client was asked and has not been reported yet."""
@@ -139,17 +115,16 @@ class OpenRound:
 
     def check_expected(self, name: str) -> None:
         """Refuse a report about a client that was not asked, or was reported already."""
-        if name not in self.asked:
-            raise LedgerError(f"{self.where}: client {name!r} was not asked; name it in start_round(asked=…)")
         if not self.expects(name):
-            raise LedgerError(f"{self.where}: client {name!r} is reported twice")
+            found = "is reported twice" if name in self.asked else "was not asked; name it in start_round(asked=…)"
+            raise LedgerError(f"{self.where}: client {name!r} {found}")
 
-    def answer(self, name: str, answer: Answer, kind: WeightKind) -> None:
+    def answer(self, name: str, model: Model, n_samples: float, kind: WeightKind) -> None:
         """Write one client's model, if it can be averaged."""
         self.check_expected(name)
-        n_samples = checked_count(answer.n_samples, kind, f"{self.where}, client {name!r}")
-        self.largest[name] = self._write(self.file, f"client/{self._position(name)}", name, answer.model)
-        self.answered[name] = n_samples
+        count = checked_count(n_samples, kind, f"{self.where}, client {name!r}")
+        self.largest[name] = self._write(self.file, "client", name, model)
+        self.answered[name] = count
 
     def quarantine(self, name: str, reason: str) -> None:
         """Exclude one client's answer."""
@@ -161,11 +136,12 @@ class OpenRound:
         check_names([*answers], self.where)
         if not answers:
             return
-        path = self.folder / f"apart/{self.round_index:06d}.safetensors"
-        self.apart_file = start_model_file(path, self.global_model, len(answers))
+        file = start_model_file(self.folder / "apart" / self.file_name, self.global_model, len(answers))
+        self.files.append(file)
         for name, answer in answers.items():
+            self.positions.setdefault(name, len(self.positions))
             self.apart[name] = checked_count(answer.n_samples, "any", f"{self.where}, client {name!r}")
-            self._write(self.apart_file, f"apart/{self._position(name)}", name, answer.model)
+            self._write(file, "apart", name, answer.model)
 
     def compare_clients(self, *, quarantine: bool) -> None:
         """Quarantine models so large that an average would lose the others; their bytes stay in the file, unread."""
@@ -177,17 +153,19 @@ class OpenRound:
             del self.answered[name]
             self.quarantined[name] = one_line(reason)
 
-    def finish(self, participants: Sequence[str] | None, notes: Sequence[str]) -> RoundEntry:
+    def finish(
+        self, participants: Sequence[str] | None, notes: Sequence[str], nodes: Mapping[str, str], contested: set[str]
+    ) -> RoundEntry:
         """Flush the files and make the round's line."""
         averaged = [*self.answered] if participants is None else participants
-        stem = f"{self.round_index:06d}.safetensors"
+        sha256, *apart_sha256 = [file.finish() for file in self.files]
         return RoundEntry(
             round_index=self.round_index,
             number=self.number,
-            file=f"rounds/{stem}",
-            sha256=self.file.finish(),
-            apart_file=f"apart/{stem}" if self.apart_file else None,
-            apart_sha256=self.apart_file.finish() if self.apart_file else None,
+            file=f"rounds/{self.file_name}",
+            sha256=sha256,
+            apart_file=f"apart/{self.file_name}" if apart_sha256 else None,
+            apart_sha256=apart_sha256[0] if apart_sha256 else None,
             joined=tuple(self.joined),
             asked=self._positions(self.asked),
             answered=self._positions(self.answered),
@@ -200,19 +178,19 @@ class OpenRound:
             apart=self._positions(self.apart),
             apart_sample_counts=self._by_position(self.apart),
             notes=tuple(one_line(note) for note in notes),
-            nodes=self._by_position({name: self.nodes.get(name, "") for name in self.answered}) if self.nodes else (),
-            contested=self._positions({*self.contested} & {*self.asked}),
+            nodes=self._by_position({name: nodes.get(name, "") for name in self.answered}) if nodes else (),
+            contested=self._positions(contested.intersection(self.asked)),
         )
 
-    def _write(self, file: ModelFileWriter, owner: str, name: str, model: Model) -> float:
+    def _write(self, file: ModelFileWriter, kind: str, name: str, model: Model) -> float:
         """Check and write a model; any error about its content is a ModelError, which costs only this client."""
-        where = f"{self.where}, client {name!r}"
+        where, position = f"{self.where}, client {name!r}", self._position(name)
         try:
             if self.form is None:
                 largest = check_alike(model, self.global_model, where)
             else:
-                largest = self.form.check(model, self._position(name), where)
-            file.add(owner, model)
+                largest = self.form.check(model, position, where)
+            file.add(f"{kind}/{position}", model)
         except (FedworthError, OSError):
             raise
         except Exception as error:  # torch has many kinds of tensors, each with errors of its own
@@ -220,10 +198,9 @@ class OpenRound:
         return largest
 
     def _position(self, name: str) -> int:
-        try:
-            return [*self.clients, *self.joined].index(name)
-        except ValueError:
-            raise LedgerError(f"{self.where}: client {name!r} was not asked") from None
+        if name not in self.positions:
+            raise LedgerError(f"{self.where}: client {name!r} was not asked")
+        return self.positions[name]
 
     def _positions(self, names: Iterable[str]) -> tuple[int, ...]:
         return tuple(sorted(self._position(name) for name in names))
@@ -350,11 +327,6 @@ class LedgerWriter:
                 form=ledger.form,
             )
 
-    @property
-    def weight_kind(self) -> WeightKind:
-        """What a client may report as its number of samples."""
-        return "any" if not self.quarantine else "weights" if self.real_weights else "samples"
-
     def start_round(self, global_model: Model, *, asked: Sequence[str], number: int | None = None) -> None:
         """Begin a round with the model that was sent and the clients that were asked.
 
@@ -365,16 +337,17 @@ class LedgerWriter:
         self._settle([])
         own = self.next_number if number is None else number
         with self._device_errors("its models"):
-            self.current = OpenRound.start(
+            self.current = OpenRound(
                 self.folder, self.n_rounds, own, self._model(global_model), self.clients, asked, self.form
             )
 
     def client_model(self, name: str, model: Model, n_samples: float) -> None:
         """Write the answer of one client; with `quarantine`, an answer that cannot be averaged is quarantined."""
         round_ = self._open_round()
+        kind: WeightKind = "any" if not self.quarantine else "weights" if self.real_weights else "samples"
         try:
             with self._device_errors(f"the model of {name!r}"):
-                round_.answer(name, Answer(model, n_samples), self.weight_kind)
+                round_.answer(name, model, n_samples, kind)
         except ModelError as error:
             if not self.quarantine:
                 raise
@@ -411,22 +384,11 @@ class LedgerWriter:
             contested: Clients whose name a second node claimed.
         """
         round_ = self._open_round()
-        round_.nodes, round_.contested = nodes or {}, contested
         round_.asked = round_.asked if asked is None else list(asked)
-        try:
-            with self._device_errors("its models"):
-                round_.compare_clients(quarantine=self.quarantine)
-                round_.keep_apart(apart or {})
-                self._append(round_.finish(participants, notes))
-        except Exception:
-            self.abort_round()
-            raise
-        except BaseException:  # interrupted: whether the line is on disk, only `LedgerWriter.resume` can tell
-            self.current = None
-            for file in round_.files:
-                file.close()
-            self.lock.release()
-            raise
+        with self._committing("its models", round_.files):
+            round_.compare_clients(quarantine=self.quarantine)
+            round_.keep_apart(apart or {})
+            self._append(round_.finish(participants, notes, nodes or {}, set(contested)))
         self.clients += round_.joined
         self.n_rounds, self.next_number, self.current = self.n_rounds + 1, round_.number + 1, None
         self._settle([file.path for file in round_.files])
@@ -470,18 +432,11 @@ class LedgerWriter:
         self._check_writable()
         final_model = self._model(final_model)
         check_finite(final_model, f"{self.folder}, final model")
-        with self._device_errors("the final model"):
-            file = start_model_file(self.folder / FINAL, final_model, 1)
-            try:
-                file.add("global", final_model)
-                self._append(ClosedLine(FINAL, file.finish()))
-            except Exception:
-                file.remove()
-                raise
-            except BaseException:  # interrupted, as in `end_round`
-                file.close()
-                self.lock.release()
-                raise
+        files: list[ModelFileWriter] = []
+        with self._committing("the final model", files):
+            files.append(start_model_file(self.folder / FINAL, final_model, 1))
+            files[0].add("global", final_model)
+            self._append(ClosedLine(FINAL, files[0].finish()))
         self.is_closed = True
         self._settle([self.folder / FINAL])
         self.release()
@@ -542,6 +497,24 @@ class LedgerWriter:
                 reason = error.strerror or error
                 log.error("fedworth: %s: committed and complete, but still has its partial name (%s)", path, reason)
                 self.unsettled.append(path)
+
+    @contextlib.contextmanager
+    def _committing(self, what: str, files: list[ModelFileWriter]) -> Iterator[None]:
+        """Remove files that an error keeps from being committed."""
+        try:
+            with self._device_errors(what):
+                yield
+        except Exception:
+            self.current = None
+            for file in files:
+                file.remove()
+            raise
+        except BaseException:  # interrupted: whether the line is on disk, only `LedgerWriter.resume` can tell
+            self.current = None
+            for file in files:
+                file.close()
+            self.lock.release()
+            raise
 
     @contextlib.contextmanager
     def _device_errors(self, what: str) -> Iterator[None]:

@@ -8,7 +8,9 @@
 Flower has only the old API, which still works in the newest version.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,20 +95,20 @@ def record(
     Example:
         grid = fedworth.flower.record(grid, ledger="my.ledger", strategy=strategy)
     """
-    make = _maker(recorded)
+    is_grid = _is_grid(recorded)
     if type(strategy).__name__ == "FedXgbCyclic":
         raise UsageError(
             "record: FedXgbCyclic passes one model on from client to client, so no coalition of a round can be formed "
             "and the clients cannot be valued; use FedXgbBagging"
         )
-    if vertical is not None and (make is RecordingStrategy or trees is not None or hear_everyone is not None):
+    if vertical is not None and (not is_grid or trees is not None or hear_everyone is not None):
         raise UsageError(
             "record: a vertical federation is recorded at the grid, without trees and hear_everyone: "
             "record(grid, ledger=…, vertical=…)"
         )
-    if trees is not None and make is RecordingStrategy:
+    if trees is not None and not is_grid:
         raise UsageError("record: trees are recorded at the grid: record(grid, ledger=…, trees=…)")
-    seen = recorded if strategy is None and make is RecordingStrategy else strategy
+    seen = recorded if strategy is None and not is_grid else strategy
     by = weighted_by or strategy_weight_metric(seen) or SAMPLES
     recorder = record_into(
         ledger,
@@ -121,36 +123,32 @@ def record(
         task=task,
     )
     nodes = NodeNames(owners_of(Ledger.open(recorder.writer.folder)), keys_last)
-    own = (tuple(names), n_rounds) if make is RecordingStrategy else (by, arrays)
-    recording = make(recorded, recorder, *own, hear_everyone=hear_everyone, wait_seconds=wait_seconds, nodes=nodes)
-    recording.trees = trees
-    if vertical is not None:
-        recording.vertical = vertical
-    return recording
+    common = (recorded, recorder, nodes, hear_everyone, wait_seconds)
+    if not is_grid:
+        return RecordingStrategy(*common, names=tuple(names), n_rounds=n_rounds)
+    from fedworth.recording.flower_grid import RecordingGrid
+
+    return RecordingGrid(*common, weighted_by=by, arrays=arrays, trees=trees, vertical=vertical)
 
 
-def _maker(recorded: Any) -> Callable[..., Any]:
-    """The class that records this kind of object; another kind would leave an empty ledger."""
+def _is_grid(recorded: Any) -> bool:
+    """Whether this is a grid; if not, it is a strategy of the old API. Any other kind would leave an empty ledger."""
     if all(callable(getattr(recorded, name, None)) for name in GRID):
-        return _grid_maker()
+        try:
+            importlib.import_module("fedworth.recording.flower_grid")
+        except ImportError as error:
+            raise UsageError(
+                f"record: this Flower has no grid ({error}); use 1.22 or later, or record the strategy"
+            ) from error
+        return True
     if all(callable(getattr(recorded, name, None)) for name in STRATEGY):
-        return RecordingStrategy
+        return False
     found = f"found a {type(recorded).__name__}"
     if callable(getattr(recorded, "configure_train", None)):
         raise UsageError(
             f"record: {found}, a strategy of the Message API; give the grid: record(grid, strategy=strategy)"
         )
     raise UsageError(f"record: {found}, expected Flower's grid, or a strategy with configure_fit and aggregate_fit")
-
-
-def _grid_maker() -> Callable[..., Any]:
-    try:
-        from fedworth.recording.flower_grid import RecordingGrid
-    except ImportError as error:
-        raise UsageError(
-            f"record: this Flower has no grid ({error}); use 1.22 or later, or record the strategy"
-        ) from error
-    return RecordingGrid
 
 
 def strategy_rule(strategy: Any) -> Rule | None:
@@ -178,11 +176,8 @@ def _aggregating_class(strategy: Any) -> str:
     return ""
 
 
-def _adaptive(kind: AdaptiveKind) -> Callable[[Any], Rule]:
-    def made(strategy: Any) -> Rule:
-        return Adaptive(kind, strategy.eta, strategy.beta_1, strategy.beta_2, strategy.tau)
-
-    return made
+def _adaptive(kind: AdaptiveKind, strategy: Any) -> Rule:
+    return Adaptive(kind, strategy.eta, strategy.beta_1, strategy.beta_2, strategy.tau)
 
 
 def _krum(strategy: Any) -> Rule:
@@ -192,26 +187,26 @@ def _krum(strategy: Any) -> Rule:
     return Krum(strategy.num_malicious_clients, max(1, strategy.num_clients_to_keep))
 
 
-def _private(is_clipping: bool) -> Callable[[Any], Rule | None]:
-    def made(strategy: Any) -> Rule | None:
-        inner = strategy_rule(strategy.strategy)
-        noise = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
-        norm = strategy.clipping_norm if is_clipping else None
-        return Private(inner, norm, noise) if isinstance(inner, LinearRule) else None
-
-    return made
+def _private(strategy: Any, *, is_clipping: bool) -> Rule | None:
+    inner = strategy_rule(strategy.strategy)
+    noise = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
+    return (
+        Private(inner, strategy.clipping_norm if is_clipping else None, noise)
+        if isinstance(inner, LinearRule)
+        else None
+    )
 
 
 MAKERS: dict[str, Callable[[Any], Rule | None]] = {
     "FedAvg": lambda _: WeightedMean(),
     "FedAvgM": lambda s: ServerMomentum(s.server_learning_rate, s.server_momentum),
-    "FedAdam": _adaptive("adam"),
-    "FedYogi": _adaptive("yogi"),
-    "FedAdagrad": _adaptive("adagrad"),
+    "FedAdam": partial(_adaptive, "adam"),
+    "FedYogi": partial(_adaptive, "yogi"),
+    "FedAdagrad": partial(_adaptive, "adagrad"),
     "FedMedian": lambda _: Median(),
     "FedTrimmedAvg": lambda s: TrimmedMean(s.beta),
     "Krum": _krum,
     "MultiKrum": _krum,
-    "DifferentialPrivacyServerSideFixedClipping": _private(is_clipping=True),
-    "DifferentialPrivacyClientSideFixedClipping": _private(is_clipping=False),
+    "DifferentialPrivacyServerSideFixedClipping": partial(_private, is_clipping=True),
+    "DifferentialPrivacyClientSideFixedClipping": partial(_private, is_clipping=False),
 }

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,9 @@ from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS
 from fedworth.ledger.embeddings import SAMPLES as PLACES
 from fedworth.names import Aggregation
 from fedworth.recording.flower_identity import SAMPLES, name_taken_from
-from fedworth.recording.identity import NodeNames, Settled
-from fedworth.recording.recorder import LiveRecorder, attempt
+from fedworth.recording.flower_wrapper import DIFFERENT_MODELS, Outcome, RecordingWrapper
+from fedworth.recording.recorder import Arrays, attempt, embeddings_of, reason_of
 from fedworth.recording.trees import Trees
-from fedworth.task.task import Task
 from fedworth.task.vertical import Vertical
 
 log = logging.getLogger("fedworth")
@@ -41,42 +41,26 @@ class TrainRound:
 
     messages: list[Any]
     number: int
-    replies: list[Any] = field(default_factory=list)
+    replies: dict[int, Any] = field(default_factory=dict)  # by node, in the order of their arrival
     said: dict[int, str] = field(default_factory=dict)  # node id → the name that it gave in this round
     head: Mapping[str, Any] | None = None  # of a vertical federation, when the messages were sent
 
-    def arrivals(self) -> list[int]:
-        """The nodes in the order of their replies, in which a strategy adds them up."""
-        nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in self.messages}
-        return [nodes[reply.metadata.reply_to_message_id] for reply in self.replies]
-
-    def replies_by_node(self) -> list[tuple[int, Any | None]]:
+    def by_node(self) -> dict[int, Any | None]:
         """Each node that was asked, with its reply or None."""
-        by_id = {reply.metadata.reply_to_message_id: reply for reply in self.replies}
-        return [(m.metadata.dst_node_id, by_id.get(m.metadata.message_id)) for m in self.messages]
+        asked = [message.metadata.dst_node_id for message in self.messages]
+        return {node: self.replies.get(node) for node in asked}
 
 
 @dataclass
-class RecordingGrid:
+class RecordingGrid(RecordingWrapper):
     """A grid that passes everything on and records the training rounds."""
 
-    inner: Any
-    recorder: LiveRecorder
     weighted_by: str = SAMPLES
     arrays: str | None = None
-    hear_everyone: int | None = None
-    wait_seconds: float = 600.0
     n_rounds: int = 0
-    nodes: NodeNames = field(default_factory=NodeNames)
     current: TrainRound | None = None
     trees: Trees | None = None
     vertical: Vertical | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the inner grid's."""
-        if name == "inner":  # not there yet, as while copying
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
         """Send messages, wait for the replies, and record a training round."""
@@ -101,14 +85,6 @@ class RecordingGrid:
         attempt(self._end)
         attempt(self._close, final_arrays)
 
-    def values(self, task: Task, **how: Any) -> dict[str, float]:
-        """Each client's value so far, by its name; see `LiveRecorder.values`."""
-        return self.recorder.values(task, **how)
-
-    def name_of(self, node: int) -> str | None:
-        """A node's name; None if it has not answered yet."""
-        return self.nodes.names.get(node)
-
     def _sent(self, messages: Iterable[Any]) -> list[Any]:
         """The strategy's messages, and with `hear_everyone` in the first round those to all other nodes."""
         given = list(messages)  # errors of the strategy itself must reach it
@@ -123,7 +99,7 @@ class RecordingGrid:
         self.recorder.close(final if self.trees is None else self.trees.start(final, None))
 
     def _end_if_complete(self) -> None:
-        if self.current is not None and all(reply is not None for _, reply in self.current.replies_by_node()):
+        if self.current is not None and None not in self.current.by_node().values():
             self._end()
 
     def _begin(self, sent: list[Any]) -> list[Any]:
@@ -150,7 +126,7 @@ class RecordingGrid:
             log.info("fedworth: the first round asks everyone; %d of %d are connected", len(nodes), expected)
             time.sleep(POLL_SECONDS)
         if len(nodes) < expected:
-            log.warning("fedworth: only %d of %d clients are connected for the first round", len(nodes), expected)
+            self._warn_of_missing(len(nodes))
         asked, first = {m.metadata.dst_node_id for m in train}, train[0]
         kind = first.metadata.message_type
         return [Message(content=first.content, dst_node_id=n, message_type=kind) for n in nodes if n not in asked]
@@ -163,93 +139,70 @@ class RecordingGrid:
         for reply in replies:
             node = nodes.get(reply.metadata.reply_to_message_id)
             if node is not None:
-                self.current.replies.append(reply)
+                self.current.replies[node] = reply
                 with contextlib.suppress(Exception):  # a reply may hold anything; its node stays unknown then
                     self._learn_name(node, reply)
 
     def _learn_name(self, node: int, reply: Any) -> None:
-        if reply.has_error():
-            return
-        said = name_taken_from(reply.content)  # and removed, so that the strategy does not see it
-        if self.current is not None and said is not None:
-            self.current.said[node] = said
-        elif self.current is not None and node not in self.nodes.names:
-            log.warning("fedworth: node %d does not say who it is; put fedworth.flower.identity into its mods", node)
-            self.current.said[node] = f"node-{node}"
+        if self.current is not None and not reply.has_error():
+            # The name is removed, so that the strategy does not see it.
+            self.current.said[node] = self._claim(node, name_taken_from(reply.content))
 
     def _end(self) -> None:
         """Write the round, or report it missing."""
         round_, self.current = self.current, None
         if round_ is None:
             return
-        if self.vertical is not None and not any(has_embeddings(reply, self.arrays) for reply in round_.replies):
+        if self.vertical is not None and not any(
+            has_embeddings(reply, self.arrays) for reply in round_.replies.values()
+        ):
             self.n_rounds -= 1  # the server sent gradients, or asked something else
             return
         try:
             self._write(round_)
         except Exception as error:
-            self.recorder.lose_round(round_.number, f"{type(error).__name__}: {error}")
+            self.recorder.lose_round(round_.number, reason_of(error))
 
-    def _settle(self, round_: TrainRound) -> Settled:
-        # A node that the SuperLink reports gone is not present. A node that sent an error is, otherwise a client that
-        # fails once could lose its name to another node.
+    def _write(self, round_: TrainRound) -> None:
+        model = model_sent(round_.messages, self.arrays) if round_.head is None else dict(round_.head)
+        first = next((reply for reply in round_.replies.values() if not reply.has_error()), None)
+        whole = first if self.trees is not None and not any(map(np.size, model.values())) else None
+        if self.trees is not None:
+            model = self.trees.start(model, None if first is None else model_in(first.content, self.arrays))
+        outcomes = {
+            node: self._outcome(reply, model, is_whole=reply is whole) for node, reply in round_.by_node().items()
+        }
         infos = attempt(lambda: list(self.inner.get_nodes())) or []
         for info in infos:
             self.nodes.meet(info.node_id, bytes(getattr(info, "public_key", b"")))
-        for node, _ in round_.replies_by_node():
-            self.nodes.meet(node)
-        gone = {node for node, reply in round_.replies_by_node() if reply is not None and is_gone(reply)}
-        return self.nodes.settle(round_.said, {info.node_id for info in infos} - gone)
+        # A node that the SuperLink reports gone is not connected. A node that sent an error is, otherwise a client that
+        # fails once could lose its name to another node.
+        gone = {node for node, reply in round_.replies.items() if is_gone(reply)}
+        self._write_round(round_.number, model, outcomes, round_.said, {info.node_id for info in infos} - gone)
 
-    def _write(self, round_: TrainRound) -> None:
-        by_node, settled = round_.replies_by_node(), self._settle(round_)
-        known = [(node, reply) for node, reply in by_node if node in self.nodes.names]
-        model = model_sent(round_.messages, self.arrays) if round_.head is None else dict(round_.head)
-        replies = [reply for reply in round_.replies if not reply.has_error()]  # in the order of their arrival
-        is_first = self.trees is not None and not any(map(np.size, model.values()))
-        if self.trees is not None:
-            model = self.trees.start(model, model_in(replies[0].content, self.arrays) if replies else None)
-        asked = [*(self.nodes.names[node] for node, _ in known), *settled.conflicts]
-        self.recorder.start_round(model, asked=asked, number=round_.number)
-        self.recorder.report_claims(settled, {self.nodes.names[node] for node, _ in known})
-        for node, reply in by_node:
-            if node not in self.nodes.names and node not in round_.said:
-                self.recorder.note(f"node {node}, which has never said who it is, {outcome_of(reply)}")
-        answers = dict(known)
-        for node in round_.arrivals():
-            if answers.get(node) is not None:
-                is_whole = is_first and answers[node] is replies[0] if replies else False
-                self._write_reply(self.nodes.names[node], answers[node], model, is_whole=is_whole)
-        answered_from = {self.nodes.names[node]: self.nodes.labels[node] for node, _ in known}
-        self.recorder.end_round(nodes=answered_from, contested=[*settled.conflicts])
-
-    def _write_reply(self, name: str, reply: Any, start: Mapping[str, Any], *, is_whole: bool) -> None:
+    def _outcome(self, reply: Any | None, start: Mapping[str, Any], *, is_whole: bool) -> Outcome:
+        if reply is None:
+            return None
         if reply.has_error():
-            self.recorder.client_failed(name, f"error {reply.error.code}: {reply.error.reason}")
-            return
-        try:
-            if self.vertical is not None:
-                found = embeddings_in(reply.content, self.arrays)
-                self.recorder.client_embedding(name, found[EMBEDDING], found.get(PLACES))
-                return
-            model = model_in(reply.content, self.arrays)
-            if self.trees is not None:
-                model = self.trees.answer(start, model, is_whole=is_whole)
-            n_samples = weight_in(reply.content, self.weighted_by, self.recorder.writer.aggregation)
-        except Exception as error:  # a reply may hold anything
-            self.recorder.client_quarantined(name, f"its reply cannot be read ({type(error).__name__}: {error})")
-            return
-        self.recorder.client_model(name, model, n_samples)
+            return f"error {reply.error.code}: {reply.error.reason}"
+        return partial(self._read, reply.content, start, is_whole=is_whole)
+
+    def _read(self, content: Any, start: Mapping[str, Any], *, is_whole: bool) -> tuple[Arrays, Any]:
+        """The model in a reply and its weight."""
+        if self.vertical is not None:
+            found = embeddings_in(content, self.arrays)
+            return embeddings_of(found[EMBEDDING], found.get(PLACES))
+        model = model_in(content, self.arrays)
+        if self.trees is not None:
+            model = self.trees.answer(start, model, is_whole=is_whole)
+        return model, weight_in(content, self.weighted_by, self.recorder.writer.aggregation)
 
 
 def model_sent(messages: Sequence[Any], record: str | None) -> dict[str, Any]:
     """The global model; an error if nodes were sent different ones."""
     first, *others = [_model_record(message.content, record) for message in messages]
     if not all(other is first or _is_equal(other, first) for other in others):
-        raise ModelError(
-            "nodes were sent different models; a federation with a model for each node cannot be valued, because a "
-            "coalition's model is an update of one global model"
-        )
+        raise ModelError(DIFFERENT_MODELS)
     return _arrays(first)
 
 
@@ -292,13 +245,6 @@ def round_number(message: Any, count: int) -> int:
 def is_gone(reply: Any) -> bool:
     """Whether a reply is the SuperLink's error about a node that it cannot reach."""
     return bool(reply.has_error()) and reply.error.code not in NODE_ERRORS
-
-
-def outcome_of(reply: Any | None) -> str:
-    """The outcome of a message, in words."""
-    if reply is None:
-        return "was silent"
-    return f"failed ({reply.error.reason})" if reply.has_error() else "sent a reply that cannot be read"
 
 
 def _model_record(content: Any, record: str | None) -> Any:

@@ -14,7 +14,7 @@ round needs its global model.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,6 @@ from fedworth.storage import Place, Progress, read_json, read_npz, silent
 GLOBAL, FINAL, SAMPLES = "global", "final", "samples.json"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".npz")
 NESTED = ("state_dict", "model_state_dict")  # keys of checkpoints that hold the optimizer's state too
-
-TREE_FILES = (".ubj", ".bst", ".xgb", ".model", ".cbm", ".lgb", ".json")
-EXPECTED_SUFFIXES = ", ".join(SUFFIXES)
 
 
 def import_folder(
@@ -63,8 +60,7 @@ def import_folder(
         for number, place in enumerate(rounds):
             progress("importing rounds", number, len(rounds))
             _import_round(writer, place, counts)
-        final = _models(folder).get(FINAL)
-        if final is not None:
+        for final in _models(path for path in folder.glob(f"{FINAL}.*") if path.suffix in SUFFIXES).values():
             writer.close(_read(final))
     finally:
         writer.release()
@@ -73,9 +69,8 @@ def import_folder(
 
 
 def _import_round(writer: LedgerWriter, place: Path, counts: Mapping[str, float]) -> None:
-    files = _models(place)
+    files = _models(path for path in place.iterdir() if path.is_file() and not path.name.startswith("."))
     start = files.pop(GLOBAL, None)
-    _refuse_other_formats(place)
     if start is None:
         raise DataError(f"{place}: no {GLOBAL}{SUFFIXES[0]} in it, so it is not known what the clients started from")
     writer.start_round(_read(start), asked=list(files))
@@ -99,12 +94,18 @@ def _import_answer(writer: LedgerWriter, name: str, path: Path, counts: Mapping[
     writer.client_model(name, model, counts.get(name, 1))
 
 
-def _models(place: Path) -> dict[str, Path]:
-    """The model files of a folder by client name, in order."""
+def _models(paths: Iterable[Path]) -> dict[str, Path]:
+    """Model files by client name, in order; any other file is an error, because a client left out has no value."""
     files: dict[str, Path] = {}
-    for path in sorted((path for path in place.iterdir() if path.suffix in SUFFIXES), key=_in_order):
+    for path in sorted(paths, key=_in_order):
+        if path.suffix not in SUFFIXES:
+            raise DataError(
+                f"{path}: expected a model of {', '.join(SUFFIXES)}; convert it, or move it elsewhere. Trees (XGBoost, "
+                "LightGBM) cannot be imported, because they have no mean; those that Flower's FedXgbBagging appends "
+                "can be recorded while it runs"
+            )
         if path.stem in files:
-            raise DataError(f"{place}: {files[path.stem].name} and {path.name} are both there; keep one of them")
+            raise DataError(f"{files[path.stem]} and {path.name} are both there; keep one of them")
         files[path.stem] = path
     return files
 
@@ -143,19 +144,6 @@ def _read(path: Path) -> Model:
     """The model in a file, by the file's suffix."""
     read = {".safetensors": _from_safetensors, ".npz": _from_npz}.get(path.suffix, _from_torch)
     return read(path)
-
-
-def _refuse_other_formats(place: Path) -> None:
-    """Refuse a folder with other files, because a client that is silently left out would have no value."""
-    for path in sorted(place.iterdir()):
-        if path.is_dir() or path.suffix in SUFFIXES or path.name.startswith("."):
-            continue
-        if path.suffix in TREE_FILES:
-            raise DataError(
-                f"{path}: expected a model of {EXPECTED_SUFFIXES}; trees (XGBoost, LightGBM) cannot be imported, "
-                "because they have no mean; those that Flower's FedXgbBagging appends can be recorded while it runs"
-            )
-        raise DataError(f"{path}: expected a model of {EXPECTED_SUFFIXES}; convert it, or move it elsewhere")
 
 
 def _from_safetensors(path: Path) -> Model:

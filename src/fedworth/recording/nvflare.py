@@ -14,7 +14,6 @@ weight is its `NUM_STEPS_CURRENT_ROUND` (default 1) times the server's `aggregat
 NVFlare's own averaging.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,12 +45,10 @@ from fedworth.errors import FedworthError, ModelError
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.model import checked_count
 from fedworth.names import Aggregation
-from fedworth.recording.identity import Node, Owners, label_of, owners_of, settle, skeleton
-from fedworth.recording.recorder import LiveRecorder, record_into, with_difference
+from fedworth.recording.identity import NodeNames, owners_of, skeleton
+from fedworth.recording.recorder import Arrays, LiveRecorder, attempt, reason_of, record_into, with_difference
 from fedworth.report.trackers import Metric
 from fedworth.task.task import Task
-
-log = logging.getLogger("fedworth")
 
 RECEIVERS = "nvflare"
 """The name of the job's own tracking receivers in `track`."""
@@ -82,9 +79,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         self._refused: int | None = None  # of the last round, if its model cannot be recorded
         self._model: dict[str, Any] = {}
         self._asked: list[str] = []
-        self._owners = Owners()
-        self._nodes: dict[str, Node] = {}  # of the open round: from where each client answered
-        self._contested: list[str] = []
+        self._nodes = NodeNames()  # by the tokens of sites
         self._failed: set[str] = set()  # in the open round
         self._after: dict[str, Any] | None = None
 
@@ -109,14 +104,9 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
     def _attempt(self, action: Callable[[LiveRecorder, Any], None], recorder: LiveRecorder, fl_ctx: Any) -> None:
         """Handle one event; an error loses the round and is logged."""
         try:
-            try:
-                action(recorder, fl_ctx)
-            except Exception as error:
-                self._lose(
-                    recorder, str(error) if isinstance(error, FedworthError) else f"{type(error).__name__}: {error}"
-                )
+            action(recorder, fl_ctx)
         except Exception as error:
-            log.error("fedworth: recording failed (%s: %s); training continues", type(error).__name__, error)
+            attempt(self._lose, recorder, error)
 
     def _on_start_run(self, fl_ctx: Any) -> None:
         try:
@@ -129,7 +119,7 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
                 track=self._trackers(fl_ctx) or None,
                 task=self._task_place(fl_ctx),
             )
-            self._owners = owners_of(Ledger.open(self._recorder.writer.folder))
+            self._nodes = NodeNames(owners_of(Ledger.open(self._recorder.writer.folder)))
         except FedworthError as error:  # no training has happened yet, so stop the job
             self.system_panic(f"fedworth cannot record: {error}", fl_ctx)
 
@@ -154,18 +144,17 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         if self._refused is not None and sent.current_round == self._refused:
             return  # another site is asked in the same round
         registered = [client.name for client in fl_ctx.get_engine().get_clients()]
-        self._owners = self._owners.knowing([*registered, _peer(fl_ctx)])
-        name = self._owners.spelled(_peer(fl_ctx))
+        owners = self._nodes.owners = self._nodes.owners.knowing([*registered, _peer(fl_ctx)])
+        name = owners.spelled(_peer(fl_ctx))
         if self._number != sent.current_round:
             self._end(recorder)  # a round that was given up
             self._refused = sent.current_round
             _refuse_encrypted(sent)
             _refuse_trees(sent)
             self._refused = None
-            self._number, self._asked, self._nodes, self._contested = sent.current_round, [], {}, []
-            self._failed = set()
+            self._number, self._asked, self._failed = sent.current_round, [], set()
             self._model = {key: _array(value) for key, value in sent.params.items()}
-            sites = [self._owners.spelled(site) for site in registered]
+            sites = [owners.spelled(site) for site in registered]
             recorder.start_round(self._model, asked=[*dict.fromkeys([*sites, name])], number=int(sent.current_round))
         if name not in self._asked:
             self._asked.append(name)
@@ -190,22 +179,18 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         if result is None:
             recorder.client_failed(name, "the site returned an error")
             return
-        try:
-            answer = FLModelUtils.from_shareable(result)
-            _refuse_encrypted(answer)
-            model = _whole_model(answer.params, answer.params_type, self._model)
-            steps = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
-            n_samples = checked_count(steps, "samples", "its steps") * _server_weight(_peer(fl_ctx), fl_ctx)
-        except ModelError as error:
-            recorder.client_quarantined(name, str(error))
-            return
-        except Exception as error:  # a result may hold anything
-            recorder.client_quarantined(name, f"its result cannot be read ({type(error).__name__}: {error})")
-            return
         if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
-            recorder.client_model(name, model, n_samples)
+            recorder.client_answer(name, lambda: self._read(result, fl_ctx))
         else:
             recorder.client_quarantined(name, "the server did not accept its result")
+
+    def _read(self, result: Any, fl_ctx: Any) -> tuple[Arrays, float]:
+        """The model in a result, and its weight."""
+        answer = FLModelUtils.from_shareable(result)
+        _refuse_encrypted(answer)
+        model = _whole_model(answer.params, answer.params_type, self._model)
+        steps = (answer.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+        return model, checked_count(steps, "samples", "its steps") * _server_weight(_peer(fl_ctx), fl_ctx)
 
     def _who(self, recorder: LiveRecorder, result: Any, fl_ctx: Any) -> str | None:
         """The client name of a result; None if its site may not use the name that it says.
@@ -213,22 +198,21 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
         NVFlare knows a site by the token that it got when it registered (with its certificate, if the server asks for
         one). The name in the peer's context is only what the site says.
         """
-        said = _peer(fl_ctx)
+        said, owners = _peer(fl_ctx), self._nodes.owners
         site = result.get_header(ServerCommandKey.FL_CLIENT) if isinstance(result, Shareable) else None
         if not isinstance(site, Client):
-            return self._owners.spelled(said)
-        present = {label_of(client.token.encode()) for client in fl_ctx.get_engine().get_clients()}
-        node, registered = label_of(site.token.encode()), self._owners.spelled(site.name)
+            return owners.spelled(said)
         if skeleton(said) != skeleton(site.name):
-            self._contested.append(self._owners.spelled(said))
-            recorder.client_quarantined(registered, f"it registered by this name, and answered as {said!r}")
+            recorder.contested.append(owners.spelled(said))
+            why = f"it registered by this name, and answered as {said!r}"
+            recorder.client_quarantined(owners.spelled(site.name), why)
             return None
-        settled = settle(self._owners, {node: said}, present)
-        self._owners = settled.owners
-        self._contested += settled.conflicts
+        present = [client.token for client in fl_ctx.get_engine().get_clients()]
+        for token in (site.token, *present):
+            self._nodes.meet(token, token.encode())
+        settled = self._nodes.settle({site.token: said}, present)
         recorder.report_claims(settled, heard=settled.conflicts)
-        self._nodes.update({name: node for name in settled.names.values()})
-        return settled.names.get(node)
+        return self._nodes.names.get(site.token)
 
     def _on_aggregated(self, recorder: LiveRecorder, fl_ctx: Any) -> None:
         result = fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT)
@@ -248,13 +232,13 @@ class RoundRecorder(FLComponent):  # type: ignore[misc]
 
     def _end(self, recorder: LiveRecorder) -> None:
         if self._number is not None:
-            recorder.end_round(asked=self._asked, nodes=self._nodes, contested=self._contested)
+            recorder.end_round(asked=self._asked)
             self._number = None
 
-    def _lose(self, recorder: LiveRecorder, reason: str) -> None:
+    def _lose(self, recorder: LiveRecorder, error: Exception) -> None:
         number = next(n for n in (self._number, self._refused, recorder.writer.next_number) if n is not None)
         self._number = None
-        recorder.lose_round(int(number), reason)
+        recorder.lose_round(int(number), reason_of(error))
 
 
 class Receivers:

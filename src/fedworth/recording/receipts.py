@@ -5,11 +5,9 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from fedworth.errors import ModelError
 from fedworth.ledger.receipts import Receipt, receipt_of
-from fedworth.recording.recorder import Arrays, attempt, model_of, with_difference
+from fedworth.recording.recorder import Arrays, attempt, model_of, named, with_difference
 from fedworth.storage import Place, make_folder
 
 
@@ -40,9 +38,9 @@ def receipt(
     """
 
     def written() -> Receipt:
-        sent, is_named = _named(model, names), names is not None or not isinstance(model, list | tuple)
+        sent, is_named = named(model, names), names is not None or not isinstance(model, list | tuple)
         if difference_from is not None:
-            sent = with_difference(_named(difference_from, names), sent)
+            sent = with_difference(named(difference_from, names), sent)
         kept = receipt_of(model_of(sent), int(round_number), n_samples, is_named=is_named)
         path = Path(file)
         make_folder(path.parent)
@@ -56,13 +54,3 @@ def receipt(
         return kept
 
     return attempt(written)
-
-
-def _named(model: Arrays, names: Iterable[str] | None) -> dict[str, Any]:
-    """A model by names; a list of arrays is named 0, 1, … if nobody says otherwise."""
-    if not isinstance(model, list | tuple):
-        return dict(model)
-    known = [str(name) for name in (range(len(model)) if names is None else names)]
-    if len(known) != len(model):
-        raise ModelError(f"{len(model)} arrays, and {len(known)} names for them; expected as many")
-    return dict(zip(known, model, strict=True))

@@ -13,7 +13,7 @@ Models are state dicts of tensors or numpy arrays, or lists of arrays, which are
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from fedworth.errors import LedgerError, ModelError, UsageError
+from fedworth.errors import FedworthError, LedgerError, ModelError, UsageError
 from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS, SAMPLES
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import check_names, is_ledger
@@ -45,12 +45,17 @@ Arrays = Mapping[str, Any] | Sequence[Any]
 """A state dict: tensors or numpy arrays by name; or a list of them."""
 
 
+def reason_of(error: Exception) -> str:
+    """An error in a sentence: fedworth's own are sentences, others need their kind."""
+    return str(error) if isinstance(error, FedworthError) else f"{type(error).__name__}: {error}"
+
+
 def attempt(action: Callable[..., T], *args: Any) -> T | None:
     """Call `action`; an error is logged and the result is None, so that the training continues."""
     try:
         return action(*args)
     except Exception as error:
-        log.error("fedworth: recording failed (%s: %s); training continues", type(error).__name__, error)
+        log.error("fedworth: recording failed (%s); training continues", reason_of(error))
         return None
 
 
@@ -62,25 +67,31 @@ class LiveRecorder:
     number: int = 0
     trouble: str | None = None  # why the current round cannot be recorded
     notes: list[str] = field(default_factory=list)
+    logged: set[str] = field(default_factory=set)  # whose answers in the current round are not used
+    nodes: dict[str, str] = field(default_factory=dict)  # in the current round: from which node a client answers
+    contested: list[str] = field(default_factory=list)  # … and whose name a second node claimed
     unreported: list[tuple[int, str]] = field(default_factory=list)  # missing rounds that the ledger lacks yet
     tracking: "LiveTracking | None" = None
 
     def start_round(self, global_model: Arrays, *, asked: Sequence[str], number: int | None = None) -> None:
         """Begin a round with the model that was sent and the clients that were asked."""
         self.number = self.writer.next_number if number is None else number
-        self.trouble, self.notes = None, []
+        self.trouble, self.notes, self.logged, self.nodes, self.contested = None, [], set(), {}, []
         self._report_missing()
         names = [name for name in dict.fromkeys(asked) if self._is_usable(name)]
         self._attempt(lambda: self.writer.start_round(model_of(global_model), asked=names, number=self.number))
 
     def client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
         """Write one client's answer, or quarantine it."""
-        self._attempt(lambda: self._client_model(name, model, n_samples), of_client=name)
+        self.client_answer(name, lambda: (model, n_samples))
 
     def client_embedding(self, name: str, embedding: Any, samples: Any = None) -> None:
         """Write the embeddings that a client of a vertical federation sent: of all samples, or of these places."""
-        places = {} if samples is None else {SAMPLES: np.asarray(samples).astype(np.int64)}
-        self.client_model(name, {EMBEDDING: embedding, **places}, n_samples=len(embedding))
+        self.client_answer(name, lambda: embeddings_of(embedding, samples))
+
+    def client_answer(self, name: str, read: Callable[[], tuple[Arrays, Any]]) -> None:
+        """Write the answer that `read` gives, (model, n_samples); an answer that cannot be read is quarantined."""
+        self._attempt(lambda: self._client_answer(name, read), of_client=name)
 
     def client_failed(self, name: str, reason: str) -> None:
         """Report that a client failed."""
@@ -92,6 +103,8 @@ class LiveRecorder:
 
     def report_claims(self, settled: Settled, heard: Collection[str]) -> None:
         """Note every name that was refused or has moved; an answer under a refused name is quarantined."""
+        self.nodes.update({name: node for node, name in settled.names.items()})
+        self.contested += settled.conflicts
         for name, why in settled.reasons().items():
             log.warning("fedworth: client %r: %s", name, why)
             self.note(f"client {name!r}: {why}")
@@ -101,22 +114,20 @@ class LiveRecorder:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def end_round(
-        self,
-        *,
-        asked: Sequence[str] | None = None,
-        nodes: Mapping[str, str] | None = None,
-        contested: Sequence[str] = (),
-    ) -> None:
-        """Commit the round, or report in the ledger that it is missing; arguments as in `LedgerWriter.end_round`."""
+    def end_round(self, *, asked: Sequence[str] | None = None) -> None:
+        """Commit the round, or report in the ledger that it is missing; `asked` as in `LedgerWriter.end_round`."""
         round_ = self.writer.current
-        logged = {} if round_ is None else dict(round_.quarantined)
-        self._attempt(lambda: self.writer.end_round(asked=asked, notes=self.notes, nodes=nodes, contested=contested))
+        told: dict[str, Any] = {"notes": self.notes, "nodes": self.nodes, "contested": self.contested}
+        self._attempt(lambda: self.writer.end_round(asked=asked, **told))
         if self.trouble is not None:
             self.unreported.append((self.number, self.trouble))
             self._report_missing()
         elif round_ is not None:
-            self._log_end(round_, logged)
+            if not round_.answered:
+                n_asked, n_failed, n_quarantined = len(round_.asked), len(round_.failed), len(round_.quarantined)
+                counts = f"{n_asked} asked, {n_failed} failed, {n_quarantined} quarantined"
+                silent = f"{n_asked - n_failed - n_quarantined} silent; it adds nothing to a value"
+                log.error("fedworth: round %s HAS NO USABLE ANSWER: %s, %s", self.number, counts, silent)
             if self.tracking is not None:
                 attempt(self.tracking.round_ended)
 
@@ -139,7 +150,7 @@ class LiveRecorder:
 
             return live_values(self.writer.folder, task, **how)
         except Exception as error:
-            log.error("fedworth: no values after round %s (%s: %s)", self.number, type(error).__name__, error)
+            log.error("fedworth: no values after round %s (%s)", self.number, reason_of(error))
             return {}
 
     def receipts(self) -> dict[str, Receipt]:
@@ -169,11 +180,16 @@ class LiveRecorder:
         if tracking is not None:
             attempt(tracking.finish)
 
-    def _client_model(self, name: str, model: Arrays, n_samples: Any) -> None:
+    def _client_answer(self, name: str, read: Callable[[], tuple[Arrays, Any]]) -> None:
         try:
-            self.writer.client_model(name, model_of(model), n_samples)
+            arrays, n_samples = read()
+            model = model_of(arrays)
         except ModelError as error:
             self.writer.client_quarantined(name, str(error))
+        except Exception as error:  # an answer may hold anything
+            self.writer.client_quarantined(name, f"its answer cannot be read ({reason_of(error)})")
+        else:
+            self.writer.client_model(name, model, n_samples)
 
     def _is_usable(self, name: Any) -> bool:
         try:
@@ -193,30 +209,19 @@ class LiveRecorder:
             return
         try:
             action()
-            if of_client is not None and round_ is not None:
-                self._log_outcome(of_client, round_)
+            if round_ is not None:
+                self._log_refused(round_)
         except Exception as error:
-            self.trouble = str(error) or type(error).__name__
+            self.trouble = reason_of(error)
             log.error("fedworth: round %s is not recorded: %s", self.number, self.trouble)
             self.writer.abort_round()
 
-    def _log_end(self, round_: OpenRound, logged: Mapping[str, str]) -> None:
-        """Log who was quarantined when the clients were compared, and a round without usable answers."""
-        for name in round_.quarantined:
-            if name not in logged:
-                self._log_outcome(name, round_)
-        if not round_.answered:
-            n_asked, n_failed, n_quarantined = len(round_.asked), len(round_.failed), len(round_.quarantined)
-            counts = f"{n_asked} asked, {n_failed} failed, {n_quarantined} quarantined"
-            silent = f"{n_asked - n_failed - n_quarantined} silent; it adds nothing to a value"
-            log.error("fedworth: round %s HAS NO USABLE ANSWER: %s, %s", self.number, counts, silent)
-
-    def _log_outcome(self, name: str, round_: OpenRound) -> None:
-        """Log at once that a client's answer is not used, and why."""
-        if name in round_.quarantined:
-            log.warning("fedworth: round %s: %r is quarantined: %s", self.number, name, round_.quarantined[name])
-        elif name in round_.failed:
-            log.warning("fedworth: round %s: %r failed: %s", self.number, name, round_.failed[name])
+    def _log_refused(self, round_: OpenRound) -> None:
+        """Log at once whose answers are not used, and why."""
+        for what, found in (("is quarantined", round_.quarantined), ("failed", round_.failed)):
+            for name in found.keys() - self.logged:
+                log.warning("fedworth: round %s: %r %s: %s", self.number, name, what, found[name])
+            self.logged |= found.keys()
 
     def _report_missing(self) -> None:
         """Report missing rounds in the ledger; if that fails, it is tried again later."""
@@ -289,13 +294,28 @@ def record_into(
     return LiveRecorder(writer, tracking=tracking)
 
 
+def named(arrays: Arrays, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Arrays by name; those of a list are named 0, 1, …, unless `names` says otherwise."""
+    if not isinstance(arrays, list | tuple):
+        return dict(arrays)
+    known = [str(name) for name in (range(len(arrays)) if names is None else names)]
+    if len(known) != len(arrays):
+        raise ModelError(f"{len(arrays)} arrays, and {len(known)} names for them; expected as many: names=…")
+    return dict(zip(known, arrays, strict=True))
+
+
 def model_of(arrays: Arrays) -> Model:
-    """A state dict of tensors or numpy arrays as a model; a list of them is named 0, 1, …."""
+    """A state dict of tensors or numpy arrays, or a list of them, as a model."""
     try:
-        named = enumerate(arrays) if isinstance(arrays, list | tuple) else arrays.items()  # type: ignore[union-attr]
-        return {str(name): _tensor(value) for name, value in named}
+        return {str(name): _tensor(value) for name, value in named(arrays).items()}
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ModelError(f"not a state dict of arrays of numbers ({error})") from None
+
+
+def embeddings_of(embedding: Any, samples: Any = None) -> tuple[dict[str, Any], int]:
+    """What a client of a vertical federation sent, and of how many samples: all, or those at these places."""
+    places = {} if samples is None else {SAMPLES: np.asarray(samples).astype(np.int64)}
+    return {EMBEDDING: embedding, **places}, len(embedding)
 
 
 def with_difference(start: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.writer import LedgerWriter
 from fedworth.recording import flower_grid, flower_identity
 from fedworth.recording.flower_grid import RecordingGrid, TrainRound
+from fedworth.recording.flower_wrapper import RecordingWrapper
 from fedworth.recording.recorder import LiveRecorder
 from tests.recording.flower.in_process import InProcessGrid
 
@@ -30,7 +31,8 @@ CALLS = [
         for name in vars(LedgerWriter)
         if not name.endswith("__") and callable(vars(LedgerWriter)[name])
     ),
-    (TrainRound, "replies_by_node"),
+    *((RecordingWrapper, name) for name in vars(RecordingWrapper) if name.startswith("_") and not name.endswith("__")),
+    (TrainRound, "by_node"),
     (flower_identity, "_add_name"),
     *((flower_grid, name) for name in ("round_number", "weight_in", "model_in", "model_sent", "name_taken_from")),
 ]

@@ -219,7 +219,10 @@ def test_an_error_in_recording_never_stops_the_training(grid, tmp_path, monkeypa
     result = start(fedavg(), recording, n_rounds=2)
     recording.close(result.arrays)
     ledger = Ledger.verify(tmp_path / "l")
-    assert [(gone.number, gone.reason) for gone in ledger.missing] == [(1, "division by zero"), (2, "division by zero")]
+    assert [(gone.number, gone.reason) for gone in ledger.missing] == [
+        (1, "ZeroDivisionError: division by zero"),
+        (2, "ZeroDivisionError: division by zero"),
+    ]
     check_alike(ledger.final_model(), build().state_dict(), "the trained model")
 
 
@@ -242,8 +245,8 @@ def content(shift=0.0):
 def test_a_model_for_each_node_is_refused_with_the_reason(grid, tmp_path, caplog):
     asked(fedworth.flower.record(grid, ledger=tmp_path / "l"), [content(0.1 * k) for k in range(4)])
     (gone,) = Ledger.open(tmp_path / "l").missing
-    assert "nodes were sent different models" in gone.reason
-    assert "fedworth: round 2 is not recorded: ModelError: nodes were sent different models" in caplog.text
+    assert "clients were sent different models" in gone.reason
+    assert "fedworth: round 2 is not recorded: clients were sent different models" in caplog.text
 
 
 def test_equal_models_that_were_packed_one_by_one_are_one_model(grid, tmp_path):
@@ -260,17 +263,14 @@ def test_two_records_of_arrays_are_refused_until_the_model_is_named(tmp_path, ca
     assert "2 ArrayRecords in it ('arrays', 'controls'), expected one; say which one is the model" in gone.reason
     recording = fedworth.flower.record(grid, ledger=tmp_path / "reply")
     asked(recording, [content()] * 2)
-    assert "round 2: 'partition-1' is quarantined: its reply cannot be read (ModelError: 2 ArrayRecords" in caplog.text
+    assert "round 2: 'partition-1' is quarantined: 2 ArrayRecords" in caplog.text
     asked(fedworth.flower.record(grid, ledger=tmp_path / "named", arrays="arrays"), [two_records(content())] * 2)
     assert len(Ledger.open(tmp_path / "named").entries[0].answered) == 2
 
 
 def test_a_missing_metric_is_said_when_it_happens_and_loudly_if_it_is_everyones(grid, tmp_path, caplog):
     asked(fedworth.flower.record(grid, ledger=tmp_path / "l", weighted_by="n"), [content()] * 4)
-    assert (
-        "'partition-2' is quarantined: its reply cannot be read (ModelError: no metric 'n' to weight it by"
-        in caplog.text
-    )
+    assert "'partition-2' is quarantined: no metric 'n' to weight it by" in caplog.text
     loud = [r.message for r in caplog.records if r.levelname == "ERROR" and r.name == "fedworth"]
     assert loud == [
         "fedworth: round 2 HAS NO USABLE ANSWER: 4 asked, 0 failed, 4 quarantined, 0 silent; it adds nothing to a value"
