@@ -203,14 +203,8 @@ class SimulationSettings:
 
     def _check_availability(self) -> None:
         weights = self.availability
-        is_valid = len(weights) in (0, self.n_clients) and all(
-            math.isfinite(weight) and weight >= 0 for weight in weights
-        )
-        if (
-            not is_valid
-            or 0 < sum(weight > 0 for weight in weights) < self.n_participants
-            or (weights and not any(weights))
-        ):
+        is_valid = len(weights) == self.n_clients and all(math.isfinite(weight) and weight >= 0 for weight in weights)
+        if weights and not (is_valid and sum(weight > 0 for weight in weights) >= self.n_participants):
             raise UsageError(
                 f"availability {weights}: expected {self.n_clients} numbers of 0 or more, "
                 f"of which {self.n_participants} or more are positive, or none"
