@@ -32,7 +32,7 @@ from fedworth.games.shapley import all_utilities, shapley_values
 from fedworth.ledger.embeddings import EMBEDDING, EMBEDDINGS
 from fedworth.simulation.datasets import DatasetRequest, load_dataset
 from fedworth.simulation.models import ModelSpec, build_model
-from fedworth.simulation.settings import LocalTraining, Schedule
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.vertical import VerticalFederation, record_vertical
 from fedworth.storage import silent
 from fedworth.task.vertical import Vertical, combined
@@ -100,10 +100,7 @@ def federation_of(data: Data, combine: Any, model: Any, seed: int) -> tuple[Vert
         validation=[features[n:, columns] for columns in data.columns],
         bottoms=[build_model(spec, seed=100 * seed + k) for k, spec in enumerate(specs)],
         head=nn.Sequential(nn.ReLU(), head) if model == "mlp" else head,
-        combine=combine,
-        local=LocalTraining(n_steps=N_STEPS),
-        schedule=Schedule(rate=RATE),
-        seed=seed,
+        settings=SimulationSettings(partition="vertical", combine=combine, n_steps=N_STEPS, rate=RATE, seed=seed),
     )
     return federation, federation.vertical(labels[n:])
 
@@ -212,7 +209,8 @@ def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, 
     federation, _ = federation_of(data, "concatenation", model, seed)
     n = len(federation.clients)
     chosen = schedule(n, n_participants, seed)
-    one_batch = replace(federation, local=LocalTraining(n_steps=1, batch_size=64), validation=())
+    settings = replace(federation.settings, n_steps=1, batch_size=64)
+    one_batch = replace(federation, settings=settings, validation=())
     vertical = one_batch.vertical(federation.labels)
     row: dict[str, Any] = {"task": task, "bottoms": model, "participants": f"{n_participants} of {n}", "seed": seed}
     with tempfile.TemporaryDirectory() as folder:

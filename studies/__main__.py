@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run studies and write their pages."""
     parser = argparse.ArgumentParser("python -m studies", description="Run the paper's studies and write their pages.")
     parser.add_argument("study", help=f"{', '.join(NAMES)}, or all")
-    parser.add_argument("--scale", choices=SCALES, default="quick", help="how much is run (default: quick)")
+    parser.add_argument("--scale", choices=SCALES, default="page", help="how much is run (default: page)")
     parser.add_argument("--out", type=Path, default=Path("runs/studies"), metavar="FOLDER", help="resumed if it exists")
     parser.add_argument("--setup", action="append", default=[], metavar="NAME", help="only this setup (repeatable)")
     parser.add_argument("--seeds", type=seeds_from, default=(), metavar="0-9|3,5,8", help="only these seeds")

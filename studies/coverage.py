@@ -431,7 +431,6 @@ finding of harm was not yet counted for all clients, and 19 of 946 findings were
     section,
     scales={
         "page": PAGE,
-        "quick": {name: Extent(3, first_seed=FIRST_SEED) for name in ("two-classes", "sizes", "regression")},
         "tiny": {"digits": Extent(2, 3)},
     },
     cases=cases,

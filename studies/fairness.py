@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from studies import figures, values
 from studies.bars import Claim, at_settings, bound_claim, left_claim, paired, share_of
 from studies.methods import FOUR, PAPERS, RIVAL, label
-from studies.setups import Extent, Setup, extents
+from studies.setups import Extent, Setup
 from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
 from studies.values import Column, by_method, of_method
@@ -95,11 +95,10 @@ STUDY = Study(
     claim="On all data sets P(d₀₉ ≤ t) is at least as large for ComFedSV as for FedSV, for every t.",
     scales={
         "page": {
-            **extents(PAIRS, Extent(50)),
+            **dict.fromkeys(PAIRS, Extent(50)),
             "fashion-mnist": Extent(20, n_truth_seeds=0),
             "cifar10": Extent(10, n_truth_seeds=0),
         },
-        "quick": extents(PAIRS, Extent(10)),
         "tiny": {"synthetic": Extent(2, 3), "digits": Extent(3, 3)},
     },
     cases=cases,

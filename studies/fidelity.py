@@ -288,7 +288,6 @@ seeds before the other fifteen were run; N = 30 with T = 20 had missed its bar."
     section,
     scales={
         "page": FIDELITY,
-        "quick": {name: FIDELITY[name] for name in ("digits", "synthetic")},
         "tiny": {"digits": Extent(2, 4)},
     },
     cases=cases,

@@ -298,7 +298,6 @@ pairs was in use, so seeds from 10 on are reported.""",
     section,
     scales={
         "page": {"digits-batches": Extent(5), "mnist-10": Extent(5)},
-        "quick": {"digits-batches": Extent(2)},
         "tiny": {"digits": Extent(1, 3)},
     },
     cases=cases,

@@ -332,7 +332,6 @@ All thresholds were chosen on seeds from 1000 on, on these federations and on MN
     section,
     scales={
         "page": {"gaming": Extent(10, 8)},
-        "quick": {"gaming": Extent(2, 8)},
         "tiny": {"digits": Extent(1, 4, special="few")},
     },
     cases=cases,

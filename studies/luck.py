@@ -111,7 +111,6 @@ line the last two shares are rough.""",
             name: Extent(3, first_seed=FIRST_SEED)
             for name in ("two-classes", "sizes", "label-skew", "feature-shift", "regression")
         },
-        "quick": {"regression": Extent(1, first_seed=FIRST_SEED)},
         "tiny": {"digits": Extent(1, 3)},
     },
     cases=cases,

@@ -116,7 +116,6 @@ STUDY = Study(
             "mnist-100": Extent(5, n_clients=100),
             "flips-100": Extent(5, n_clients=100, special="noisy labels"),
         },
-        "quick": {"digits": Extent(1)},
         "tiny": {"digits": Extent(1, 2)},
     },
     cases=cases,

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from studies import figures, values
 from studies.bars import CORRELATIONS, Claim, at_settings, bound_claim, mean_of, more_claim, paired
 from studies.methods import FOUR, PAPERS, RIVAL, label
-from studies.setups import SETUPS, SMALL, Extent, Setup, extents
+from studies.setups import SETUPS, SMALL, Extent, Setup
 from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
 from studies.values import Column, by_method, of_method
@@ -125,11 +125,10 @@ STUDY = Study(
     claim="ComFedSV outperforms FedSV and almost matches the ground truth on all four data sets.",
     scales={
         "page": {
-            **extents(NOISY, Extent(50)),
+            **dict.fromkeys(NOISY, Extent(50)),
             "fashion-mnist-noise": Extent(20, n_truth_seeds=0),
             "cifar10-noise": Extent(10, n_truth_seeds=0),
         },
-        "quick": extents(NOISY, Extent(8)),
         "tiny": {"synthetic-iid": Extent(1, 3), "digits": Extent(2, 3, n_truth_seeds=1)},
     },
     cases=cases,

@@ -24,7 +24,7 @@ from studies.bars import (
     rank_correlation,
 )  # fmt: skip
 from studies.methods import FOUR, PAPERS, RIVAL, label
-from studies.setups import Extent, Setup, extents
+from studies.setups import Extent, Setup
 from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, data_of, mean, number, place_of, table
 from studies.values import Column, by_method, of_method
@@ -158,10 +158,9 @@ STUDY = Study(
     claim="ComFedSV outperforms FedSV in most cases; both perform better as more clients report in each round.",
     scales={
         "page": {
-            **extents(LABELS, Extent(10, 100, n_clients=100)),
+            **dict.fromkeys(LABELS, Extent(10, 100, n_clients=100)),
             "cifar10-labels": Extent(5, 20, n_clients=30, n_permutations=100, step=50),
         },
-        "quick": extents(LABELS, Extent(1, 20, n_clients=100, step=20)),
         "tiny": {"digits": Extent(1, 3, n_clients=20, n_permutations=20, step=20)},
     },
     cases=cases,

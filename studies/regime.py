@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from studies import figures, values
 from studies.fairness import COPIES
 from studies.methods import FOUR, label
-from studies.setups import Extent, Setup, extents
+from studies.setups import Extent, Setup
 from studies.study import Case, Section, Study
 from studies.tables import accuracy_of, kind_of, mean, number, table, training_of
 from studies.values import Column, by_method, of_method
@@ -110,12 +110,8 @@ STUDY = Study(
     section,
     scales={
         "page": {
-            **extents(("regime", "regime-logistic"), Extent(10)),
-            **extents(("regime-long", "regime-logistic-long"), Extent(10, 100)),
-        },
-        "quick": {
-            **extents(("regime", "regime-logistic"), Extent(2)),
-            **extents(("regime-long", "regime-logistic-long"), Extent(1, 30)),
+            **dict.fromkeys(("regime", "regime-logistic"), Extent(10)),
+            **dict.fromkeys(("regime-long", "regime-logistic-long"), Extent(10, 100)),
         },
         "tiny": {"digits": Extent(1, 3)},
     },

@@ -39,6 +39,7 @@ from fedworth import Answer, FastOracle, FedworthError, Ledger, SimulationSettin
 from studies import figures
 from studies.bars import LEVEL, SHARES, mean_of, p_less, rank_correlation, share_of
 from studies.federations import Flags, Floats, all_coalitions, federation, simulated
+from studies.methods import METHODS as NAMED
 from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import NONE, number, table
@@ -51,6 +52,7 @@ REMEDIES = {
     "at-end": "ComFedSV by models, at the end of training",
     "last-round": "ComFedSV by models, last round alone",
 }
+LABELS = {**REMEDIES, "tmc": "TMC", "gtg": "GTG", "or": "OR"}
 LEAST_RELIABLE = 0.2
 """Where less of a target's variance is more than training luck, no correlation is corrected for it."""
 
@@ -219,14 +221,7 @@ def with_interval(frame: pd.DataFrame, target: str, form: str = ".2f") -> str:
 
 def label(key: str) -> str:
     """A method's name for readers."""
-    return REMEDIES.get(key) or METHOD_NAMES[key]
-
-
-METHOD_NAMES = {
-    "fedsv": "FedSV", "comfedsv": "ComFedSV", OURS: "ComFedSV by models", "leave-one-out": "leave-one-out",
-    "all-clients-round": "all-clients round", "tmc": "TMC", "gtg": "GTG", "or": "OR", "influence": "influence",
-    "cosine": "cosine",
-}  # fmt: skip
+    return NAMED[key].label if key in NAMED else LABELS.get(key, key)
 
 
 def section(frame: pd.DataFrame) -> Section:
@@ -349,7 +344,6 @@ client, and client 5 is a copy of client 0.""",
             name: Extent(5)
             for name in ("retraining-digits-1", "retraining-digits", "retraining-mnist-1", "retraining-mnist")
         },
-        "quick": {"retraining-digits": Extent(1)},
         "tiny": {"digits": Extent(1, 2)},
     },
     cases=cases,

@@ -164,13 +164,6 @@ def _draw(frame: pd.DataFrame, axes: Axes) -> None:
     axes.set(title=f"{data_of(frame)}: {what}", ylabel=up)
 
 
-def _varied(n_seeds: int, n_truth_seeds: int) -> dict[str, Extent]:
-    steps = Extent(2 * n_seeds, n_truth_seeds=n_truth_seeds)
-    noise = Extent(n_seeds, special=STRENGTHS)
-    orders = Extent(n_seeds, n_clients=100, special=PERMUTATIONS)
-    return {"mnist": steps, "synthetic": steps, "mnist-noise": noise, "synthetic-noise": noise, "labels": orders}
-
-
 STUDY = Study(
     "sensitivity",
     "Sensitivity: how the settings were chosen",
@@ -183,8 +176,11 @@ STUDY = Study(
     "has every position equally often. Squares are the default everywhere.",
     section,
     scales={
-        "page": _varied(10, 5),
-        "quick": _varied(1, 1),
+        "page": {
+            **dict.fromkeys(("mnist", "synthetic"), Extent(20, n_truth_seeds=5)),
+            **dict.fromkeys(("mnist-noise", "synthetic-noise"), Extent(10, special=STRENGTHS)),
+            "labels": Extent(10, n_clients=100, special=PERMUTATIONS),
+        },
         "tiny": {
             "synthetic": Extent(1, 2),
             "synthetic-iid": Extent(1, 2, special=STRENGTHS),

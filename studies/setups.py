@@ -1,8 +1,9 @@
-"""Setups: a data set, the model that learns it, and how clients train. Studies run each at one of three scales.
+"""Setups: a data set, the model that learns it, and how clients train. Studies run each at one of two scales.
 
-    page    what docs/results.md shows: about two hours on one processor
-    quick   the same studies with fewer seeds and rounds: about a quarter of an hour
+    page    what the pages show: hours on one processor; few seeds of one setup take minutes
     tiny    for tests: seconds
+
+Samples are limited and models are narrow, so that one processor is enough.
 
 The paper gives no learning rate. Its text describes one deterministic local step ("for simplicity"), its algorithm
 several stochastic ones. So most studies run each data set with two kinds of training:
@@ -22,7 +23,7 @@ from typing import Any
 
 from fedworth import SimulationSettings
 
-SCALES = ("tiny", "quick", "page")
+SCALES = ("page", "tiny")
 FIRST_CHOICE_SEED = 1000
 SMALL = "-small"
 
@@ -87,31 +88,37 @@ def setting_of(name: str) -> str:
     return "paper-like" if name.endswith(SMALL) else "practical"
 
 
-_MNIST = Setup("mnist", "mlp", rate=0.3)
+_MNIST = Setup("mnist", "mlp", rate=0.3, hidden=(64,), train_limit=10_000, test_limit=500)
+_LONG = replace(_MNIST, train_limit=5_000, test_limit=300)
+_FEWER_TESTS = replace(_MNIST, test_limit=300)
 _SYNTHETIC = Setup("synthetic", "logistic", rate=0.03, partition="natural")
-_NOISY_MNIST = Setup("mnist", "mlp", rate=0.1, noise_strength=30.0)
+_NOISY_MNIST = replace(_MNIST, rate=0.1, noise_strength=30.0)
 _ONE_SOURCE = Setup("synthetic-iid", "logistic", rate=0.1, partition="iid", noise_strength=100.0)
-_FASHION = Setup("fashion-mnist", "cnn", rate=0.1, n_steps=60, noise_strength=30.0)
+_CNN = Setup(
+    "mnist", "cnn", rate=0.1, hidden=(8, 16, 64), train_limit=10_000, test_limit=100, n_steps=60, batch_size=32
+)  # sixty steps, so that it learns within ten rounds
+_FASHION = replace(_CNN, dataset="fashion-mnist", test_limit=200, noise_strength=30.0)
 # Deep, so that the steps are long; GroupNorm, since averaged statistics of BatchNorm fit no coalition
-_CIFAR = Setup("cifar10", "vgg16-gn", rate=0.05, n_steps=60, noise_strength=30.0, width_divisor=8)
+_CIFAR = replace(_FASHION, dataset="cifar10", model="vgg16-gn", hidden=(), rate=0.05, width_divisor=8)
 _DIGITS = Setup("digits", "logistic", rate=0.5, n_steps=5, batch_size=None)  # as in the demonstration
-_CNN = Setup("mnist", "cnn", rate=0.1, n_steps=60)  # sixty steps, so that it learns within ten rounds
 
 _PAPERS: Mapping[str, Setup] = {
-    **dict.fromkeys(("mnist", "mnist-long", "regime", "regime-long"), _MNIST),
-    **dict.fromkeys(("mnist-small", "mnist-long-small"), _MNIST.trained(1, 0.3)),
-    **dict.fromkeys(("regime-logistic", "regime-logistic-long"), replace(_MNIST, model="logistic")),
+    **dict.fromkeys(("mnist", "regime"), _MNIST),
+    "mnist-small": _MNIST.trained(1, 0.3),
+    **dict.fromkeys(("mnist-long", "regime-long"), _LONG),
+    "mnist-long-small": _LONG.trained(1, 0.3),
+    "regime-logistic": replace(_MNIST, model="logistic", hidden=()),
+    "regime-logistic-long": replace(_LONG, model="logistic", hidden=()),
     "synthetic": _SYNTHETIC,
     "synthetic-small": _SYNTHETIC.trained(1, 0.01),
-    "fashion-mnist": _FASHION,
+    **dict.fromkeys(("fashion-mnist", "fashion-mnist-noise"), _FASHION),
     "mnist-noise": _NOISY_MNIST,
     "mnist-noise-small": replace(_NOISY_MNIST.trained(1, 0.3), noise_strength=100.0),
     "synthetic-noise": _ONE_SOURCE,
     "synthetic-noise-small": replace(_ONE_SOURCE.trained(1, 0.3), noise_strength=30.0),
-    "fashion-mnist-noise": _FASHION,
     "cifar10": _CIFAR,
-    "cifar10-noise": _CIFAR.trained(100, 0.1),
-    "cifar10-labels": _CIFAR.trained(30, 0.1),
+    "cifar10-noise": replace(_CIFAR, n_steps=100, rate=0.1),
+    "cifar10-labels": replace(_CIFAR, n_steps=30, rate=0.1),
     "labels": _MNIST.trained(10, 0.03),
     "labels-small": _MNIST.trained(1, 0.5),
 }
@@ -119,29 +126,14 @@ _OWN: Mapping[str, Setup] = {
     **dict.fromkeys(("digits", "digits-incomplete", "digits-100"), _DIGITS),
     "digits-batches": replace(_DIGITS, batch_size=32),
     **dict.fromkeys(("synthetic-50", "synthetic-batches", "synthetic-samples"), _SYNTHETIC),
-    **dict.fromkeys(("mnist-10", "mnist-50", "mnist-100", "mnist-incomplete", "mnist-batches"), _MNIST),
-    **dict.fromkeys(("mnist-30-20", "mnist-30-50", "mnist-100-20", "mnist-100-50"), _MNIST),
-    **dict.fromkeys(("mnist-noisy", "mnist-labels-10", "mnist-iid", "flips-10", "flips-100"), _MNIST.iid()),
-    "mnist-labels": _MNIST.trained(1, 0.5).iid(),
-    "gaming": replace(_DIGITS, model="mlp", rate=0.1, batch_size=32),  # steps so small that longer updates pay
+    **dict.fromkeys(("mnist-10", "mnist-50", "mnist-100", "mnist-incomplete", "mnist-batches"), _FEWER_TESTS),
+    **dict.fromkeys(("mnist-30-20", "mnist-30-50", "mnist-100-20", "mnist-100-50"), _FEWER_TESTS),
+    **dict.fromkeys(("mnist-noisy", "mnist-labels-10", "mnist-iid", "flips-10", "flips-100"), _FEWER_TESTS.iid()),
+    "mnist-labels": _FEWER_TESTS.trained(1, 0.5).iid(),
+    "gaming": replace(_FEWER_TESTS, dataset="digits", rate=0.1, n_steps=5, batch_size=32),  # longer updates pay
     "mnist-cnn": _CNN,
     "fashion-mnist-cnn": replace(_CNN, dataset="fashion-mnist"),
 }
-
-
-def _smaller(setup: Setup, *, is_long: bool = False, is_own: bool = False) -> Setup:
-    """The setup with fewer samples and a narrower model, so that one processor is enough."""
-    if setup.is_convolutional:
-        limit = 100 if is_own else 200
-        widths = () if setup.width_divisor > 1 else (8, 16, 64)
-        return replace(setup, hidden=widths, train_limit=10_000, test_limit=limit, batch_size=32)
-    if is_own:
-        return replace(setup, hidden=(64,), train_limit=10_000, test_limit=300) if setup.model == "mlp" else setup
-    if setup.dataset != "mnist":
-        return setup
-    train, test = (5_000, 300) if is_long else (10_000, 500)
-    return replace(setup, hidden=(64,) if setup.model == "mlp" else (), train_limit=train, test_limit=test)
-
 
 _LINEAR = Setup("mnist", "logistic", rate=0.1, train_limit=4_000, batch_size=32)
 _FASHIONS = replace(_LINEAR, dataset="fashion-mnist")
@@ -180,12 +172,6 @@ _RETRAINED: Mapping[str, Setup] = {
     "retraining-mnist-1": _NETWORK.trained(1, 0.3),
 }
 
-_PAGE = {
-    **{name: _smaller(setup, is_long="-long" in name) for name, setup in _PAPERS.items()},
-    **{name: _smaller(setup, is_own=True) for name, setup in _OWN.items()},
-    **_KINDS,
-    **_RETRAINED,
-}
 _TINY = {
     name: replace(setup, test_limit=30, n_steps=2, batch_size=8)
     for name, setup in {
@@ -194,10 +180,5 @@ _TINY = {
         "digits": Setup("digits", "mlp", rate=0.1, hidden=(8,), train_limit=120),
     }.items()
 }
-SETUPS: Mapping[str, Mapping[str, Setup]] = {"page": _PAGE, "quick": _PAGE, "tiny": _TINY}
+SETUPS: Mapping[str, Mapping[str, Setup]] = {"page": {**_PAPERS, **_OWN, **_KINDS, **_RETRAINED}, "tiny": _TINY}
 """By scale and name."""
-
-
-def extents(names: tuple[str, ...], extent: Extent) -> dict[str, Extent]:
-    """The same extent for several setups."""
-    return dict.fromkeys(names, extent)

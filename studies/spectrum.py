@@ -27,7 +27,7 @@ from studies import figures
 from studies.bars import SHARES, Claim, at_settings, bound_claim, mean_of
 from studies.fairness import COPIES
 from studies.federations import Truth, accuracies, federation, simulated
-from studies.setups import Extent, Setup, extents
+from studies.setups import Extent, Setup
 from studies.study import Case, Row, Section, Study
 from studies.tables import accuracy_of, data_of, kind_of, number, place_of, table
 
@@ -134,8 +134,7 @@ STUDY = Study(
     section,
     claim="In all cases the utility matrix is nearly of low rank.",
     scales={
-        "page": {**extents(LONG, Extent(5, 100)), "cifar10": Extent(5)},
-        "quick": extents(LONG, Extent(1, 100)),
+        "page": {**dict.fromkeys(LONG, Extent(5, 100)), "cifar10": Extent(5)},
         "tiny": {"digits": Extent(1, 4)},
     },
     cases=cases,

@@ -172,7 +172,6 @@ STUDY = Study(
     "rate.",
     scales={
         "page": {"synthetic": Extent(5, 10, n_clients=100, step=30)},
-        "quick": {"synthetic": Extent(1, 10, n_clients=70, step=30)},
         "tiny": {"synthetic": Extent(1, 3, n_permutations=6)},
     },
     cases=cases,

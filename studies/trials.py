@@ -49,14 +49,11 @@ def run(study: Study, cases: Sequence[Case], folder: Path, *, data: Path | None 
     with ProcessPoolExecutor(min(n_jobs, len(left)), spawn, _start) as pool:
         futures = [pool.submit(run_one, study.name, case, folder, data) for case in left]
         try:
-            for future in _watched(futures, study.name):
+            done = as_completed(futures)
+            for future in track(done, f"{study.name}, {len(futures)} trials", total=len(futures)):
                 future.result()
         finally:  # after an error, let running trials finish and start no others
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _watched(futures: Sequence[Any], name: str) -> Iterable[Any]:
-    return track(as_completed(futures), f"{name}, {len(futures)} trials", total=len(futures))
 
 
 def is_done(study: Study, case: Case, folder: Path) -> bool:

@@ -10,7 +10,6 @@ import pooch
 import pytest
 
 from fedworth.errors import DataError, UsageError
-from fedworth.simulation import download
 from fedworth.simulation.download import (
     FOLDER_VARIABLE,
     PUBLISHED,
@@ -169,10 +168,3 @@ def test_every_sum_is_a_sha256_and_every_data_set_lies_in_its_own_folder():
     for published in PUBLISHED.values():
         assert all(len(bytes.fromhex(sha256)) == 32 for sha256 in published.files.values())
     assert len({published.folder for published in PUBLISHED.values()}) == len(PUBLISHED)
-
-
-def test_pooch_is_as_talkative_afterwards_as_before():
-    level = pooch.get_logger().level
-    with download._silent_pooch():
-        assert pooch.get_logger().level > level
-    assert pooch.get_logger().level == level

@@ -42,12 +42,10 @@ def test_settings_are_frozen():
         SimulationSettings().seed = 1  # type: ignore[misc]
 
 
-def test_settings_hand_on_the_schedule_and_the_local_training():
+def test_settings_hand_on_the_schedule():
     given = SimulationSettings(schedule="decay", rate=0.5, decay=1.0, n_steps=None, n_epochs=3, batch_size=4)
     assert asdict(given.learning_rate())["decay"] == 1.0
     assert given.learning_rate().at(1) == 0.25
-    plain = {"optimizer": "sgd", "momentum": 0.0, "proximal": 0.0}
-    assert asdict(given.local_training()) == {"n_steps": None, "n_epochs": 3, "batch_size": 4, **plain}
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name():

@@ -18,7 +18,7 @@ from fedworth.ledger.ledger import Ledger, Model
 from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.simulation.models import ModelSpec, build_model
-from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import (
     Federation,
     average,
@@ -61,15 +61,7 @@ def golden_ledger(g2: Golden, tmp_path_factory: pytest.TempPathFactory) -> Ledge
     )
     names = tuple(str(k) for k in range(n_clients))
     rate, n_steps = float(g2["lr"]), int(g2["steps"])
-    federation = Federation(
-        names,
-        lambda _: data,
-        golden_module(),
-        LocalTraining(n_steps),
-        Schedule(rate=rate),
-        aggregation="uniform",
-        seed=0,
-    )
+    federation = Federation(names, lambda _: data, golden_module(), SimulationSettings(n_steps=n_steps, rate=rate))
     folder = tmp_path_factory.mktemp("golden") / "ledger"
     writer = LedgerWriter.create(folder, names, aggregation="uniform")
     start = {"1.weight": torch.from_numpy(g2["w0_0"].T.copy()), "1.bias": torch.from_numpy(g2["w0_1"])}
@@ -247,15 +239,8 @@ def test_participants_in_any_order_give_the_same_ledger(tmp_path, bytes_of):
         for k in range(4)
     )
     module = build_model(ModelSpec("logistic", (5,), 3))
-    federation = Federation(
-        ("a", "b", "c", "d"),
-        lambda _: data,
-        module,
-        LocalTraining(2),
-        Schedule(rate=0.7),
-        aggregation="samples",
-        seed=0,
-    )
+    settings = SimulationSettings(n_steps=2, rate=0.7, aggregation="samples")
+    federation = Federation(("a", "b", "c", "d"), lambda _: data, module, settings)
     for name, participants in (("ordered", [[0, 1, 3], [1, 2, 3]]), ("mixed", [[3, 0, 1], [2, 3, 1]])):
         writer = LedgerWriter.create(tmp_path / name, federation.clients, aggregation="samples")
         run_rounds(federation, writer, participants)

@@ -1,6 +1,7 @@
 """Local training: batches, equal data, and gradients of several clients at once."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +17,26 @@ from fedworth.ledger.ledger import Model
 from fedworth.simulation import training
 from fedworth.simulation.datasets import Samples
 from fedworth.simulation.models import ModelSpec, build_model, state_of
-from fedworth.simulation.settings import LocalTraining
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.training import ClientData, batches_of, client_data, gradients, is_perceptron, train_clients
 
+
+def training_by(
+    n_steps: int | None = 1, n_epochs: int | None = None, batch_size: int | None = None, rate: float = 0.1, **more: Any
+) -> SimulationSettings:
+    return SimulationSettings(n_steps=n_steps, n_epochs=n_epochs, batch_size=batch_size, rate=rate, **more)
+
+
 LOCALS = {
-    "one full step": LocalTraining(),
-    "three full steps": LocalTraining(n_steps=3),
-    "five steps in batches": LocalTraining(n_steps=5, batch_size=8),
-    "two epochs in batches": LocalTraining(n_steps=None, n_epochs=2, batch_size=8),
-    "two epochs on everything": LocalTraining(n_steps=None, n_epochs=2),
-    "momentum": LocalTraining(n_steps=None, n_epochs=3, batch_size=8, momentum=0.9),
-    "adam": LocalTraining(n_steps=None, n_epochs=3, batch_size=8, optimizer="adam"),
-    "proximal": LocalTraining(n_steps=None, n_epochs=3, batch_size=8, proximal=0.5),
-    "batches that some clients fill and others do not": LocalTraining(n_steps=None, n_epochs=2, batch_size=25),
+    "one full step": training_by(),
+    "three full steps": training_by(n_steps=3),
+    "five steps in batches": training_by(n_steps=5, batch_size=8),
+    "two epochs in batches": training_by(n_steps=None, n_epochs=2, batch_size=8),
+    "two epochs on everything": training_by(n_steps=None, n_epochs=2),
+    "momentum": training_by(n_steps=None, n_epochs=3, batch_size=8, momentum=0.9),
+    "adam": training_by(n_steps=None, n_epochs=3, batch_size=8, optimizer="adam"),
+    "proximal": training_by(n_steps=None, n_epochs=3, batch_size=8, proximal=0.5),
+    "batches that some clients fill and others do not": training_by(n_steps=None, n_epochs=2, batch_size=25),
 }
 KINDS = {
     "logistic": ModelSpec("logistic", (1, 8, 8), 4, dtype="float64"),
@@ -46,35 +54,24 @@ def client(seed: int, n_samples: int = 20, dtype: torch.dtype = torch.float64) -
 def train(
     kind: str,
     clients: Sequence[ClientData],
-    local: LocalTraining,
+    local: SimulationSettings,
     *,
     trained: dict[str, Model] | None = None,
-    seed: int = 0,
     round_index: int = 0,
-    rate: float = 0.1,
 ) -> list[Model]:
-    module = build_model(KINDS[kind], seed=1)
-    return train_clients(
-        module,
-        state_of(module),
-        clients,
-        local,
-        learning_rate=rate,
-        seed=seed,
-        round_index=round_index,
-        trained={} if trained is None else trained,
-    )
+    module, trained = build_model(KINDS[kind], seed=1), {} if trained is None else trained
+    return train_clients(module, state_of(module), clients, local, round_index=round_index, trained=trained)
 
 
-def by_hand(kind: str, data: ClientData, local: LocalTraining, *, rate: float = 0.1) -> Model:
+def by_hand(kind: str, data: ClientData, local: SimulationSettings) -> Model:
     """The slow obvious reference: a module and torch's optimizers; nothing shared with the code under test but the
     order of the batches."""
     module = build_model(KINDS[kind], seed=1)
     start = [parameter.detach().clone() for parameter in module.parameters()]
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(module.parameters(), rate, momentum=local.momentum)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(module.parameters(), local.rate, momentum=local.momentum)
     if local.optimizer == "adam":
-        optimizer = torch.optim.Adam(module.parameters(), rate)
-    for step in batches_of(local, len(data), seed=0, round_index=0):
+        optimizer = torch.optim.Adam(module.parameters(), local.rate)
+    for step in batches_of(local, len(data), 0):
         optimizer.zero_grad()
         far = sum(((now - then) ** 2).sum() for now, then in zip(module.parameters(), start, strict=True))
         outputs, labels = module(data.inputs[step]), data.labels[step]
@@ -123,7 +120,7 @@ def test_side_by_side_equals_one_after_the_other(kind, local):
 
 @pytest.mark.parametrize("kind", ["logistic", "cnn"])
 def test_numbers_are_learned_by_squared_error(kind):
-    rng, local = np.random.default_rng(0), LocalTraining(n_steps=3, batch_size=8)
+    rng, local = np.random.default_rng(0), training_by(n_steps=3, batch_size=8)
     features, labels = (rng.normal(size=size).astype(np.float32) for size in ((20, 1, 8, 8), 20))
     data = client_data(Samples(features, labels), torch.float64)
     (model,) = train(kind, [data], local)
@@ -139,7 +136,7 @@ def test_numbers_are_learned_by_squared_error(kind):
 )
 def test_side_by_side_equals_one_after_the_other_for_any_sizes_and_batches(sizes, amount, batch_size, in_epochs):
     n_steps, n_epochs = (None, 1 + amount % 2) if in_epochs else (amount, None)
-    local = LocalTraining(n_steps, n_epochs, batch_size)
+    local = training_by(n_steps, n_epochs, batch_size)
     clients = [client(seed, size) for seed, size in enumerate(sizes)]
     for model, data in zip(train("logistic", clients, local), clients, strict=True):
         assert_close(model, by_hand("logistic", data, local))
@@ -155,8 +152,8 @@ def test_equal_data_is_trained_once(monkeypatch):
 
     monkeypatch.setattr(training, "_train_side_by_side", counting)
     trained: dict[str, Model] = {}
-    train("logistic", [client(0), client(0), client(1)], LocalTraining(), trained=trained)
-    train("logistic", [client(1), client(0)], LocalTraining(), trained=trained)
+    train("logistic", [client(0), client(0), client(1)], training_by(), trained=trained)
+    train("logistic", [client(1), client(0)], training_by(), trained=trained)
     assert seen == [2]
 
 
@@ -164,13 +161,13 @@ def test_training_leaves_the_start_and_the_module_as_they_were():
     for kind in KINDS:
         module = build_model(KINDS[kind], seed=1)
         start, before = state_of(module), state_of(module)
-        train_clients(module, start, [client(0)], LocalTraining(), learning_rate=1.0, seed=0, round_index=0, trained={})
+        train_clients(module, start, [client(0)], training_by(rate=1.0), round_index=0, trained={})
         assert same(start, before)
         assert same(state_of(module), before)
 
 
 def test_nobody_to_train_gives_no_models():
-    assert train("logistic", [], LocalTraining()) == []
+    assert train("logistic", [], training_by()) == []
 
 
 def test_a_step_follows_the_gradient_of_the_mean_loss():
@@ -178,19 +175,16 @@ def test_a_step_follows_the_gradient_of_the_mean_loss():
     data = client(0)
     module = build_model(KINDS["logistic"])
     start = {name: torch.zeros_like(tensor) for name, tensor in state_of(module).items()}
-    (model,) = train_clients(
-        module, start, [data], LocalTraining(), learning_rate=0.5, seed=0, round_index=0, trained={}
-    )
+    (model,) = train_clients(module, start, [data], training_by(rate=0.5), round_index=0, trained={})
     error = 0.25 - F.one_hot(data.labels, 4).double()  # (n_samples, n_classes)
     torch.testing.assert_close(model["1.bias"], -0.5 * error.mean(dim=0))
     torch.testing.assert_close(model["1.weight"], -0.5 * error.T @ data.inputs.flatten(1) / len(data))
 
 
 def test_batches_depend_on_the_seed_and_the_round_alone():
-    local = LocalTraining(n_steps=4, batch_size=8)
-
-    def order(**changes):
-        return np.concatenate(batches_of(local, 20, **{"seed": 0, "round_index": 0, **changes})).tolist()
+    def order(seed=0, round_index=0):
+        local = training_by(n_steps=4, batch_size=8, seed=seed)
+        return np.concatenate(batches_of(local, 20, round_index)).tolist()
 
     assert order() == order()
     assert order() != order(seed=1)
@@ -199,7 +193,7 @@ def test_batches_depend_on_the_seed_and_the_round_alone():
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 3))
 def test_an_epoch_shows_every_sample_once(n_samples, batch_size, n_epochs):
-    steps = batches_of(LocalTraining(None, n_epochs, batch_size), n_samples, seed=0, round_index=0)
+    steps = batches_of(training_by(None, n_epochs, batch_size), n_samples, 0)
     assert len(steps) == n_epochs * -(-n_samples // batch_size)
     assert all(1 <= len(step) <= batch_size for step in steps)
     shown = np.concatenate(steps).reshape(n_epochs, n_samples)
@@ -207,13 +201,13 @@ def test_an_epoch_shows_every_sample_once(n_samples, batch_size, n_epochs):
 
 
 def test_epochs_are_shuffled_anew():
-    first, second = np.split(np.concatenate(batches_of(LocalTraining(None, 2, 4), 20, seed=0, round_index=0)), 2)
+    first, second = np.split(np.concatenate(batches_of(training_by(None, 2, 4), 20, 0)), 2)
     assert first.tolist() != second.tolist()
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 50)))
 def test_as_many_steps_are_taken_as_were_asked_for(n_samples, n_steps, batch_size):
-    assert len(batches_of(LocalTraining(n_steps, None, batch_size), n_samples, seed=0, round_index=0)) == n_steps
+    assert len(batches_of(training_by(n_steps, None, batch_size), n_samples, 0)) == n_steps
 
 
 def test_equal_samples_have_equal_fingerprints_and_other_labels_another():
@@ -227,7 +221,7 @@ def test_equal_samples_have_equal_fingerprints_and_other_labels_another():
 
 def test_training_that_diverges_is_refused_with_the_learning_rate_and_the_round():
     with pytest.raises(ModelError, match=r"round 7.*diverged: lower the learning rate, which was 1e\+308"):
-        train("mlp", [client(0)], LocalTraining(n_steps=6), round_index=7, rate=1e308)
+        train("mlp", [client(0)], training_by(n_steps=6, rate=1e308), round_index=7)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +236,7 @@ def test_training_that_diverges_is_refused_with_the_learning_rate_and_the_round(
 )
 def test_training_that_cannot_be_is_refused(amounts, message):
     with pytest.raises(UsageError, match=message):
-        LocalTraining(**amounts)
+        training_by(**amounts)
 
 
 def by_torch_func(module, states, inputs, labels, weights):

@@ -55,8 +55,6 @@ SWITCHED_OFF = {
 }
 """Help of the switches that turn a field off; the field's own help says what it does when it is on."""
 
-SHARES = dict[str, float]
-METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH", SHARES: "FILE|equal"}
 MOST_DIGITS = 18
 _OPTION = re.compile(r"--?[A-Za-z]\S*")
 
@@ -67,7 +65,7 @@ class Option:
 
     name: str  # "rounds", or a positional argument's name
     help: str
-    type: Any
+    type: Any  # without None
     default: Any  # dataclasses.MISSING: a positional argument
     fields: tuple[tuple[str, ...], ...]  # paths from the command to the fields
     is_argument: bool = False  # may be given as an argument or as an option
@@ -90,24 +88,14 @@ class Option:
     @property
     def metavar(self) -> str:
         """The placeholder for the value; empty for a switch."""
-        kind = _without_none(self.type)
-        if kind is bool:
-            return ""
-        if typing.get_origin(kind) is Literal:
-            return "|".join(map(str, typing.get_args(kind)))
-        if typing.get_origin(kind) is tuple:
-            inner = typing.get_args(kind)[0]
-            if typing.get_origin(inner) is tuple:
-                return "I=J"
-            return METAVARS.get(inner, "TEXT") if inner is str else f"{METAVARS.get(inner, 'X')},…"
-        return METAVARS.get(kind, "TEXT")
+        return _form(self.type)[0]
 
     def meaning(self) -> str:
         """The help, with the default where it says something."""
         text, is_plain = self.help, isinstance(self.default, int | float | str) and not isinstance(self.default, bool)
         if is_plain and self.default != "" and "default" not in text:
             text = f"{text.rstrip('.')} (default {self.default})"
-        if typing.get_origin(_without_none(self.type)) is tuple and _is_repeated(self.type):
+        if _is_repeated(self.type):
             text = f"{text.rstrip('.')} (repeatable)"
         return text.rstrip(".")
 
@@ -119,9 +107,9 @@ def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
     for field in dataclasses.fields(kind):
         hint, place = hints[field.name], (*path, field.name)
         if dataclasses.is_dataclass(hint):
-            hidden = {(*place, name) for name in field.metadata.get("hidden", ())}
+            hidden = set(field.metadata.get("hidden", ()))
             inner = options_of(typing.cast(type, hint), place)
-            added = [option for option in inner if not any(path[: len(place) + 1] in hidden for path in option.fields)]
+            added = [option for option in inner if not any(hidden & set(path) for path in option.fields)]
         elif field.name in NEVER_OPTIONS:
             continue
         else:
@@ -129,7 +117,7 @@ def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
             name = NAMES.get(field.name) or field.name.removeprefix("n_").removeprefix("with_").replace("_", "-")
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
-            added = [Option(name, documented[field.name], hint, default, (place,), is_argument)]
+            added = [Option(name, documented[field.name], _without_none(hint), default, (place,), is_argument)]
         for option in added:
             same = found.get(option.name)
             fields = option.fields if same is None else same.fields + option.fields
@@ -140,25 +128,18 @@ def options_of(kind: type, path: tuple[str, ...] = ()) -> list[Option]:
 def add_options(parser: argparse.ArgumentParser, options: list[Option]) -> None:
     """Add the options to a parser; an option that is not given is absent from the parsed arguments."""
     for option in options:
-        keywords: dict[str, Any] = {"help": option.meaning().replace("%", "%%")}
-        kind = _without_none(option.type)
-        if kind is bool:
-            keywords |= {"action": "store_const", "const": not option.default, "default": argparse.SUPPRESS}
-            parser.add_argument(option.flag, dest=option.name, **keywords)
+        metavar, read = _form(option.type)
+        given: dict[str, Any] = {"help": option.meaning().replace("%", "%%"), "default": argparse.SUPPRESS}
+        if option.type is bool:
+            parser.add_argument(option.flag, dest=option.name, action="store_const", const=not option.default, **given)
             continue
-        keywords |= {"metavar": option.metavar, "type": _converter(kind)}
-        if option.is_positional:
-            if typing.get_origin(kind) is tuple:
-                keywords["nargs"] = "+"
-            parser.add_argument(option.name, **{**keywords, "metavar": option.name.upper()})
-        else:
-            if option.is_argument:
-                argument = {**keywords, "metavar": option.name.upper()}
-                parser.add_argument(option.name, nargs="?", default=argparse.SUPPRESS, **argument)
-            if _is_repeated(option.type):
-                keywords["action"] = "append"
-            required = option.is_required_option
-            parser.add_argument(option.flag, dest=option.name, default=argparse.SUPPRESS, required=required, **keywords)
+        given["type"] = read
+        if option.is_positional or option.is_argument:
+            n_values = "?" if option.is_argument else "+" if typing.get_origin(option.type) is tuple else None
+            parser.add_argument(option.name, metavar=option.name.upper(), nargs=n_values, **given)
+        if not option.is_positional:
+            given |= {"metavar": metavar, "action": "append" if _is_repeated(option.type) else "store"}
+            parser.add_argument(option.flag, dest=option.name, required=option.is_required_option, **given)
 
 
 def command_from(kind: type, options: list[Option], given: dict[str, Any]) -> Any:
@@ -234,24 +215,22 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _is_repeated(hint: Any) -> bool:
+def _is_repeated(kind: Any) -> bool:
     """Whether an option is given once for each item: texts and pairs; numbers are given in one list with commas."""
-    kind = _without_none(hint)
     return typing.get_origin(kind) is tuple and typing.get_args(kind)[0] not in (int, float)
 
 
-def _converter(kind: Any) -> Callable[[str], Any]:
+def _form(kind: Any) -> tuple[str, Callable[[str], Any]]:
+    """The placeholder of an option's value, and what reads it; of texts and pairs, those of each one."""
     if typing.get_origin(kind) is Literal:
-        return _choice(typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        inner = typing.get_args(kind)[0]
-        if typing.get_origin(inner) is tuple:
-            return _pair
-        if inner in (int, float):
-            return lambda text: _numbers(text, inner)
-        return _converter(inner)
-    converters: dict[Any, Callable[[str], Any]] = {int: whole, float: real, str: str, Path: Path, SHARES: _shares}
-    return converters[kind]
+        known = typing.get_args(kind)
+        return "|".join(map(str, known)), _choice(known)
+    if typing.get_origin(kind) is not tuple:
+        return FORMS[kind]
+    inner = typing.get_args(kind)[0]
+    if inner in (int, float):
+        return f"{FORMS[inner][0]},…", lambda text: _numbers(text, inner)
+    return ("I=J", _pair) if typing.get_origin(inner) is tuple else _form(inner)
 
 
 def _choice(known: tuple[Any, ...]) -> Callable[[str], Any]:
@@ -318,3 +297,14 @@ def _pair(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected I=J, two client numbers")
     left, right = map(int, text.split("="))
     return left, right
+
+
+FORMS: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    bool: ("", str),
+    int: ("N", whole),
+    float: ("X", real),
+    str: ("TEXT", str),
+    Path: ("PATH", Path),
+    dict[str, float]: ("FILE|equal", _shares),
+}
+"""The placeholder of each kind of value, and what reads it; a switch has no value."""

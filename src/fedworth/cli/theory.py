@@ -4,11 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedworth.cli.record import TaskOptions
 from fedworth.cli.show import show
-from fedworth.cli.values import BY_FACTORS, BY_MODELS, open_federation
+from fedworth.cli.values import BY_FACTORS, BY_MODELS, How
 from fedworth.errors import UsageError
-from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 if TYPE_CHECKING:
     from fedworth.arrays import Floats
@@ -138,14 +136,12 @@ class Rank:
 
     ledger: Path
     epsilon: float = 0.01
-    task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=BY_MODELS)
-    work: WorkSettings = field(default_factory=WorkSettings)
+    how: How = field(default_factory=How, metadata=BY_MODELS)
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.theory.rank_bounds import rank_lower, rank_upper_cover, rank_upper_svd
 
-        cells = _true_cells(open_federation(self.ledger, self.task, self.settings, self.work))
+        cells = _true_cells(self.how.federation(self.ledger))
         row = {
             "lower": rank_lower(cells, self.epsilon),
             "upper_svd": rank_upper_svd(cells, self.epsilon),
@@ -167,9 +163,7 @@ class Fairness:
     """
 
     ledger: Path
-    task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=BY_FACTORS)
-    work: WorkSettings = field(default_factory=WorkSettings)
+    how: How = field(default_factory=How, metadata=BY_FACTORS)
 
     def run(self, *, as_json: bool) -> None:
         import numpy as np
@@ -177,7 +171,7 @@ class Fairness:
         from fedworth.coalitions import coalitions_of
         from fedworth.theory.fairness import completeness, fairness_bounds, fairness_report
 
-        federation = open_federation(self.ledger, self.task, self.settings, self.work)
+        federation = self.how.federation(self.ledger)
         truth, completion = _true_cells(federation), federation.by_factors()
         n = len(federation.recorded.heard)
         everyone = coalitions_of(np.arange(n), n)[1:]

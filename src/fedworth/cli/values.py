@@ -16,6 +16,7 @@ from fedworth.simulation.settings import SimulationSettings
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 if TYPE_CHECKING:
+    from fedworth.games.matrix import UtilityMatrix
     from fedworth.ledger.ledger import Ledger
     from fedworth.pipeline.compare import ComparedMethod
     from fedworth.report.report import Report as ReportObject
@@ -30,6 +31,9 @@ COMPARE_LEGEND = (
 )
 CLEAR = "\x1b[2J\x1b[H"
 ABOUT_FACTORS = ("factors", "auto_rank", "unseen")
+OF_UTILITIES = (*ABOUT_FACTORS, "strict", "as_one", "given", "seed")
+"""Options of a valuation for utilities in a file, which are measured already."""
+
 OF_VALUES = ("strict", "as_one", "given", "by", "group_shares")
 MEASURED = {"hidden": (*ABOUT_FACTORS, *OF_VALUES)}
 COMPLETED = {"hidden": OF_VALUES}
@@ -38,50 +42,42 @@ BY_FACTORS = {"hidden": (*OF_VALUES, "permutations")}
 """Options of a valuation that do nothing in some commands."""
 
 
-def open_federation(
-    folder: Path,
-    task: TaskOptions,
-    settings: ValuationSettings,
-    work: WorkSettings,
-    progress: "Progress | None" = None,
-) -> "Federation":
-    from fedworth.ledger.ledger import Ledger
-    from fedworth.storage import silent
-    from fedworth.valuation.federation import Federation
+@dataclass(frozen=True)
+class How:
+    """How coalitions are measured and clients valued."""
 
-    ledger = Ledger.open(folder)
-    return Federation(ledger, task.of(ledger), settings, work=work, progress=progress or silent)
+    task: TaskOptions = field(default_factory=TaskOptions)
+    settings: ValuationSettings = field(default_factory=ValuationSettings)
+    work: WorkSettings = field(default_factory=WorkSettings)
 
+    def federation(self, folder: Path, progress: "Progress | None" = None) -> "Federation":
+        """The federation in a ledger."""
+        from fedworth.ledger.ledger import Ledger
+        from fedworth.storage import silent
+        from fedworth.valuation.federation import Federation
 
-def _source(
-    of: Path, task: TaskOptions, settings: ValuationSettings, work: WorkSettings, progress: "Progress"
-) -> "Federation | MeasuredUtilities":
-    """A ledger's federation, or the utilities in a file."""
-    if of.is_dir():
-        return open_federation(of, task, settings, work, progress)
-    from fedworth.games.matrix import UtilityMatrix
-    from fedworth.valuation.federation import MeasuredUtilities
+        ledger = Ledger.open(folder)
+        return Federation(ledger, self.task.of(ledger), self.settings, work=self.work, progress=progress or silent)
 
-    _refuse_for_utilities(of, task, settings, work)
-    return MeasuredUtilities(UtilityMatrix.load(of), settings)
+    def utilities(self, file: Path) -> "UtilityMatrix":
+        """The utilities in a file; an error if options say how to measure them."""
+        plain = ValuationSettings(**{name: getattr(self.settings, name) for name in OF_UTILITIES})
+        if self != How(settings=plain):
+            raise UsageError(
+                f"{file}: a file of utilities, which are measured already: expected no option that says how to measure "
+                "(--task, --measure, --weighting, --without, --engine …); name a ledger to measure again"
+            )
+        from fedworth.games.matrix import UtilityMatrix
 
+        return UtilityMatrix.load(file)
 
-def _refuse_for_utilities(of: Path, task: TaskOptions, settings: ValuationSettings, work: WorkSettings) -> None:
-    """Refuse options that say how coalitions are measured, for a file of utilities that are measured already."""
-    plain = ValuationSettings(
-        factors=settings.factors,
-        auto_rank=settings.auto_rank,
-        unseen=settings.unseen,
-        strict=settings.strict,
-        as_one=settings.as_one,
-        given=settings.given,
-        seed=settings.seed,
-    )
-    if (task, settings, work) != (TaskOptions(), plain, WorkSettings()):
-        raise UsageError(
-            f"{of}: a file of utilities, which are measured already: expected no option that says how to measure "
-            "(--task, --measure, --weighting, --without, --engine …); name a ledger to measure again"
-        )
+    def source(self, of: Path, progress: "Progress") -> "Federation | MeasuredUtilities":
+        """A ledger's federation, or the utilities in a file."""
+        if of.is_dir():
+            return self.federation(of, progress)
+        from fedworth.valuation.federation import MeasuredUtilities
+
+        return MeasuredUtilities(self.utilities(of), self.settings)
 
 
 @dataclass(frozen=True)
@@ -98,16 +94,14 @@ class Observe:
 
     ledger: Path
     out: Path
-    task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=MEASURED)
-    work: WorkSettings = field(default_factory=WorkSettings)
+    how: How = field(default_factory=How, metadata=MEASURED)
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.storage import refuse_unwritable
 
         refuse_unwritable(self.out, "a file of utilities")
         with progress_bars() as progress:
-            federation = open_federation(self.ledger, self.task, self.settings, self.work, progress)
+            federation = self.how.federation(self.ledger, progress)
             matrix = federation.observe()
         matrix.save(self.out)
         n_measured = len(matrix.utilities) - matrix.n_rounds  # the empty coalition of each round is known
@@ -142,9 +136,7 @@ class Complete:
     out: Path
     by: Literal["factors", "models"] = "factors"
     held_out: bool = False
-    task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=COMPLETED)
-    work: WorkSettings = field(default_factory=WorkSettings)
+    how: How = field(default_factory=How, metadata=COMPLETED)
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.completion.factors import held_out_error
@@ -156,7 +148,7 @@ class Complete:
         if self.held_out and self.by != "factors":
             raise UsageError("--held-out is for factors; a completion by models always holds models out")
         with progress_bars() as progress:
-            source = _source(self.source, self.task, self.settings, self.work, progress)
+            source = self.how.source(self.source, progress)
             completion = source.by_factors() if self.by == "factors" else source.by_models()
             arrays = completed_arrays(source, completion)
         write_npz(self.out, arrays)
@@ -164,8 +156,8 @@ class Complete:
         if self.held_out:
             from fedworth.arrays import stream
 
-            rng = stream(self.settings.seed, "cross-validation")
-            summary["held_out_error"] = held_out_error(source.utility_matrix(), self.settings.factors, rng=rng)
+            rng = stream(self.how.settings.seed, "cross-validation")
+            summary["held_out_error"] = held_out_error(source.utility_matrix(), self.how.settings.factors, rng=rng)
         notes = [str(caveat) for caveat in completion.caveats]
         document = {"completion": str(self.out), **summary, "coverage": seen, "notes": notes}
         cells = f"{seen['share_seen']:.1%} of {seen['n_columns']:,} × {seen['n_rounds']} cells were seen"
@@ -190,9 +182,7 @@ class Value:
     source: Path
     method: tuple[str, ...] = ()
     out: Path | None = None
-    task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
-    work: WorkSettings = field(default_factory=WorkSettings)
+    how: How = field(default_factory=How)
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.ledger.ledger import Ledger
@@ -206,11 +196,11 @@ class Value:
             from fedworth.valuation.methods import headline
 
             ledger = Ledger.open(self.source)
-            default = headline(is_vertical=ledger.form is not None, is_given=bool(self.settings.given))
+            default = headline(is_vertical=ledger.form is not None, is_given=bool(self.how.settings.given))
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:
-                source = _source(self.source, self.task, self.settings, self.work, progress)
+                source = self.how.source(self.source, progress)
                 valuation, provenance = source.value(methods[0]), None
                 if isinstance(source, Federation):
                     provenance = provenance_of(source, source.recorded.ledger, source.recorded.oracle.task)
@@ -223,15 +213,13 @@ class Value:
         _show_report(report, [] if self.out is None else report.write(self.out), as_json=as_json)
 
     def _report(self, ledger: "Ledger | None", methods: list[str], progress: "Progress") -> "ReportObject":
-        from fedworth.games.matrix import UtilityMatrix
         from fedworth.pipeline.report_on import report_on
 
         if ledger is None:
-            _refuse_for_utilities(self.source, self.task, self.settings, self.work)
-            utilities = UtilityMatrix.load(self.source)
-            return report_on(utilities, None, self.settings, methods=methods, title=self.source.name)
-        task = self.task.of(ledger)
-        return report_on(ledger, task, self.settings, methods=methods, work=self.work, progress=progress)
+            utilities = self.how.utilities(self.source)
+            return report_on(utilities, None, self.how.settings, methods=methods, title=self.source.name)
+        task = self.how.task.of(ledger)
+        return report_on(ledger, task, self.how.settings, methods=methods, work=self.how.work, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -254,10 +242,8 @@ class Report:
     out: Path | None = None
     rewards: bool = False
     excel: bool = False
-    task: TaskOptions = field(default_factory=TaskOptions)
+    how: How = field(default_factory=How)
     page: PageSettings = field(default_factory=PageSettings)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
-    work: WorkSettings = field(default_factory=WorkSettings)
     line: tuple[str, ...] = ()  # the command line, which the page shows
 
     def run(self, *, as_json: bool) -> None:
@@ -290,11 +276,11 @@ class Report:
         from fedworth.pipeline.report_on import refuse_other_report, report_on
 
         ledger = Ledger.open(path)
-        task = self.task.of(ledger)
+        task = self.how.task.of(ledger)
         if folder is not None:
-            refuse_other_report(folder, ledger, task, self.settings)
+            refuse_other_report(folder, ledger, task, self.how.settings)
         with progress_bars() as progress:
-            return report_on(ledger, task, self.settings, work=self.work, progress=progress)
+            return report_on(ledger, task, self.how.settings, work=self.how.work, progress=progress)
 
     def _of_run(self, folder: Path) -> "ReportObject":
         from fedworth.report.report import Report as ReportObject
@@ -302,7 +288,7 @@ class Report:
         path = folder / "report.json"
         if not path.is_file():
             raise ArtefactError(f"{folder}: neither a ledger nor the folder of a run: no report.json is in it")
-        if self.task != TaskOptions() or self.settings != ValuationSettings():
+        if replace(self.how, work=WorkSettings()) != How():
             raise UsageError(
                 f"{folder}: the folder of a finished run; to value its federation with other settings, name its "
                 f"ledger (for a simulated run {folder / 'ledger'})"
@@ -372,9 +358,7 @@ class Watch:
     every: float = 1.0
     once: bool = False
     track: tuple[str, ...] = ()
-    task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
-    work: WorkSettings = field(default_factory=WorkSettings)
+    how: How = field(default_factory=How)
 
     def __post_init__(self) -> None:
         if not 0 <= self.every <= LONGEST_WAIT:
@@ -391,9 +375,9 @@ class Watch:
             raise UsageError(f"{self.ledger}: expected the folder of a ledger")
         folder, session = self.out or place.with_name(place.name + ".watch"), None
         for ledger in self._growing():
-            session = session or Session(self.task.of(ledger))
+            session = session or Session(self.how.task.of(ledger))
             ledger = session.remember(ledger)
-            report = update(ledger, session.task, self.settings, folder, work=self.work, session=session)
+            report = update(ledger, session.task, self.how.settings, folder, work=self.how.work, session=session)
             trackers.show(report)
             self._show(report, as_json=as_json)
         trackers.finish(folder)
@@ -451,16 +435,14 @@ class Compare:
     method: tuple[str, ...] = ()
     methods: str | None = None
     out: Path | None = None
-    task: TaskOptions = field(default_factory=TaskOptions)
+    how: How = field(default_factory=How)
     page: PageSettings = field(default_factory=PageSettings)
-    settings: ValuationSettings = field(default_factory=ValuationSettings)
-    work: WorkSettings = field(default_factory=WorkSettings)
 
     def run(self, *, as_json: bool) -> None:
         if self.methods is not None:
             self._methods(self.methods, as_json=as_json)
             return
-        if (self.task, self.settings, self.work) != (TaskOptions(), ValuationSettings(), WorkSettings()):
+        if self.how != How():
             raise UsageError(
                 "reports are compared as they are: options that say how to value a ledger go with --methods, which "
                 "compares methods on one ledger"
@@ -490,8 +472,8 @@ class Compare:
         names = None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
         copies = [(ledger.clients[a], ledger.clients[b]) for a, b in (ledger.simulation or {}).get("copies", ())]
         with progress_bars() as progress:
-            task = self.task.of(ledger)
-            rows = compare(ledger, task, self.settings, names, copies=copies, work=self.work, progress=progress)
+            task = self.how.task.of(ledger)
+            rows = compare(ledger, task, self.how.settings, names, copies=copies, work=self.how.work, progress=progress)
         document = {"clients": list(ledger.clients), "methods": [row.document() for row in rows]}
         refusals = (f"{row.method}: {row.refusal}" for row in rows if row.refusal)
         show(document, _methods_table(rows), *refusals, as_json=as_json)
@@ -538,15 +520,13 @@ class Interactions:
 
     ledger: Path
     most: int = 5
-    task: TaskOptions = field(default_factory=TaskOptions)
-    settings: ValuationSettings = field(default_factory=ValuationSettings, metadata=BY_MODELS)
-    work: WorkSettings = field(default_factory=WorkSettings)
+    how: How = field(default_factory=How, metadata=BY_MODELS)
 
     def run(self, *, as_json: bool) -> None:
         from fedworth.report.tables import Table
 
         with progress_bars() as progress:
-            federation = open_federation(_ledger_in(self.ledger), self.task, self.settings, self.work, progress)
+            federation = self.how.federation(_ledger_in(self.ledger), progress)
             pairs = federation.interactions()
         kinds = {
             "Redundant: together they add less than apart": [p for p in pairs if p.index < 0][: self.most],

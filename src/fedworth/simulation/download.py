@@ -10,8 +10,6 @@ import logging
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,14 +107,14 @@ def check_sha256(path: Path, expected: str) -> None:
 
 def _fetch(name: str, absent: list[str], root: Path) -> None:
     published = PUBLISHED[name]
+    pooch.get_logger().setLevel(logging.ERROR)  # it would print its downloads
     try:
-        with _silent_pooch():
-            if published.archive_hash is not None:
-                _fetch_archive(published, absent, root)
-                return
-            for file in absent:
-                target, expected = root / file, f"sha256:{published.files[file]}"
-                pooch.retrieve(published.home + target.name, expected, fname=target.name, path=target.parent)
+        if published.archive_hash is not None:
+            _fetch_archive(published, absent, root)
+            return
+        for file in absent:
+            target, expected = root / file, f"sha256:{published.files[file]}"
+            pooch.retrieve(published.home + target.name, expected, fname=target.name, path=target.parent)
     except (OSError, ValueError, KeyError) as error:  # no network, no room; another sum; another archive
         raise DataError(
             f"data set {name!r}: {', '.join(absent)} not found in {root}, "
@@ -135,15 +133,3 @@ def _fetch_archive(published: Published, files: list[str], root: Path) -> None:
         for file in files:
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             (Path(folder) / file).replace(root / file)
-
-
-@contextmanager
-def _silent_pooch() -> Iterator[None]:
-    """Silence pooch, which prints its downloads on stderr."""
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

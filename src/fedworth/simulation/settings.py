@@ -74,36 +74,6 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalTraining:
-    """How a client trains in a round: a number of steps or of epochs, in batches or on all samples, and by which steps.
-
-    Momentum and Adam are reset in every round, as if clients kept nothing between rounds. `proximal` is μ of FedProx
-    (Li et al. 2018): μ/2 · ‖w − w^t‖² is added to the client's loss, which keeps it near the global model.
-    """
-
-    n_steps: int | None = 1
-    n_epochs: int | None = None
-    batch_size: int | None = None
-    optimizer: OptimizerName = "sgd"
-    momentum: float = 0.0
-    proximal: float = 0.0
-
-    def __post_init__(self) -> None:
-        checked_name("optimizer", OptimizerName, self.optimizer)
-        if not (0 <= self.momentum < 1 and self.proximal >= 0 and math.isfinite(self.proximal)):
-            found = f"momentum {self.momentum}, proximal {self.proximal}"
-            raise UsageError(f"local training: {found}; expected a momentum from 0 to below 1 and a proximal ≥ 0")
-        if self.optimizer == "adam" and self.momentum:
-            raise UsageError(f"local training: momentum {self.momentum} with adam, which has its own; leave it out")
-        amounts = [amount for amount in (self.n_steps, self.n_epochs) if amount is not None]
-        if len(amounts) != 1 or not 1 <= amounts[0] <= MOST_STEPS:
-            found = f"{self.n_steps} steps, {self.n_epochs} epochs"
-            raise UsageError(f"local training: {found}; expected one of the two, from 1 to {MOST_STEPS:,}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError(f"local training: batch size {self.batch_size}, expected 1 or more, or none for all")
-
-
-@dataclass(frozen=True, slots=True)
 class SimulationSettings:
     """A federation to simulate; the defaults are the demonstration's, without its copy and its seed.
 
@@ -229,18 +199,12 @@ class SimulationSettings:
                     found = f"{name} shares {shares[copy]} and {shares[source]}"
                     raise UsageError(f"client {copy} is a copy of {source}, but they have {found}; expected equal ones")
         self.learning_rate()
-        self.local_training()
+        self._check_training()
 
     def _check_availability(self) -> None:
         weights = self.availability
-        is_valid = len(weights) in (0, self.n_clients) and all(
-            math.isfinite(weight) and weight >= 0 for weight in weights
-        )
-        if (
-            not is_valid
-            or 0 < sum(weight > 0 for weight in weights) < self.n_participants
-            or (weights and not any(weights))
-        ):
+        is_valid = len(weights) == self.n_clients and all(math.isfinite(weight) and weight >= 0 for weight in weights)
+        if weights and not (is_valid and sum(weight > 0 for weight in weights) >= self.n_participants):
             raise UsageError(
                 f"availability {weights}: expected {self.n_clients} numbers of 0 or more, "
                 f"of which {self.n_participants} or more are positive, or none"
@@ -279,13 +243,22 @@ class SimulationSettings:
         if not self.with_validation and (self.n_steps != 1 or self.n_epochs is not None):
             raise UsageError("without validation only one batch of a round is sent: expected --local-steps 1")
 
+    def _check_training(self) -> None:
+        checked_name("optimizer", OptimizerName, self.optimizer)
+        if not (0 <= self.momentum < 1 and self.proximal >= 0 and math.isfinite(self.proximal)):
+            found = f"momentum {self.momentum}, proximal {self.proximal}"
+            raise UsageError(f"local training: {found}; expected a momentum from 0 to below 1 and a proximal ≥ 0")
+        if self.optimizer == "adam" and self.momentum:
+            raise UsageError(f"local training: momentum {self.momentum} with adam, which has its own; leave it out")
+        amounts = [amount for amount in (self.n_steps, self.n_epochs) if amount is not None]
+        if len(amounts) != 1 or not 1 <= amounts[0] <= MOST_STEPS:
+            found = f"{self.n_steps} steps, {self.n_epochs} epochs"
+            raise UsageError(f"local training: {found}; expected one of the two, from 1 to {MOST_STEPS:,}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError(f"local training: batch size {self.batch_size}, expected 1 or more, or none for all")
+
     def learning_rate(self) -> Schedule:
         return Schedule(self.schedule, self.rate, self.decay, self.convexity, self.smoothness)
-
-    def local_training(self) -> LocalTraining:
-        """How much each client trains in a round."""
-        amount = (self.n_steps, self.n_epochs, self.batch_size)
-        return LocalTraining(*amount, self.optimizer, self.momentum, self.proximal)
 
     @property
     def seed_of_training(self) -> int:

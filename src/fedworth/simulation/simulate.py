@@ -25,7 +25,7 @@ from fedworth.names import Aggregation
 from fedworth.simulation.clients import distinct_clients, divide, drifted, flipped_labels, noisy_features
 from fedworth.simulation.datasets import Dataset, DatasetRequest, Samples, load_dataset
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
-from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings, settings_from
+from fedworth.simulation.settings import SimulationSettings, settings_from
 from fedworth.simulation.training import ClientData, client_data, train_clients
 from fedworth.simulation.vertical import record_vertical, vertical_federation
 from fedworth.storage import Place, Progress, silent
@@ -44,10 +44,7 @@ class Federation:
     clients: tuple[str, ...]
     data_in: Callable[[int], Sequence[ClientData]]  # every client's samples in a round
     module: nn.Module
-    local: LocalTraining
-    schedule: Schedule
-    aggregation: Aggregation
-    seed: int  # of the batches
+    settings: SimulationSettings
 
 
 def simulate(
@@ -180,7 +177,7 @@ def run_rounds(
     everyone = range(len(federation.clients))
     model = state_of(federation.module) if start is None else start
     if writer.n_rounds:
-        model = _model_after(writer.folder, federation.aggregation)
+        model = _model_after(writer.folder, federation.settings.aggregation)
     for round_index in range(writer.n_rounds, len(participants)):
         progress("training rounds", round_index, len(participants))
         chosen = sorted(participants[round_index])  # a fixed order of summation: a resumed run gives the same bits
@@ -191,7 +188,7 @@ def run_rounds(
         if misconduct is not None:
             answers = misconduct(round_index, model, answers)
         writer.record_round(model, answers, apart=apart)
-        model = average(list(answers.values()), federation.aggregation)
+        model = average(list(answers.values()), federation.settings.aggregation)
     writer.close(model)
     progress("training rounds", len(participants), len(participants))
 
@@ -217,14 +214,7 @@ def answers_of_round(
     data = [everyones[k] for k in chosen]
     with fitting_threads(federation.module):
         models = train_clients(
-            federation.module,
-            model,
-            data,
-            federation.local,
-            learning_rate=federation.schedule.at(round_index),
-            seed=federation.seed,
-            round_index=round_index,
-            trained=trained,
+            federation.module, model, data, federation.settings, round_index=round_index, trained=trained
         )
     return {federation.clients[k]: Answer(m, len(d)) for k, d, m in zip(chosen, data, models, strict=True)}
 
@@ -264,7 +254,7 @@ def retrained_models(
                 answers = answers_of_round(federation, model, chosen, round_index, {})
                 if misconduct is not None:
                     answers = misconduct(round_index, model, answers)
-                model = average(list(answers.values()), federation.aggregation)
+                model = average(list(answers.values()), federation.settings.aggregation)
         yield model
 
 
@@ -314,10 +304,7 @@ def _federation(settings: SimulationSettings, dataset: Dataset) -> Federation:
         clients=tuple(str(k) for k in range(settings.n_clients)),
         data_in=data_in,
         module=build_model(_spec(settings, dataset), seed=settings.seed),
-        local=settings.local_training(),
-        schedule=settings.learning_rate(),
-        aggregation=settings.aggregation,
-        seed=settings.seed_of_training,
+        settings=settings,
     )
 
 

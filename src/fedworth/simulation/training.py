@@ -24,7 +24,7 @@ from fedworth.errors import ModelError
 from fedworth.ledger.model import Model, check_finite
 from fedworth.simulation.datasets import Samples
 from fedworth.simulation.models import state_of
-from fedworth.simulation.settings import LocalTraining
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.task.modules import copied
 
 ADAM_MEAN, ADAM_SQUARE, ADAM_EPSILON = 0.9, 0.999, 1e-8
@@ -48,16 +48,16 @@ def client_data(samples: Samples, dtype: torch.dtype) -> ClientData:
     return ClientData(inputs, labels.to(dtype) if samples.has_numbers else labels, digest.hexdigest())
 
 
-def batches_of(local: LocalTraining, n_samples: int, *, seed: int, round_index: int) -> list[Indices]:
+def batches_of(settings: SimulationSettings, n_samples: int, round_index: int) -> list[Indices]:
     """The samples of each step, in order."""
-    size = local.batch_size or n_samples
+    size = settings.batch_size or n_samples
     n_per_epoch = math.ceil(n_samples / size)
-    n_steps = local.n_steps or (local.n_epochs or 0) * n_per_epoch
+    n_steps = settings.n_steps or (settings.n_epochs or 0) * n_per_epoch
     if size >= n_samples:
         return [np.arange(n_samples)] * n_steps
     steps: list[Indices] = []
     for epoch in range(math.ceil(n_steps / n_per_epoch)):
-        order = stream(seed, "batches", round_index, epoch).permutation(n_samples)
+        order = stream(settings.seed_of_training, "batches", round_index, epoch).permutation(n_samples)
         steps += np.split(order, range(size, n_samples, size))
     return steps[:n_steps]
 
@@ -66,10 +66,8 @@ def train_clients(
     module: nn.Module,
     start: Model,
     clients: Sequence[ClientData],
-    local: LocalTraining,
+    settings: SimulationSettings,
     *,
-    learning_rate: float,
-    seed: int,
     round_index: int,
     trained: dict[str, Model],
 ) -> list[Model]:
@@ -79,21 +77,22 @@ def train_clients(
     again, since the same sums in a batch of another size may be rounded differently.
     """
     distinct = {c.fingerprint: c for c in clients if c.fingerprint not in trained}
-    orders = {n: batches_of(local, n, seed=seed, round_index=round_index) for n in {len(c) for c in clients}}
+    orders = {n: batches_of(settings, n, round_index) for n in {len(c) for c in clients}}
+    rate = settings.learning_rate().at(round_index)
     if is_perceptron(module):
         for group in _of_similar_size(list(distinct.values())):
-            steps = LocalSteps(local, learning_rate, start)
+            steps = LocalSteps(settings, rate, start)
             models = _train_side_by_side(module, start, group, [orders[len(c)] for c in group], steps)
             trained.update(zip((client.fingerprint for client in group), models, strict=True))
     else:
         for fingerprint, client in distinct.items():
-            steps = LocalSteps(local, learning_rate, start)
+            steps = LocalSteps(settings, rate, start)
             trained[fingerprint] = _train_alone(module, start, client, orders[len(client)], steps)
     for model in trained.values():
         try:
             check_finite(model, f"local training, round {round_index}")
         except ModelError as error:
-            raise ModelError(f"{error}; it diverged: lower the learning rate, which was {learning_rate}") from None
+            raise ModelError(f"{error}; it diverged: lower the learning rate, which was {rate}") from None
     return [trained[client.fingerprint] for client in clients]
 
 
@@ -104,26 +103,28 @@ class LocalSteps:
         momentum           m ← β m + g,  w ← w − η m
         Adam               m, v ← means of g and g² with memory .9 and .999, w ← w − η m̂ / (√v̂ + 1e-8)
 
-    m̂ and v̂ are m and v over 1 − .9^k and 1 − .999^k in step k (Kingma and Ba 2015).
+    m̂ and v̂ are m and v over 1 − .9^k and 1 − .999^k in step k (Kingma and Ba 2015). FedProx (Li et al. 2018) adds
+    μ/2 · ‖w − w^t‖² to the loss, which keeps local models near the global one. Momentum and Adam start anew in every
+    round, as if clients kept nothing between rounds.
     """
 
-    def __init__(self, local: LocalTraining, rate: float, start: Model) -> None:
-        self.local, self.rate, self.start = local, rate, start
+    def __init__(self, settings: SimulationSettings, rate: float, start: Model) -> None:
+        self.settings, self.rate, self.start = settings, rate, start
         self.means: Model = {}
         self.squares: Model = {}
         self.n_steps = 0  # the number of the present step; the caller counts
 
     def updated(self, name: str, tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """The tensor of this name after the step."""
-        if self.local.proximal:
-            gradient = gradient + self.local.proximal * (tensor - self.start[name])
-        if self.local.optimizer == "adam":
+        if self.settings.proximal:
+            gradient = gradient + self.settings.proximal * (tensor - self.start[name])
+        if self.settings.optimizer == "adam":
             mean = self.means[name] = ADAM_MEAN * self.means.get(name, 0) + (1 - ADAM_MEAN) * gradient
             square = self.squares[name] = ADAM_SQUARE * self.squares.get(name, 0) + (1 - ADAM_SQUARE) * gradient**2
             root = (square / (1 - ADAM_SQUARE**self.n_steps)).sqrt()
             gradient = mean / (1 - ADAM_MEAN**self.n_steps) / (root + ADAM_EPSILON)
-        elif self.local.momentum:
-            gradient = self.means[name] = self.local.momentum * self.means.get(name, 0) + gradient
+        elif self.settings.momentum:
+            gradient = self.means[name] = self.settings.momentum * self.means.get(name, 0) + gradient
         return tensor - self.rate * gradient
 
 

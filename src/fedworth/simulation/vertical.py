@@ -23,11 +23,10 @@ from fedworth.errors import DataError
 from fedworth.ledger.embeddings import EMBEDDING, SAMPLES
 from fedworth.ledger.ledger import Model
 from fedworth.ledger.writer import Answer, LedgerWriter
-from fedworth.names import Combine
 from fedworth.simulation.clients import distinct_clients
 from fedworth.simulation.datasets import Dataset
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
-from fedworth.simulation.settings import LocalTraining, Schedule, SimulationSettings
+from fedworth.simulation.settings import SimulationSettings
 from fedworth.storage import Progress
 from fedworth.task.vertical import Vertical, combined
 from fedworth.threads import fitting_threads
@@ -46,10 +45,7 @@ class VerticalFederation:
     validation: Sequence[torch.Tensor]  # the samples whose embeddings are sent; empty: those of the training batch
     bottoms: Sequence[nn.Module]
     head: nn.Module
-    combine: Combine
-    local: LocalTraining
-    schedule: Schedule
-    seed: int  # of the batches
+    settings: SimulationSettings
 
     def rounds(self, participants: Sequence[Sequence[int]], members: Sequence[int] | None = None) -> Iterator[Sent]:
         """Train, and give what each round records; with `members`, all others hold nothing and send zeros."""
@@ -64,14 +60,14 @@ class VerticalFederation:
             samples = np.arange(len(self.labels)) if t == 0 else batches[0]
             yield state_of(head), {self.clients[k]: self._answer(bottoms[k], k, samples) for k in chosen}
             for batch in batches if t < len(participants) else ():
-                self._step(bottoms, head, held, chosen, torch.from_numpy(batch), self.schedule.at(t))
+                self._step(bottoms, head, held, chosen, torch.from_numpy(batch), self.settings.learning_rate().at(t))
 
     def _batches(self, t: int) -> Iterator[Indices]:
-        n, rng = len(self.labels), stream(self.seed, "vertical batches", t)
-        size = n if self.local.batch_size is None else min(self.local.batch_size, n)
-        for _ in range(self.local.n_steps or 0):
+        n, rng = len(self.labels), stream(self.settings.seed_of_training, "vertical batches", t)
+        size = min(self.settings.batch_size or n, n)
+        for _ in range(self.settings.n_steps or 0):
             yield np.arange(n) if size == n else rng.permutation(n)[:size]
-        for _ in range(self.local.n_epochs or 0):
+        for _ in range(self.settings.n_epochs or 0):
             yield from np.array_split(rng.permutation(n), -(-n // size))
 
     def _answer(self, bottom: nn.Module, client: int, samples: Indices) -> Answer:
@@ -94,7 +90,7 @@ class VerticalFederation:
         fresh = {k: bottoms[k](self.features[k][batch]) for k in chosen}
         for k, embedding in fresh.items():
             held[k][batch] = embedding.detach()
-        outputs = head(combined([fresh.get(k, held[k][batch]) for k in range(len(held))], self.combine))
+        outputs = head(combined([fresh.get(k, held[k][batch]) for k in range(len(held))], self.settings.combine))
         if self.labels.is_floating_point():
             loss = nn.functional.mse_loss(outputs.reshape(-1), self.labels[batch])
         else:
@@ -109,9 +105,8 @@ class VerticalFederation:
         with torch.no_grad():
             widths = [bottom(x[:1]).shape[1] for bottom, x in zip(self.bottoms, self.features, strict=True)]
         loss = "squared-error" if labels.is_floating_point() else "cross-entropy"
-        return Vertical(
-            self.head, labels, dict(zip(self.clients, widths, strict=True)), combine=self.combine, loss=loss
-        )
+        named = dict(zip(self.clients, widths, strict=True))
+        return Vertical(self.head, labels, named, combine=self.settings.combine, loss=loss)
 
 
 def vertical_federation(settings: SimulationSettings, dataset: Dataset) -> tuple[VerticalFederation, Vertical]:
@@ -138,10 +133,7 @@ def vertical_federation(settings: SimulationSettings, dataset: Dataset) -> tuple
         validation=[test[:, part] for part in columns] if settings.with_validation else (),
         bottoms=bottoms,
         head=head if settings.model == "logistic" else nn.Sequential(nn.ReLU(), head),
-        combine=settings.combine,
-        local=settings.local_training(),
-        schedule=settings.learning_rate(),
-        seed=settings.seed_of_training,
+        settings=settings,
     )
     return federation, federation.vertical(test_labels if settings.with_validation else labels)
 

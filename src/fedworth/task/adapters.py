@@ -131,6 +131,20 @@ def refuse_unused(
     )
 
 
+def moved(model: Model, size: float, seed: int) -> Model:
+    """The model with noise in parts of its tensors' size; what is positive stays positive, as it may be a variance."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noisy(tensor: torch.Tensor) -> torch.Tensor:
+        if not _can_move(tensor):
+            return tensor
+        noise = size * torch.randn(tensor.shape, generator=generator).to(tensor)
+        scale = tensor.abs().mean()
+        return tensor * noise.exp() if bool((tensor > 0).all()) else tensor + noise * (scale if scale > 0 else 0.1)
+
+    return {name: noisy(tensor) for name, tensor in model.items()}
+
+
 def _without_effect(outputs: Callable[[Model], torch.Tensor], model: Model) -> list[str]:
     """The tensors that move no output when they are changed alone, beside others that are changed too.
 
@@ -138,22 +152,11 @@ def _without_effect(outputs: Callable[[Model], torch.Tensor], model: Model) -> l
     """
     unused = [name for name, tensor in model.items() if _can_move(tensor)]
     for seed, size in enumerate(NOISE):
-        generator = torch.Generator().manual_seed(seed)
-        start = {name: _moved(tensor, size, generator) for name, tensor in model.items()}
+        start, other = moved(model, size, 2 * seed), moved(model, size, 2 * seed + 1)
         before = outputs(start)
-        alone = (outputs({**start, name: _moved(model[name], size, generator)}) for name in unused)
-        unused = [name for name, after in zip(unused, alone, strict=True) if torch.equal(before, after)]
+        unused = [name for name in unused if torch.equal(before, outputs({**start, name: other[name]}))]
     return unused
 
 
 def _can_move(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.numel() > 0  # a counter of batches moves nothing
-
-
-def _moved(tensor: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
-    """The tensor with noise; what is positive stays positive, because it may be a variance."""
-    if not _can_move(tensor):
-        return tensor
-    noise = size * torch.randn(tensor.shape, generator=generator).to(tensor)
-    scale = tensor.abs().mean()
-    return tensor * noise.exp() if bool((tensor > 0).all()) else tensor + noise * (scale if scale > 0 else 0.1)

@@ -22,7 +22,7 @@ from torch import nn
 from fedworth.arrays import Indices
 from fedworth.errors import DataError, FedworthError, ModelError, UsageError, unknown_name
 from fedworth.ledger.model import Model, tensor_bytes
-from fedworth.task.adapters import exchanged_names, peft_names
+from fedworth.task.adapters import exchanged_names, moved, peft_names
 from fedworth.task.huggingface import loss_like_models, padded, samples_of, scoring
 from fedworth.task.losses import DEFAULT_LOSS, Criterion, Loss, UserFunction, identity_of, loss_of, user_criterion
 from fedworth.task.modules import (
@@ -369,7 +369,7 @@ def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> Non
     if last_layer is None:
         return
     with torch.inference_mode():
-        others = [task.outputs(_far_from(task, model, seed), slice(0, len(outputs))) for seed in range(2)]
+        others = [task.outputs(moved(model, 1.0, seed), slice(0, len(outputs))) for seed in range(2)]
     if any(torch.equal(other, outputs) or _probability_layer(task, other) != last_layer for other in others):
         return
     instead = "loss='probabilities'" if last_layer == "softmax" else "a loss of your own"
@@ -390,20 +390,6 @@ def _probability_layer(task: Task, outputs: torch.Tensor) -> str | None:
         return "sigmoid"
     sums_to_one = bool(((outputs.sum(dim=dimension) - 1).abs() <= PROBABILITY_TOLERANCE).all())
     return "softmax" if sums_to_one else "sigmoid"
-
-
-def _far_from(task: Task, model: Model, seed: int) -> Model:
-    """The model with noise as large as its parameters; buffers stay."""
-    generator = torch.Generator().manual_seed(seed)
-    parameters = {name for name, _ in task.module.named_parameters(remove_duplicate=False)}
-
-    def moved(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if name not in parameters or not tensor.is_floating_point():
-            return tensor
-        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
-        return tensor + noise * (tensor.abs().mean() + 0.1)
-
-    return {name: moved(name, tensor) for name, tensor in model.items()}
 
 
 def _run_file(path: Path) -> ModuleType:
