@@ -25,10 +25,11 @@ from fedworth.completion.factors import (
 from fedworth.completion.settings import FactorSettings
 from fedworth.completion.solver import Status, collapse_penalty, problem_of
 from fedworth.errors import ArtefactError, CompletionError, UnseenError, UsageError
+from fedworth.games.effort import shapley
 from fedworth.games.game import SummedGame
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.permutations import permutation_shapley
-from fedworth.games.shapley import shapley, shapley_values
+from fedworth.games.shapley import shapley_values
 from fedworth.valuation.federation import value
 from tests.support.games import factors_completion, federation, large_federation, low_rank, matrix_of, participation
 

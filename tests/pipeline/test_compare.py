@@ -5,9 +5,9 @@ import pytest
 
 import fedworth
 from fedworth.errors import TooManyError, UsageError, ValuationError
+from fedworth.games.effort import shapley
 from fedworth.games.rules import banzhaf
 from fedworth.games.shapley import interactions as interaction_matrix
-from fedworth.games.shapley import shapley
 from fedworth.pipeline.compare import completed_game, everyday_methods
 from fedworth.valuation.methods import METHODS, OF_EMBEDDINGS, Method
 

@@ -1,9 +1,9 @@
-"""The Shapley value of a game, and the interactions of its pairs.
+"""Exact Shapley values of a game, and the interactions of its pairs.
 
     v_i  = (1/n) Σ_{S∌i} [U(S∪i) − U(S)] / C(n−1, |S|)
     I_ij = Σ_{S∌i,j} |S|! (n−|S|−2)! / (n−1)! [U(S∪ij) − U(S∪i) − U(S∪j) + U(S)]      (Grabisch and Roubens, 1999)
 
-`games.effort` decides whether all coalitions are measured or some are sampled. At most `MOST_ENUMERATED` clients are
+`games.effort.shapley` samples coalitions where measuring all of them takes long. At most `MOST_ENUMERATED` clients are
 enumerated (`MOST_LOOKED_UP` if utilities are only looked up).
 
 Functions of plain arrays take the utilities of all 2^n coalitions in the order of the coalitions' integers: bit i
@@ -12,7 +12,6 @@ stands for client i.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,26 +25,6 @@ MOST_ENUMERATED = 12
 
 MOST_LOOKED_UP = 16
 """Clients up to which all coalitions count whose utilities are known, so that nothing has to be measured."""
-
-
-def shapley(game: Game, rng: np.random.Generator) -> Shares:
-    """The Shapley values of a game: exact where measuring all coalitions takes at most a minute, otherwise sampled.
-
-    Args:
-        game: What any coalition of some clients achieves.
-        rng: Draws coalitions, if they are sampled.
-
-    Returns:
-        What each client gets, with the covariance of the sampling errors.
-
-    Example:
-        shares = fedworth.shapley(federation.game(0), numpy.random.default_rng(0))
-    """
-    from fedworth.games.effort import Effort  # which needs the functions below
-
-    run = Effort().start(1, int(game.clients.max(initial=-1)) + 1)
-    shares = run(game, rng)
-    return replace(shares, notes=(*shares.notes, *run.notes()))
 
 
 def exact_shares(game: Game, values_of: Callable[[Utilities], Floats]) -> Shares:

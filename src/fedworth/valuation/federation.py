@@ -135,7 +135,7 @@ class Federation:
         self._values: dict[str, Valuation] = {}
         self._asked: tuple[str, ...] = ()  # methods that are valued together, for a forecast
         self._n_predicting = 0  # evaluations for predicted models, for a forecast
-        self.effort.beside = self._n_beside
+        self.effort.n_beside = self._n_beside
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -212,21 +212,20 @@ class Federation:
         """Say which methods will be asked for, so that a forecast counts them all."""
         self._asked = tuple(names)
 
-    def _n_beside(self) -> dict[str, int]:
-        """Evaluations beside those of the first games that are shared out, by what they are for."""
-        found = {"to predict models of absent clients and check them": self._n_predicting}
+    def _n_beside(self) -> int:
+        """Evaluations beside those of the first games that are shared out: predictions, other methods and scores."""
         is_exact = not self.effort.sampled and len(self.recorded.heard) <= MOST_ENUMERATED  # all coalitions are known
         others = {name: self._n_measured(name) for name in self._asked}
         on_other_models = others.pop("fedsv-equal", 0)
         if not self._n_predicting:
             others.pop("fedsv", None)  # the same games
         known = 0 if is_exact else max(others.values(), default=0)  # the others ask for the same coalitions
-        found["for other methods"] = on_other_models + known
+        n_scores = 0
         if "leave-one-out" in self._asked:
             last = {int(np.flatnonzero(column)[-1]) for column in self.participants.T if column.any()}
             again = 0 if self.settings.measure == "loss" else sum(int(self.participants[t].sum()) + 2 for t in last)
-            found["for scores with and without clients"] = len({0, *last}) + again
-        return found
+            n_scores = len({0, *last}) + again
+        return self._n_predicting + on_other_models + known + n_scores
 
     @property
     def _first_game(self) -> ModelGame | None:

@@ -22,17 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, stream
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Caveat, Completion
 from fedworth.completion.factors import FactorCompletion
 from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown_name
 from fedworth.games.as_one import Groups, averaged, sharing_as_one
-from fedworth.games.effort import Effort
+from fedworth.games.effort import Effort, shapley
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import ColumnGame, Game, GameOfColumns, Shares, SharingRule, SummedGame, everyone_of
+from fedworth.games.game import Game, GameOfColumns, Shares, SharingRule, SummedGame, everyone_of
 from fedworth.games.given import given_game
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc, to_large
-from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, shapley, shapley_values
+from fedworth.games.shapley import MOST_ENUMERATED, shapley_values
 from fedworth.names import Interval
 from fedworth.oracle.oracle import also_of
 from fedworth.task.cells import Cells, Undivided
@@ -281,7 +282,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     # other measures are not measured by group, so they cannot be reweighted
     is_plain = marginals is not None and cell_weights is None
     also = also_of(source.recorded.oracle) if is_plain and source.recorded is not None else ()
-    by_measure = {name: np.where(np.isin(np.arange(n_clients), valued), 0.0, np.nan) for name in also}
+    by_measure: Floats | None = np.zeros((len(also), n_clients))
     for t in games.rounds:
         game = given_game(games.game(t), source.given)
         if len(game.clients) == 0:
@@ -299,12 +300,11 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
             number = t + 1 if source.recorded is None else source.recorded.numbers[t]
             is_exact = not shares.sampling_covariance.any()
             marginals.add(number, game, is_exact=is_exact)
-            for column, name in enumerate(also):
-                if not is_exact or not isinstance(game, GameOfColumns) or len(game.clients) > MOST_ENUMERATED:
-                    by_measure.pop(name, None)  # other measures are known where every coalition was measured
-                elif name in by_measure:
-                    found = exact_shares(ColumnGame(game, game.n_blocks + column), shapley_values)
-                    by_measure[name][game.clients] += weight * found.totals
+            if not (is_exact and isinstance(game, GameOfColumns) and len(game.clients) <= MOST_ENUMERATED):
+                by_measure = None  # other measures are known where every coalition was measured
+            elif also and by_measure is not None:
+                columns = game.columns(coalitions_of(np.arange(len(game.clients)), len(game.clients)))
+                by_measure[:, game.clients] += weight * shapley_values(columns[:, game.n_blocks :].T)
     notes.update(dict.fromkeys(run.notes()))
     if games.sampling is not None:
         sampling[np.ix_(heard, heard)] = games.sampling
@@ -316,6 +316,8 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     sampling[:, silent] = np.nan
     if by_block is not None:
         by_block[silent] = np.nan
+    if by_measure is not None:
+        by_measure[:, silent] = np.nan
     completion, errors = games.completion, Errors(np.zeros((n_clients, n_clients)), sampling)
     if completion is not None:
         covariance = completion.covariance()
@@ -336,7 +338,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         by_round=by_round,
         block_values=by_block if is_linear else None,
         marginals=None if marginals is None else marginals.of(values),
-        by_measure=by_measure,
+        by_measure={} if by_measure is None else dict(zip(also, by_measure, strict=True)),
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
         cautions=run.cautions(),
