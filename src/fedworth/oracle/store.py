@@ -309,23 +309,17 @@ def known_identity(task: Task, measures: Collection[str]) -> str | None:
         if is_own or (task.rule is not None and not _is_known_class(type(task.rule))):
             return None
         described = [SOFTWARE, torch.__version__, _layers(task.module), _tensors(task)]
-    except _UnknownError:
+        return hashlib.sha256(json.dumps(described, default=_described).encode()).hexdigest()
+    except TypeError:  # a part whose effect on the outputs cannot be described
         return None
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
-
-
-class _UnknownError(Exception):
-    """Something whose effect on a module's outputs cannot be described."""
 
 
 def _layers(module: nn.Module) -> list[Any]:
     """Name, class and settings of every part of a module."""
     found = []
     for name, part in module.named_modules(remove_duplicate=False):
-        if not _is_known_class(type(part)):
-            raise _UnknownError
         settings = {key: value for key, value in vars(part).items() if key not in OF_STATE}
-        found.append([name, f"{type(part).__module__}.{type(part).__qualname__}", _described(settings)])
+        found.append([name, _described(type(part)), settings])
     return found
 
 
@@ -336,7 +330,7 @@ def _tensors(task: Task) -> list[Any]:
     named = [*task.module.named_parameters(remove_duplicate=False), *task.module.named_buffers(remove_duplicate=False)]
     for name, tensor in named:
         same = first.setdefault(id(tensor), name)
-        numbers = [] if name in exchanged else _described(tensor)
+        numbers = [] if name in exchanged else tensor
         found.append([name, same, str(tensor.dtype), list(tensor.shape), numbers])
     return found
 
@@ -354,9 +348,9 @@ def _named(module: str, name: str) -> Any:
 
 
 def _described(value: Any) -> Any:
-    """A setting of a layer as JSON; an error if it is no plain data."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
+    """A setting of a layer that is no plain data; a TypeError if its effect is not known."""
+    if isinstance(value, type) and _is_known_class(value):
+        return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, torch.dtype | torch.device):
         return str(value)
     if type(value) is torch.Tensor or type(value) is nn.Parameter:
@@ -365,10 +359,6 @@ def _described(value: Any) -> Any:
         module = value.__module__ or ""
         if module.partition(".")[0] == "torch" and _named(module, value.__qualname__) is value:
             return f"{module}.{value.__qualname__}"
-    if isinstance(value, Mapping):
-        return [[_described(key), _described(inner)] for key, inner in value.items()]
-    if type(value) in (set, frozenset):
-        return sorted(str(_described(inner)) for inner in value)
-    if isinstance(value, tuple | list):
-        return [_described(inner) for inner in value]
-    raise _UnknownError
+    if isinstance(value, set | frozenset) and all(isinstance(one, str) for one in value):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} is not known")
