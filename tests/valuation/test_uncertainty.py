@@ -11,7 +11,7 @@ from scipy import stats
 from fedworth.completion.completion import Caveat, heard_once
 from fedworth.errors import ValuationError
 from fedworth.records import document_of, read_as
-from fedworth.valuation.uncertainty import Trust, Uncertainty, chances_of, uncertainty
+from fedworth.valuation.uncertainty import Trust, Uncertainty, uncertainty
 
 
 def test_an_interval_is_the_value_and_so_many_deviations():
@@ -26,7 +26,7 @@ def test_the_chance_is_that_of_drawn_values():
     values, covariance = np.array([1.0, 0.5, 0.0]), np.array([[0.3, 0.1, 0.0], [0.1, 0.2, 0.05], [0.0, 0.05, 0.4]])
     drawn = np.random.default_rng(0).multivariate_normal(values, covariance, size=200_000)
     expected = (drawn[:, :, None] > drawn[:, None, :]).mean(axis=0)
-    found = chances_of(values, covariance)
+    found = uncertainty(values, covariance).chances
     # a share of 200,000 draws has a standard error of at most .0011
     assert np.abs(found - expected)[~np.eye(3, dtype=bool)].max() < 0.006
     np.testing.assert_allclose(found + found.T, 1.0)
@@ -38,7 +38,7 @@ def test_pairs_told_apart_are_in_the_wrong_order_as_often_as_stated(outlier):
     rng, n_apart, n_wrong, stated = np.random.default_rng(0), 0, 0, 0.0
     for _ in range(1000):
         truth = rng.normal(0, 2, 8) - outlier * np.eye(8)[0]
-        found = chances_of(truth + rng.normal(0, 1, 8), np.zeros((8, 8)), test_set=np.eye(8))
+        found = uncertainty(truth + rng.normal(0, 1, 8), np.zeros((8, 8)), test_set=np.eye(8)).chances
         above, below = np.nonzero(found > 0.95)
         n_apart += len(above)
         n_wrong += int((truth[above] < truth[below]).sum())
@@ -48,15 +48,15 @@ def test_pairs_told_apart_are_in_the_wrong_order_as_often_as_stated(outlier):
 
 
 def test_differences_that_samples_explain_have_no_order():
-    alike = chances_of(np.array([0.1, 0.0, -0.1]), np.zeros((3, 3)), test_set=np.eye(3))
+    alike = uncertainty(np.array([0.1, 0.0, -0.1]), np.zeros((3, 3)), test_set=np.eye(3)).chances
     np.testing.assert_array_equal(alike, 0.5)
-    one_pair = chances_of(np.array([3.0, 0.0]), np.zeros((2, 2)), sampling=np.eye(2))
+    one_pair = uncertainty(np.array([3.0, 0.0]), np.zeros((2, 2)), sampling=np.eye(2)).chances
     assert one_pair[0, 1] == pytest.approx(stats.norm.cdf(np.sqrt(9 / 2 - 1)))
 
 
 def test_equal_clients_are_a_tie_and_certain_differences_are_certain():
     values, covariance = np.array([1.0, 1.0, 2.0]), np.full((3, 3), 0.5)
-    found = chances_of(values, covariance)
+    found = uncertainty(values, covariance).chances
     assert found.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 1.0, 0.5]]
     assert uncertainty(values, covariance).rank_intervals == ((2, 3), (2, 3), (1, 1))
 
