@@ -189,8 +189,8 @@ class Run:
         self.n_done = self.n_evaluations = 0
         self.n_passes: list[int] = []  # of the rounds that were sampled
         self.n_all = 0  # coalitions that such a round has
-        self.by_batch: Floats | None = None  # (n_clients, n_batches), summed over the rounds that were sampled
-        self.batch_sizes = np.zeros(0, dtype=np.int64)
+        self.batch_sizes = np.zeros(0, dtype=np.int64)  # known once a round is sampled
+        self.by_batch = np.zeros((n_clients, 0))  # (n_clients, n_batches), summed over the rounds that were sampled
         self.sampling = np.zeros(n_clients)  # variances
         self.unusable: dict[str, tuple[float, float, int]] = {}  # client → losses of its and the global model, round
         self.stopped = ""
@@ -248,15 +248,15 @@ class Run:
 
     def _some(self, game: ModelGame, rng: np.random.Generator) -> Shares:
         n, clients = len(game.clients), game.clients
+        if not len(self.batch_sizes):
+            self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
+            self.by_batch = np.zeros((self.n_clients, len(self.batch_sizes)))
         if game.sampled is None:
             try:
                 game.sampled = self._sample(game, rng)
             except DependentSamplesError:
                 return self._all(game) if n <= MOST_ENUMERATED else sampled_shapley(game, rng)
         shares = game.sampled.shapley
-        if self.by_batch is None:
-            self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
-            self.by_batch = np.zeros((self.n_clients, len(self.batch_sizes)))
         self.by_batch[clients] += game.sampled.by_batch
         self.sampling[clients] += np.diag(shares.sampling_covariance)
         self.n_passes.append(shares.n_evaluations)
@@ -286,8 +286,7 @@ class Run:
 
     def _is_enough(self, found: Estimate, clients: Indices) -> bool:
         """Whether the sum over the rounds so far is as precise as asked, or the budget is spent."""
-        n_batches = found.by_batch.shape[1]
-        sums = np.zeros((self.n_clients, n_batches)) if self.by_batch is None else self.by_batch[:, :n_batches].copy()
+        sums = self.by_batch[:, : found.by_batch.shape[1]].copy()
         sums[clients] += found.by_batch
         sampling = self.sampling.copy()
         sampling[clients] += np.diag(found.covariance)
@@ -324,7 +323,7 @@ class Run:
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the values must know."""
-        if not self.n_passes or self.by_batch is None:
+        if not self.n_passes:
             return self.cautions()
         ratio = ratio_of(self.by_batch, self.batch_sizes, self.sampling)
         few, many = min(self.n_passes), max(self.n_passes)

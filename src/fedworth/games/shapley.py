@@ -74,7 +74,7 @@ def interactions(game: Game) -> Floats:
 
 def interaction_values(utilities: Utilities) -> Floats:
     """(n, n): the index of every pair from the 2^n utilities; symmetric, 0 on the diagonal."""
-    n = n_members(utilities)
+    n = n_clients_of(utilities, 1)
     if n < 2:
         raise ValuationError("interactions of pairs: one client alone has none; expected n ≥ 2 clients")
     weights = np.array([math.factorial(s) * math.factorial(n - s - 2) / math.factorial(n - 1) for s in range(n - 1)])
@@ -88,17 +88,10 @@ def interaction_values(utilities: Utilities) -> Floats:
     return found
 
 
-def n_members(utilities: Utilities) -> int:
-    """How many clients play one game, given by its 2^n utilities."""
-    if utilities.ndim != 1:
-        raise ValuationError(f"a game of shape {utilities.shape}: expected 2^n utilities for n ≥ 1 clients")
-    return n_clients_of(utilities)
-
-
-def n_clients_of(games: Utilities) -> int:
+def n_clients_of(games: Utilities, most_dimensions: int = 2) -> int:
     """How many clients play, in one game or in each of several."""
     n = games.shape[-1].bit_length() - 1 if games.ndim else 0
-    if games.ndim not in (1, 2) or games.shape[-1] != 2**n or n < 1:
+    if not 1 <= games.ndim <= most_dimensions or games.shape[-1] != 2**n or n < 1:
         raise ValuationError(f"a game of shape {games.shape}: expected 2^n utilities for n ≥ 1 clients")
     if not np.isfinite(games).all():
         raise ValuationError(f"{int((~np.isfinite(games)).sum()):,} utilities are not finite, expected all known")
