@@ -330,7 +330,7 @@ def _tensors(task: Task) -> list[Any]:
     named = [*task.module.named_parameters(remove_duplicate=False), *task.module.named_buffers(remove_duplicate=False)]
     for name, tensor in named:
         same = first.setdefault(id(tensor), name)
-        numbers = [] if name in exchanged else tensor
+        numbers = None if name in exchanged else tensor
         found.append([name, same, str(tensor.dtype), list(tensor.shape), numbers])
     return found
 
