@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from fedworth.completion.settings import FactorSettings as FactorSettings
     from fedworth.errors import FedworthError as FedworthError
     from fedworth.games.budget import Budget as Budget
+    from fedworth.games.effort import shapley as shapley
     from fedworth.games.game import Game as Game
     from fedworth.games.game import Shares as Shares
     from fedworth.games.matrix import UtilityMatrix as UtilityMatrix
-    from fedworth.games.shapley import shapley as shapley
     from fedworth.ledger.ledger import Ledger as Ledger
     from fedworth.ledger.writer import Answer as Answer
     from fedworth.ledger.writer import LedgerWriter as LedgerWriter
@@ -69,9 +69,9 @@ _NAMES = {
     "completion.settings": ("FactorSettings",),
     "errors": ("FedworthError",),
     "games.budget": ("Budget",),
+    "games.effort": ("shapley",),
     "games.game": ("Game", "Shares"),
     "games.matrix": ("UtilityMatrix",),
-    "games.shapley": ("shapley",),
     "ledger.ledger": ("Ledger",),
     "ledger.writer": ("Answer", "LedgerWriter"),
     "oracle.fast": ("FastOracle",),

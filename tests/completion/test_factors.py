@@ -24,13 +24,14 @@ from fedworth.completion.factors import (
 )
 from fedworth.completion.settings import FactorSettings
 from fedworth.completion.solver import Status, collapse_penalty, problem_of
-from fedworth.errors import ArtefactError, CompletionError, UnseenError, UsageError
+from fedworth.errors import CompletionError, UnseenError, UsageError
+from fedworth.games.effort import shapley
 from fedworth.games.game import SummedGame
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.permutations import permutation_shapley
-from fedworth.games.shapley import shapley, shapley_values
+from fedworth.games.shapley import shapley_values
 from fedworth.valuation.federation import value
-from tests.support.games import factors_completion, federation, large_federation, low_rank, matrix_of, participation
+from tests.support.games import federation, large_federation, low_rank, matrix_of, participation
 
 EVERYONE = coalitions_of(np.arange(5), 5)
 
@@ -276,12 +277,3 @@ def test_too_few_cells_to_hold_out_are_refused():
     zeros = matrix_of(np.array([[0, 1.0, 2.0, 3.0], [0, 0, 0, 0]]), [[True, True], [True, False]])
     with pytest.raises(CompletionError, match="0"):
         held_out_error(zeros, FactorSettings(rank=1), rng=rng())
-
-
-def test_factors_of_the_wrong_shape_or_not_finite_are_refused():
-    coalitions, W, H = coalitions_of(np.arange(2), 2), np.ones((3, 2)), np.ones((4, 2))
-    factors_completion(("a", "b"), coalitions, W, H)
-    with pytest.raises(ArtefactError, match="factors of shapes"):
-        factors_completion(("a", "b"), coalitions, W, H[:3])
-    with pytest.raises(ArtefactError, match="not finite"):
-        factors_completion(("a", "b"), coalitions, W * np.nan, H)

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from fedworth.games.budget import Budget
-from fedworth.games.effort import Effort, time_text
+from fedworth.games.effort import Effort, shapley, time_text
 from fedworth.games.game import ModelGame
 from fedworth.games.rules import to_large
-from fedworth.games.shapley import all_utilities, shapley, shapley_values
+from fedworth.games.shapley import all_utilities, shapley_values
 from fedworth.oracle.oracle import LoopOracle
+from fedworth.oracle.store import KeptOutputs, Session
 from fedworth.task.task import Task
 from fedworth.valuation.marginals import MarginalSums
 from tests.support.games import ArrayGame
@@ -146,6 +147,17 @@ def test_other_methods_find_a_game_that_was_sampled():
     game, effort = game_of(), Effort(sampled=True)
     first = effort.start(1, N)(game, np.random.default_rng(0))
     assert effort.start(1, N)(game, np.random.default_rng(1)).values is first.values
+
+
+def test_kept_outputs_change_neither_values_nor_what_is_drawn_afterwards():
+    values, drawn = [], []
+    for session in (None, Session(game_of().oracle.task)):
+        for _ in range(2):  # the second time all outputs are known
+            kept = None if session is None else KeptOutputs("a round", session)
+            rng = np.random.default_rng(0)
+            values.append(Effort(sampled=True).start(1, N)(replace(game_of(), kept=kept), rng).values.tobytes())
+            drawn.append(rng.random())
+    assert len(set(values)) == len(set(drawn)) == 1
 
 
 def test_fourteen_clients_with_batch_norm_are_valued():

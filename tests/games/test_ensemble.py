@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from fedworth.games import ensemble
+from fedworth.games.effort import shapley
 from fedworth.games.effort import test_covariance as covariance_of_test_set
 from fedworth.games.ensemble import DependentSamplesError, ensemble_shapley, has_outputs
 from fedworth.games.game import ModelGame
 from fedworth.games.rules import to_large_values
-from fedworth.games.shapley import all_utilities, shapley, shapley_values
+from fedworth.games.shapley import all_utilities, shapley_values
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.task import Task

@@ -7,7 +7,7 @@ import pytest
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import UtilityError, ValuationError
-from fedworth.games.game import ColumnGame, CountedGame, MatrixGame, ModelGame, SummedGame, everyone_of
+from fedworth.games.game import CountedGame, MatrixGame, ModelGame, SummedGame, everyone_of
 from fedworth.ledger.ledger import Ledger
 from tests.support.games import matrix_of
 from tests.support.ledgers import write_ledger
@@ -76,10 +76,8 @@ def test_another_measure_is_a_game_that_needs_no_other_evaluations(round_):
     oracle = AlsoCounted()
     game = game_of(ModelGame, round_, oracle)
     assert game.utilities(ALL).tolist() == game_of(ModelGame, round_, Blocks()).utilities(ALL).tolist()
-    measured = ColumnGame(game, game.n_blocks)
-    assert measured.utilities(ALL).tolist() == [[0], [1], [1], [4]]
-    assert everyone_of(SummedGame([measured, measured])).tolist() == [8]
-    assert (measured.clients.tolist(), measured.n_blocks, oracle.asked) == ([0, 2], 1, [3])
+    assert game.columns(ALL)[:, game.n_blocks :].tolist() == [[0], [1], [1], [4]]
+    assert (game.n_blocks, oracle.asked) == (2, [3])
 
 
 def test_a_utility_that_is_not_finite_names_round_and_coalition(round_):

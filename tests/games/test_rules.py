@@ -14,6 +14,7 @@ from scipy.stats import betabinom
 
 from fedworth.coalitions import coalitions_of
 from fedworth.games import rules
+from fedworth.games.effort import shapley
 from fedworth.games.game import CountedGame, SummedGame
 from fedworth.games.rules import (
     SLACK,
@@ -26,7 +27,7 @@ from fedworth.games.rules import (
     tmc,
     to_large,
 )
-from fedworth.games.shapley import shapley, shapley_values
+from fedworth.games.shapley import shapley_values
 from tests.support.games import ArrayGame, game
 
 GAMES = (

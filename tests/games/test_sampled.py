@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fedworth.coalitions import coalitions_of, distinct
+from fedworth.games.effort import shapley
 from fedworth.games.game import ModelGame
 from fedworth.games.sampled import FEWEST_OF_SIZE, draw, estimate, expected_counts, sampled_shapley
-from fedworth.games.shapley import all_utilities, shapley, shapley_values
+from fedworth.games.shapley import all_utilities, shapley_values
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.weighting import round_weights

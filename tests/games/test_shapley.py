@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 
 from fedworth.coalitions import coalitions_of
 from fedworth.errors import TooManyError, ValuationError
-from fedworth.games.shapley import MOST_ENUMERATED, interaction_values, interactions, shapley, shapley_values
+from fedworth.games.effort import shapley
+from fedworth.games.shapley import MOST_ENUMERATED, interaction_values, interactions, shapley_values
 from tests.support.games import ArrayGame, game, shapley_by_definition
 
 MODEST = st.floats(-1e3, 1e3)

@@ -161,12 +161,14 @@ def test_a_tied_tensor_that_is_sent_under_one_name_is_loaded_under_both(tmp_path
     module, labels = Tied(), torch.arange(20) % 3
     names = [name for name in module.state_dict() if name != unsent] if exchanged else None
     federation = Federation(ledger, Task(Tied(), inputs, labels, exchanged=names), ValuationSettings(oracle=kind))
-    losses = []
+    losses, largest = [], 0.0
     for t in range(2):
         module.load_state_dict(ledger.open_round(t).global_model, strict=False)
-        losses.append(nn.functional.cross_entropy(module(inputs).double(), labels).item())
+        outputs = module(inputs).double()
+        losses.append(nn.functional.cross_entropy(outputs, labels).item())
+        largest = max(largest, outputs.abs().max().item())  # about 60: float32 rounds such outputs by 4e-6
     found = federation.game(0).utilities(np.ones((1, 3), dtype=bool)).sum()
-    assert found == pytest.approx(losses[0] - losses[1], abs=1e-6)
+    assert found == pytest.approx(losses[0] - losses[1], abs=1e-7 * largest)
 
 
 @pytest.mark.parametrize("kind", ["loop", "fast"])

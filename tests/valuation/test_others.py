@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from fedworth.errors import TooManyError
-from fedworth.games.shapley import shapley
+from fedworth.games.effort import shapley
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.valuation import others

@@ -11,7 +11,13 @@ from scipy import stats
 from fedworth.completion.completion import Caveat, heard_once
 from fedworth.errors import ValuationError
 from fedworth.records import document_of, read_as
-from fedworth.valuation.uncertainty import Trust, Uncertainty, chances_of, uncertainty
+from fedworth.valuation.uncertainty import Trust, Uncertainty, uncertainty
+
+
+def chances_of(values, *covariances, **others):
+    found = uncertainty(values, *covariances, **others).chances
+    assert found is not None
+    return found
 
 
 def test_an_interval_is_the_value_and_so_many_deviations():

@@ -33,27 +33,15 @@ class Caveat:
         return self.reason
 
 
-ONCE = (  # of one client, and of several
-    "{} took part in one round only; its interval is likely too narrow",
-    "{} took part in one round only; their intervals are likely too narrow",
-)
-LITTLE = (
-    "{} took part in {} of {} rounds only; its interval may be too narrow",
-    "{} took part in {} of {} rounds only; their intervals may be too narrow",
-)
+ONCE = "{} took part in one round only; {their} interval{s} {are} likely too narrow"
+LITTLE = "{} took part in {} of {} rounds only; {their} interval{s} may be too narrow"
 EARLY = (
-    "{} did not take part after round {}; if its data have changed since then, its interval does not hold",
-    "{} did not take part after round {}; if their data have changed since then, their intervals do not hold",
+    "{} did not take part after round {}; if {their} data have changed since then, {their} interval{s} {do} not hold"
 )
-UNLIKE = (
-    "{} is unlike the clients that predictions were checked on; its interval may be too narrow",
-    "{} are unlike the clients that predictions were checked on; their intervals may be too narrow",
-)
-
-EVERY_RUN = (
-    "the interval of {} may be too narrow in every run, and so may that of the mean",
-    "the intervals of {} may be too narrow in every run, and so may those of the mean",
-)
+UNLIKE = "{} {are} unlike the clients that predictions were checked on; {their} interval{s} may be too narrow"
+EVERY_RUN = "the interval{s} of {} may be too narrow in every run, and so may {that} of the mean"
+OF_ONE = {"their": "its", "s": "", "are": "is", "do": "does", "that": "that"}
+OF_SEVERAL = {"their": "their", "s": "s", "are": "are", "do": "do", "that": "those"}
 
 
 def heard_once(clients: Sequence[str]) -> Caveat:
@@ -84,11 +72,11 @@ def in_every_run(runs: Sequence[Sequence[Caveat]]) -> tuple[Caveat, ...]:
     return (*(of_all[0] if of_all and all(of_all) else []), *([_caveat(EVERY_RUN, shared)] if shared else []))
 
 
-def _caveat(texts: tuple[str, str], clients: Sequence[str], *more: object) -> Caveat:
+def _caveat(text: str, clients: Sequence[str], *more: object) -> Caveat:
     n_more = len(clients) - MOST_NAMED
     names = [*clients[:MOST_NAMED], *([f"{n_more} more"] if n_more > 0 else [])]
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return Caveat(tuple(clients), texts[len(clients) > 1].format(listed, *more))
+    return Caveat(tuple(clients), text.format(listed, *more, **(OF_SEVERAL if len(clients) > 1 else OF_ONE)))
 
 
 class Completion(Protocol):

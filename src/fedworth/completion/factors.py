@@ -36,7 +36,7 @@ from fedworth.completion.solver import (
     problem_of_cells,
     solve,
 )
-from fedworth.errors import ArtefactError, CompletionError, UnseenError
+from fedworth.errors import CompletionError, UnseenError
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.shapley import exact_shares, shapley_values
@@ -96,17 +96,6 @@ class FactorCompletion:
     unseen: Unseen = "refuse"  # what a coalition that no round has shown counts as
     n_seen: int = 0  # utilities that were measured for it
     n_unseen: int = 0  # coalitions that no round has shown, which count as 0 if `unseen` says so
-
-    def __post_init__(self) -> None:
-        expected = (len(self.coalitions), self.rank)
-        if self.coalition_factors.shape != expected or self.round_factors.shape[1:] != (self.rank,):
-            found = f"{self.round_factors.shape} and {self.coalition_factors.shape}"
-            raise ArtefactError(
-                f"completion: factors of shapes {found}, expected (n_rounds, {self.rank}) and {expected}"
-            )
-        if not (np.isfinite(self.round_factors).all() and np.isfinite(self.coalition_factors).all()):
-            raise ArtefactError("completion: a factor is not finite")
-        checked_name("treatment of unseen coalitions", Unseen, self.unseen)
 
     @property
     def n_rounds(self) -> int:
@@ -211,7 +200,7 @@ def complete(
     Example:
         completion = fedworth.complete(utilities, fedworth.FactorSettings(rank=3))
     """
-    settings = settings or FactorSettings()
+    settings, unseen = settings or FactorSettings(), checked_name("treatment of unseen coalitions", Unseen, unseen)
     needed = matrix.needed_coalitions()
     reduced = matrix.within(needed)
     problem = problem_of(reduced, settings.penalty_kind)

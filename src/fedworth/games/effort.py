@@ -15,8 +15,7 @@ few passes. A round also stops when it is that precise by itself: it cannot make
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,7 +33,7 @@ from fedworth.games.ensemble import (
 from fedworth.games.game import Game, ModelGame, Sampled, Shares, SharingRule
 from fedworth.games.rules import to_large
 from fedworth.games.sampled import sampled_shapley
-from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley, shapley_values
+from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley_values
 from fedworth.oracle.oracle import fitted, quality, threads_of
 from fedworth.oracle.store import ChangedModuleError
 from fedworth.storage import Progress, silent
@@ -74,15 +73,15 @@ log = logging.getLogger("fedworth.effort")
 
 @dataclass
 class Effort:
-    """Shares out games by Shapley within a budget; one for all methods of a federation, which share the timing."""
+    """Shares out games by Shapley within a budget; one for all methods of a federation, whose oracle is timed once."""
 
     budget: Budget = field(default_factory=Budget)
     progress: Progress = silent
     sampled: bool | None = None  # whether passes are saved; decided once, see `is_long`
-    beside: Callable[[], Mapping[str, int]] = dict  # evaluations that a forecast adds, by what they are for
+    n_beside: Callable[[], int] = int  # evaluations that a forecast adds: for predictions, other methods and scores
     _is_forecast: bool = False
-    _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
-    _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
+    _seconds: float | None = None  # of an evaluation among many
+    _seconds_of_pass: float | None = None  # of one by itself
 
     def is_sampled(self, game: Game, n_games: int = 1) -> bool:
         """Whether coalitions of a game are sampled, if there are `n_games` like it."""
@@ -96,7 +95,7 @@ class Effort:
 
         This is decided once for a federation, whatever is known already: the same report has the same values.
         """
-        if not isinstance(game, ModelGame) or not has_outputs(game) or self.budget.precision == 0:
+        if not has_outputs(game) or self.budget.precision == 0:
             return False
         if self.sampled is None:
             most = self.budget.evaluations
@@ -109,12 +108,11 @@ class Effort:
         return n_evaluations * self.seconds_of(game) <= limit
 
     def seconds_of(self, game: ModelGame) -> float:
-        """The time of one evaluation among many, measured once for each oracle.
+        """The time of one evaluation among many, measured once.
 
         Where a pass is fast, the oracle is timed on some coalitions: it may share work among them.
         """
-        key = id(game.oracle)
-        if key not in self._seconds:
+        if self._seconds is None:
             n, seconds = len(game.clients), self.seconds_of_pass(game)
             if seconds < MOST_TIMED_SECONDS and seconds * 2**n > 1:
                 n_timed = int(np.clip(1 / seconds, FEWEST_TIMED, N_TIMED))
@@ -125,24 +123,23 @@ class Effort:
                 game.utilities(rows[1:])
                 shared = time.process_time() - started
                 seconds = min(seconds, shared / max(1, len(rows) - 1)) if len(rows) > 1 else seconds
-            self._seconds[key] = seconds
-        return self._seconds[key]
+            self._seconds = seconds
+        return self._seconds
 
     def seconds_of_pass(self, game: ModelGame) -> float:
-        """The time of one evaluation by itself, measured once for each oracle on a few samples.
+        """The time of one evaluation by itself, measured once on a few samples.
 
         Processor time is measured, so that other work on the machine does not change what is decided.
         """
-        key = id(game.oracle)
-        if key not in self._seconds_of_pass:
+        if self._seconds_of_pass is None:
             n_samples = len(game.oracle.task.labels)
             some = np.arange(min(N_TIMED, n_samples))
             found = game.measured_outputs(np.zeros((2, len(game.clients)), dtype=bool), [some, some])
             next(found)
             started = time.process_time()  # the first one had the checks before it
             next(found)
-            self._seconds_of_pass[key] = (time.process_time() - started) * n_samples / len(some)
-        return self._seconds_of_pass[key]
+            self._seconds_of_pass = (time.process_time() - started) * n_samples / len(some)
+        return self._seconds_of_pass
 
     def forecast(self, game: ModelGame, n_clients: int, n_games: int) -> None:
         """Log, once and before it starts, what games of `n_clients` take, and what would shorten it.
@@ -155,28 +152,23 @@ class Effort:
         if self._is_forecast:
             return
         self._is_forecast = True
-        one, n_all, beside = self.seconds_of_pass(game), n_games * (2**n_clients - 1), self.beside()
-        n_more = sum(beside.values())
+        one, n_all, n_more = self.seconds_of_pass(game), n_games * (2**n_clients - 1), self.n_beside()
         every = n_all * self.seconds_of(game) if n_clients <= MOST_ENUMERATED else math.inf
         if n_clients < FEWEST_SAMPLED or self.budget.precision == 0:
-            plan, expected = (
-                f"measuring all coalitions of {n_clients} clients: {n_all:,}",
-                every + n_more * self.seconds_of(game),
-            )
+            plan = f"measuring all coalitions of {n_clients} clients: {n_all:,}"
+            expected = every + n_more * self.seconds_of(game)
         else:
             n_passes = (n_clients + 2 + USUAL_PASSES) * n_games
-            all_of_them = f"all {n_all:,} coalitions would take about {time_text(every)}"
-            why = all_of_them if every < math.inf else "too many coalitions to measure all"
-            plan = (
-                f"sampling coalitions of {n_clients} clients, since one evaluation takes {time_text(one)} and {why}: "
-            )
-            plan, expected = f"{plan}about {n_passes:,}", (n_passes + n_more) * one
-        others = "".join(f", {n:,} {what}" for what, n in beside.items() if n)
+            why = "too many coalitions to measure all"
+            if every < math.inf:
+                why = f"all {n_all:,} coalitions would take about {time_text(every)}"
+            since = f"since one evaluation takes {time_text(one)} and {why}"
+            plan = f"sampling coalitions of {n_clients} clients, {since}: about {n_passes:,}"
+            expected = (n_passes + n_more) * one
+        more = f", {n_more:,} for predictions, other methods and scores" if n_more else ""
         model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
         memory = bytes_text((n_clients + 2) * model)
-        log.info(
-            f"{plan} evaluations in {n_games} rounds{others}, {time_text(expected)}, {memory} of memory for models"
-        )
+        log.info(f"{plan} evaluations in {n_games} rounds{more}, {time_text(expected)}, {memory} of memory for models")
         if expected > LONG_SECONDS and self.budget.seconds is None and self.budget.evaluations is None:
             log.info(
                 "this is long: --test-samples 1000 measures on fewer samples (a quarter of them doubles intervals), "
@@ -197,8 +189,8 @@ class Run:
         self.n_done = self.n_evaluations = 0
         self.n_passes: list[int] = []  # of the rounds that were sampled
         self.n_all = 0  # coalitions that such a round has
-        self.by_batch: Floats | None = None  # (n_clients, n_batches), summed over the rounds that were sampled
-        self.batch_sizes = np.zeros(0, dtype=np.int64)
+        self.batch_sizes = np.zeros(0, dtype=np.int64)  # known once a round is sampled
+        self.by_batch = np.zeros((n_clients, 0))  # (n_clients, n_batches), summed over the rounds that were sampled
         self.sampling = np.zeros(n_clients)  # variances
         self.unusable: dict[str, tuple[float, float, int]] = {}  # client → losses of its and the global model, round
         self.stopped = ""
@@ -210,10 +202,10 @@ class Run:
 
     def _to_large(self, game: Game, rng: np.random.Generator) -> Shares:
         """What clients add to large coalitions, from the same coalitions as the Shapley values."""
-        is_sampled = self.effort.is_sampled(game, self.n_games - self.n_done) and has_outputs(game)
+        is_sampled = self.effort.is_sampled(game, self.n_games - self.n_done)
         shares = self(game, rng)
         self.unusable.clear()  # they count in small coalitions only
-        if is_sampled and isinstance(game, ModelGame) and game.sampled is not None:
+        if is_sampled and has_outputs(game) and game.sampled is not None:
             return game.sampled.to_large
         return replace(to_large(game, rng), n_evaluations=shares.n_evaluations)
 
@@ -221,7 +213,7 @@ class Run:
         """The shares of the next game."""
         if not self.effort.is_sampled(game, self.n_games - self.n_done):
             shares = self._all(game)
-        elif isinstance(game, ModelGame) and has_outputs(game):
+        elif has_outputs(game):
             shares = self._some(game, rng)
         else:
             shares = sampled_shapley(game, rng)
@@ -248,7 +240,7 @@ class Run:
             self.unusable.setdefault(client, (before - float(lone[worst]), before, game.round_.entry.number))
 
     def _all(self, game: Game) -> Shares:
-        if self.n_done == 0 and isinstance(game, ModelGame) and has_outputs(game):
+        if self.n_done == 0 and has_outputs(game):
             n = len(game.clients)
             if not self.effort.is_cheap(game, (2**n - 1) * self.n_games):
                 self.effort.forecast(game, n, self.n_games)
@@ -256,15 +248,15 @@ class Run:
 
     def _some(self, game: ModelGame, rng: np.random.Generator) -> Shares:
         n, clients = len(game.clients), game.clients
+        if not len(self.batch_sizes):
+            self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
+            self.by_batch = np.zeros((self.n_clients, len(self.batch_sizes)))
         if game.sampled is None:
             try:
                 game.sampled = self._sample(game, rng)
             except DependentSamplesError:
                 return self._all(game) if n <= MOST_ENUMERATED else sampled_shapley(game, rng)
         shares = game.sampled.shapley
-        if self.by_batch is None:
-            self.batch_sizes = np.array([len(batch) for batch in batches_of(len(game.oracle.task.labels))])
-            self.by_batch = np.zeros((self.n_clients, len(self.batch_sizes)))
         self.by_batch[clients] += game.sampled.by_batch
         self.sampling[clients] += np.diag(shares.sampling_covariance)
         self.n_passes.append(shares.n_evaluations)
@@ -281,19 +273,20 @@ class Run:
 
         if game.kept is None:
             return ensemble_shapley(game, rng, is_enough)
+        state = rng.bit_generator.state
         try:
-            return ensemble_shapley(game, deepcopy(rng), is_enough)
+            return ensemble_shapley(game, rng, is_enough)
         except ChangedModuleError:
             log.info("kept outputs are not those of this module any more, so they are measured again")
             game.kept.forget()
+            rng.bit_generator.state = state
             return ensemble_shapley(game, rng, is_enough)
         finally:
             game.kept.save()
 
     def _is_enough(self, found: Estimate, clients: Indices) -> bool:
         """Whether the sum over the rounds so far is as precise as asked, or the budget is spent."""
-        n_batches = found.by_batch.shape[1]
-        sums = np.zeros((self.n_clients, n_batches)) if self.by_batch is None else self.by_batch[:, :n_batches].copy()
+        sums = self.by_batch[:, : found.by_batch.shape[1]].copy()
         sums[clients] += found.by_batch
         sampling = self.sampling.copy()
         sampling[clients] += np.diag(found.covariance)
@@ -330,7 +323,7 @@ class Run:
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the values must know."""
-        if not self.n_passes or self.by_batch is None:
+        if not self.n_passes:
             return self.cautions()
         ratio = ratio_of(self.by_batch, self.batch_sizes, self.sampling)
         few, many = min(self.n_passes), max(self.n_passes)
@@ -341,6 +334,24 @@ class Run:
             f"{sampled}; the sampling error is {ratio:.2f} of the test set's standard error{since}",
             *self.cautions(),
         )
+
+
+def shapley(game: Game, rng: np.random.Generator) -> Shares:
+    """The Shapley values of a game: exact where measuring all coalitions takes at most a minute, otherwise sampled.
+
+    Args:
+        game: What any coalition of some clients achieves.
+        rng: Draws coalitions, if they are sampled.
+
+    Returns:
+        What each client gets, with the covariance of the sampling errors.
+
+    Example:
+        shares = fedworth.shapley(federation.game(0), numpy.random.default_rng(0))
+    """
+    run = Effort().start(1, int(game.clients.max(initial=-1)) + 1)
+    shares = run(game, rng)
+    return replace(shares, notes=(*shares.notes, *run.notes()))
 
 
 def test_covariance(by_batch: Floats, batch_sizes: Indices, sampling: Floats) -> Floats:

@@ -36,6 +36,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -90,7 +91,7 @@ Enough = Callable[[Estimate], bool]
 """Whether an estimate is precise enough."""
 
 
-def has_outputs(game: Game) -> bool:
+def has_outputs(game: Game) -> TypeGuard[ModelGame]:
     """Whether a game's utilities are sums over test samples, whose outputs its oracle gives."""
     if not isinstance(game, ModelGame) or not isinstance(game.oracle, OutputOracle):
         return False

@@ -5,7 +5,6 @@ A game's utilities have one column per block; their sum over the blocks is the p
     ModelGame      a coalition's model is a mixture of one round's models, and the oracle measures it, once
     MatrixGame     utilities that a utility matrix holds
     SummedGame     the sum of several games of the same clients, such as the games of all rounds
-    ColumnGame     a game of models by another measure that its oracle takes in the same forward pass
     CountedGame    any game, and how many of its coalitions were asked for
 
 A sharing rule (`SharingRule`) divides what everyone achieves together among the clients of a game.
@@ -233,19 +232,6 @@ class GameOfColumns(Game, Protocol):
 
     def columns(self, coalitions: Memberships) -> Floats:
         """(n_coalitions, n_columns): utilities on each block of test samples, then by other measures."""
-
-
-class ColumnGame:
-    """A game by another measure: one of the columns that follow the blocks, as a game with one block."""
-
-    n_blocks = 1
-
-    def __init__(self, game: GameOfColumns, column: int) -> None:
-        """`column` counts all columns: n_blocks is the first of the other measures."""
-        self.game, self.column, self.clients = game, column, game.clients
-
-    def utilities(self, coalitions: Memberships) -> Floats:
-        return self.game.columns(coalitions)[:, [self.column]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ with the bank's own data shares with the bank; given the bank, it adds nothing.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -27,12 +28,17 @@ def given_of(names: Sequence[str], clients: tuple[str, ...]) -> Indices:
 
 
 class GivenGame:
-    """The game among the other clients, in which the given ones are members of every coalition."""
+    """The game among the other clients, in which the given ones are members of every coalition.
+
+    It has other measures (`columns`) if the whole game has.
+    """
 
     def __init__(self, game: Game, given: Indices) -> None:
         self.game, self.n_blocks, self._is_given = game, game.n_blocks, np.isin(game.clients, given)
         self.clients = game.clients[~self._is_given]
         self.is_looked_up = bool(getattr(game, "is_looked_up", False))
+        if isinstance(game, GameOfColumns):
+            self.columns = partial(self._added, measure=game.columns)
 
     def utilities(self, coalitions: Memberships) -> Floats:
         return self._added(coalitions, self.game.utilities)
@@ -46,17 +52,6 @@ class GivenGame:
         return np.asarray(found[1:] - found[0])
 
 
-class GivenGameOfColumns(GivenGame):
-    """The same of a game that is measured by several measures at once."""
-
-    game: GameOfColumns
-
-    def columns(self, coalitions: Memberships) -> Floats:
-        return self._added(coalitions, self.game.columns)
-
-
 def given_game(game: Game, given: Indices) -> Game:
     """What the others of a game add for the given clients; the game itself if none of them plays in it."""
-    if not np.isin(game.clients, given).any():
-        return game
-    return GivenGameOfColumns(game, given) if isinstance(game, GameOfColumns) else GivenGame(game, given)
+    return GivenGame(game, given) if np.isin(game.clients, given).any() else game

@@ -1,6 +1,6 @@
 """Sharing rules: ways to divide what all clients of a game achieve together.
 
-    shapley         games.shapley
+    shapley         games.effort
     leave_one_out   v_i = U(all) − U(all∖i)
     semivalues      v_i = Σ_{S∌i} p(|S|) [U(S∪i) − U(S)]
       banzhaf         p(s) = 2^{−(n−1)}                          every coalition alike (Wang and Jia, 2023)

@@ -1,9 +1,9 @@
-"""The Shapley value of a game, and the interactions of its pairs.
+"""Exact Shapley values of a game, and the interactions of its pairs.
 
     v_i  = (1/n) Σ_{S∌i} [U(S∪i) − U(S)] / C(n−1, |S|)
     I_ij = Σ_{S∌i,j} |S|! (n−|S|−2)! / (n−1)! [U(S∪ij) − U(S∪i) − U(S∪j) + U(S)]      (Grabisch and Roubens, 1999)
 
-`games.effort` decides whether all coalitions are measured or some are sampled. At most `MOST_ENUMERATED` clients are
+`games.effort.shapley` samples coalitions where measuring all of them takes long. At most `MOST_ENUMERATED` clients are
 enumerated (`MOST_LOOKED_UP` if utilities are only looked up).
 
 Functions of plain arrays take the utilities of all 2^n coalitions in the order of the coalitions' integers: bit i
@@ -12,7 +12,6 @@ stands for client i.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,26 +25,6 @@ MOST_ENUMERATED = 12
 
 MOST_LOOKED_UP = 16
 """Clients up to which all coalitions count whose utilities are known, so that nothing has to be measured."""
-
-
-def shapley(game: Game, rng: np.random.Generator) -> Shares:
-    """The Shapley values of a game: exact where measuring all coalitions takes at most a minute, otherwise sampled.
-
-    Args:
-        game: What any coalition of some clients achieves.
-        rng: Draws coalitions, if they are sampled.
-
-    Returns:
-        What each client gets, with the covariance of the sampling errors.
-
-    Example:
-        shares = fedworth.shapley(federation.game(0), numpy.random.default_rng(0))
-    """
-    from fedworth.games.effort import Effort  # which needs the functions below
-
-    run = Effort().start(1, int(game.clients.max(initial=-1)) + 1)
-    shares = run(game, rng)
-    return replace(shares, notes=(*shares.notes, *run.notes()))
 
 
 def exact_shares(game: Game, values_of: Callable[[Utilities], Floats]) -> Shares:
@@ -95,7 +74,7 @@ def interactions(game: Game) -> Floats:
 
 def interaction_values(utilities: Utilities) -> Floats:
     """(n, n): the index of every pair from the 2^n utilities; symmetric, 0 on the diagonal."""
-    n = n_members(utilities)
+    n = n_clients_of(utilities, 1)
     if n < 2:
         raise ValuationError("interactions of pairs: one client alone has none; expected n ≥ 2 clients")
     weights = np.array([math.factorial(s) * math.factorial(n - s - 2) / math.factorial(n - 1) for s in range(n - 1)])
@@ -109,17 +88,10 @@ def interaction_values(utilities: Utilities) -> Floats:
     return found
 
 
-def n_members(utilities: Utilities) -> int:
-    """How many clients play one game, given by its 2^n utilities."""
-    if utilities.ndim != 1:
-        raise ValuationError(f"a game of shape {utilities.shape}: expected 2^n utilities for n ≥ 1 clients")
-    return n_clients_of(utilities)
-
-
-def n_clients_of(games: Utilities) -> int:
+def n_clients_of(games: Utilities, most_dimensions: int = 2) -> int:
     """How many clients play, in one game or in each of several."""
     n = games.shape[-1].bit_length() - 1 if games.ndim else 0
-    if games.ndim not in (1, 2) or games.shape[-1] != 2**n or n < 1:
+    if not 1 <= games.ndim <= most_dimensions or games.shape[-1] != 2**n or n < 1:
         raise ValuationError(f"a game of shape {games.shape}: expected 2^n utilities for n ≥ 1 clients")
     if not np.isfinite(games).all():
         raise ValuationError(f"{int((~np.isfinite(games)).sum()):,} utilities are not finite, expected all known")

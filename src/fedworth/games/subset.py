@@ -1,9 +1,8 @@
 """A smaller test set in which every class keeps its share.
 
 Utilities are differences of mean losses, so with n of N test samples they cost n/N of the time. One subset for all
-coalitions keeps equal clients exactly equal. A subset drawn without regard to labels adds much noise to the values of
-clients with few classes; keeping the shares of classes, the added variance was 1/6 (logistic, synthetic), 1/12
-(logistic, digits) and 1/28 (MLP, digits) of that.
+coalitions keeps equal clients exactly equal. A subset drawn without regard to labels would add much noise to the values
+of clients with few classes.
 
 Systematic sampling: the samples are sorted by label, in random order within a label; with a random start u in [0, 1)
 those at ⌊(u + k) N/n⌋, k = 0 … n−1, are taken. Each sample has the chance n/N, so mean losses are unbiased; a class of

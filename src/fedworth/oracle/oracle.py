@@ -129,8 +129,7 @@ class LoopOracle:
     def outputs(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices]) -> Iterator[torch.Tensor]:
         """The outputs of each mixture on its own samples, given by their numbers.
 
-        Models are mixed in their own precision into one buffer: with 11 million parameters in float32 this takes a
-        sixth of the time of float64, and the memory of one model.
+        Models are mixed in their own precision into one buffer, which takes little time and the memory of one model.
         """
         round_ = fitted(round_, self.task)
         model_of = self._mixer(round_, mixtures, True)

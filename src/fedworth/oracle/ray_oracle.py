@@ -12,7 +12,7 @@ only its owner can reach it, since models leak private data.
 import os
 import socket
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from fedworth.arrays import Floats, Indices
 from fedworth.errors import UsageError, UtilityError
 from fedworth.ledger.ledger import Model, Round
+from fedworth.ledger.manifest import RoundEntry
 from fedworth.oracle.oracle import Oracle, OutputOracle, also_of
 from fedworth.oracle.weighting import Mixtures
 
@@ -35,6 +36,9 @@ PIECES_PER_WORKER = 4
 
 StoredModel = dict[str, tuple[str, tuple[int, ...], Any]]
 """Each tensor's type, shape and bytes: numpy has no bfloat16, and workers of a machine share arrays without copying."""
+
+StoredRound = tuple[RoundEntry, StoredModel, dict[int, StoredModel], dict[int, StoredModel]]
+"""A round's line, global model, clients' models and models kept apart."""
 
 
 def connect(address: str | None, n_workers: int | None = None) -> Any:
@@ -91,7 +95,8 @@ class RayOracle:
     def _in_pieces(self, round_: Round, mixtures: Mixtures, which: Sequence[Indices] | None) -> list[Any]:
         """What the workers found, piece by piece: utilities, or outputs on the samples of each mixture."""
         if self._stored_round is None or self._stored_round[0] is not round_:
-            self._stored_round = (round_, self._ray.put(_to_arrays(round_)))
+            models = _each(_to_arrays, round_.client_models), _each(_to_arrays, round_.apart_models)
+            self._stored_round = round_, self._ray.put((round_.entry, _to_arrays(round_.global_model), *models))
         n_workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         pieces = np.array_split(np.arange(len(mixtures)), max(1, min(len(mixtures), PIECES_PER_WORKER * n_workers)))
         remote = self._ray.remote(_measure).options(num_cpus=1, max_retries=RETRIES)
@@ -122,7 +127,7 @@ _ORACLES: dict[str, Oracle] = {}
 
 def _measure(
     oracle: list[Any],
-    stored: tuple[Any, Mapping[tuple[str, int], StoredModel]],
+    stored: StoredRound,
     mixtures: Mixtures,
     which: Sequence[Indices] | None,
 ) -> Any:
@@ -134,14 +139,8 @@ def _measure(
         _ORACLES.clear()
         _ORACLES[reference.hex()] = ray.get(reference)
     torch.set_num_threads(1)  # there are as many workers as processors
-    entry, arrays = stored
-    models = {owner: _to_tensors(model) for owner, model in arrays.items()}
-    round_ = Round(
-        entry,
-        models["global", -1],
-        {k: model for (kind, k), model in models.items() if kind == "client"},
-        {k: model for (kind, k), model in models.items() if kind == "apart"},
-    )
+    entry, start, clients, apart = stored
+    round_ = Round(entry, _to_tensors(start), _each(_to_tensors, clients), _each(_to_tensors, apart))
     here = _ORACLES[reference.hex()]
     if which is None:
         return here.utilities(round_, mixtures)
@@ -149,25 +148,19 @@ def _measure(
     return [outputs.numpy() for outputs in here.outputs(round_, mixtures, which)]
 
 
-def _to_arrays(round_: Round) -> tuple[Any, dict[tuple[str, int], StoredModel]]:
-    owners: dict[str, Mapping[int, Model]] = {
-        "global": {-1: round_.global_model},
-        "client": round_.client_models,
-        "apart": round_.apart_models,
+def _each(convert: Callable[[Any], Any], models: Mapping[int, Any]) -> dict[int, Any]:
+    return {k: convert(model) for k, model in models.items()}
+
+
+def _to_arrays(model: Model) -> StoredModel:
+    return {
+        name: (
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+            tensor.contiguous().reshape(-1).view(torch.uint8).numpy(),
+        )
+        for name, tensor in model.items()
     }
-    arrays = {
-        (kind, k): {
-            name: (
-                str(tensor.dtype).removeprefix("torch."),
-                tuple(tensor.shape),
-                tensor.contiguous().reshape(-1).view(torch.uint8).numpy(),
-            )
-            for name, tensor in model.items()
-        }
-        for kind, models in owners.items()
-        for k, model in models.items()
-    }
-    return round_.entry, arrays
 
 
 def _to_tensors(stored: StoredModel) -> Model:

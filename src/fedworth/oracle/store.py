@@ -47,7 +47,7 @@ from fedworth.storage import make_folder, read_npz, write_npz
 from fedworth.task.losses import name_of
 from fedworth.task.task import Task
 
-FORMAT = 7
+FORMAT = 8
 FOLDER_VARIABLE = "FEDWORTH_CACHE"
 KNOWN_PACKAGES = ("torch", "fedworth")  # their code changes with their versions only
 OF_STATE = {"_parameters", "_buffers", "_modules", "training"}  # described by name, or set before every evaluation
@@ -138,17 +138,13 @@ class LedgerStore:
         state = [(name, list(tensor.shape)) for name, tensor in self.oracle.task.state.items()]
         chain = self.ledger.chain if is_predicted else None
         # No measure decides what a module gives, so values by another measure use the same outputs
-        decides = ["outputs", self._key(round_index, ()), SOFTWARE, torch.__version__, state, chain]
-        key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
-        return KeptOutputs(key, self.session)
+        decides = ["outputs", self._of_round(round_index), SOFTWARE, torch.__version__, state, chain]
+        return KeptOutputs(_hash(decides), self.session)
 
     @cached_property
     def _identity(self) -> str | None:
-        return self._identity_with(self._measures)
-
-    def _identity_with(self, measures: tuple[str, ...]) -> str | None:
         known = all(_is_known_class(kind) for kind in self._oracles)
-        return known_identity(self.oracle.task, measures) if known else None
+        return known_identity(self.oracle.task, self._measures) if known else None
 
     @cached_property
     def _oracles(self) -> list[type]:
@@ -160,24 +156,24 @@ class LedgerStore:
             oracle = getattr(oracle, "inner", None) or getattr(oracle, "oracle", None)
         return found
 
-    def _key(self, round_index: int, measures: tuple[str, ...] | None = None) -> str:
-        measures = self._measures if measures is None else measures
-        entry, task = self.ledger.entries[round_index], self.oracle.task
+    def _key(self, round_index: int) -> str:
+        return _hash([self._of_round(round_index), self._measures])
+
+    def _of_round(self, round_index: int) -> list[Any]:
+        """What decides the models of a round's coalitions, and what a module makes of them."""
         weights = round_weights(self.ledger, round_index, self.weighting)
-        decides = [
+        return [
             FORMAT,
-            entry.sha256,
+            self.ledger.entries[round_index].sha256,
             self._of_test_set,
-            self._identity_with(measures),
-            str(task.device),
+            self._identity,
+            str(self.oracle.task.device),
             [kind.__name__ for kind in self._oracles],
-            measures,
             self.weighting,
             [(client, float(weights[client])) for client in self.ledger.participants(round_index)],
             self.server.identity(self.ledger, round_index),
             self.is_clipped,
         ]
-        return hashlib.sha256(json.dumps(decides, allow_nan=False).encode()).hexdigest()
 
     @cached_property
     def _of_test_set(self) -> list[str | None]:
@@ -309,23 +305,21 @@ def known_identity(task: Task, measures: Collection[str]) -> str | None:
         if is_own or (task.rule is not None and not _is_known_class(type(task.rule))):
             return None
         described = [SOFTWARE, torch.__version__, _layers(task.module), _tensors(task)]
-    except _UnknownError:
+        return _hash(described)
+    except TypeError:  # a part whose effect on the outputs cannot be described
         return None
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
-class _UnknownError(Exception):
-    """Something whose effect on a module's outputs cannot be described."""
+def _hash(described: Any) -> str:
+    return hashlib.sha256(json.dumps(described, default=_described).encode()).hexdigest()
 
 
 def _layers(module: nn.Module) -> list[Any]:
     """Name, class and settings of every part of a module."""
     found = []
     for name, part in module.named_modules(remove_duplicate=False):
-        if not _is_known_class(type(part)):
-            raise _UnknownError
         settings = {key: value for key, value in vars(part).items() if key not in OF_STATE}
-        found.append([name, f"{type(part).__module__}.{type(part).__qualname__}", _described(settings)])
+        found.append([name, _described(type(part)), settings])
     return found
 
 
@@ -336,7 +330,7 @@ def _tensors(task: Task) -> list[Any]:
     named = [*task.module.named_parameters(remove_duplicate=False), *task.module.named_buffers(remove_duplicate=False)]
     for name, tensor in named:
         same = first.setdefault(id(tensor), name)
-        numbers = [] if name in exchanged else _described(tensor)
+        numbers = None if name in exchanged else tensor
         found.append([name, same, str(tensor.dtype), list(tensor.shape), numbers])
     return found
 
@@ -354,9 +348,9 @@ def _named(module: str, name: str) -> Any:
 
 
 def _described(value: Any) -> Any:
-    """A setting of a layer as JSON; an error if it is no plain data."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
+    """A setting of a layer that is no plain data; a TypeError if its effect is not known."""
+    if isinstance(value, type) and _is_known_class(value):
+        return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, torch.dtype | torch.device):
         return str(value)
     if type(value) is torch.Tensor or type(value) is nn.Parameter:
@@ -365,10 +359,6 @@ def _described(value: Any) -> Any:
         module = value.__module__ or ""
         if module.partition(".")[0] == "torch" and _named(module, value.__qualname__) is value:
             return f"{module}.{value.__qualname__}"
-    if isinstance(value, Mapping):
-        return [[_described(key), _described(inner)] for key, inner in value.items()]
-    if type(value) in (set, frozenset):
-        return sorted(str(_described(inner)) for inner in value)
-    if isinstance(value, tuple | list):
-        return [_described(inner) for inner in value]
-    raise _UnknownError
+    if isinstance(value, set | frozenset) and all(isinstance(one, str) for one in value):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} is not known")

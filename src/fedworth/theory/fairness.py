@@ -20,7 +20,7 @@ import numpy as np
 
 from fedworth.arrays import Floats, Utilities
 from fedworth.errors import UsageError, ValuationError
-from fedworth.games.shapley import n_members
+from fedworth.games.shapley import n_clients_of
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -61,7 +61,7 @@ class FairnessBounds:
 
 def fairness_report(utilities: Utilities, values: Floats, *, tolerance: float = EQUAL_UTILITIES) -> FairnessReport:
     """How far values are from giving the same to symmetric clients and nothing to null clients."""
-    n_clients = n_members(utilities)
+    n_clients = n_clients_of(utilities, 1)
     if values.shape != (n_clients,) or not np.isfinite(values).all():
         raise ValuationError(
             f"values of shape {values.shape}: expected {n_clients} finite numbers, one for each client"
@@ -78,7 +78,7 @@ def fairness_report(utilities: Utilities, values: Floats, *, tolerance: float = 
 def symmetric_pairs(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES) -> Pairs:
     """Pairs (i, j), i < j, that add the same utility to every coalition without them."""
     coalitions, pairs = np.arange(len(utilities)), []
-    for i, j in combinations(range(n_members(utilities)), 2):
+    for i, j in combinations(range(n_clients_of(utilities, 1)), 2):
         without = coalitions[(coalitions >> i | coalitions >> j) & 1 == 0]  # (2^(N-2),)
         if (np.abs(utilities[without | 1 << i] - utilities[without | 1 << j]) <= tolerance).all():
             pairs.append((i, j))
@@ -88,7 +88,7 @@ def symmetric_pairs(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES)
 def null_clients(utilities: Utilities, *, tolerance: float = EQUAL_UTILITIES) -> tuple[int, ...]:
     """Clients that add no utility to any coalition."""
     coalitions, found = np.arange(len(utilities)), []
-    for i in range(n_members(utilities)):
+    for i in range(n_clients_of(utilities, 1)):
         without = coalitions[coalitions >> i & 1 == 0]  # (2^(N-1),)
         if (np.abs(utilities[without | 1 << i] - utilities[without]) <= tolerance).all():
             found.append(i)

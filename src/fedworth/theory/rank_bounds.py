@@ -8,8 +8,8 @@ Proposition 2 bounds the path length by (2/μ) log T. Its proof takes the length
 so the path is at most (2L₁/μ) log T and the first term has one more factor L₁ than in print. Both bounds are at least 1
 (the print gives 0 for equal rows) and at most min(T, 2^N).
 
-Measured at T = 40, Proposition 1 gives 2,800–12,083 before that cap, where the numeric ε-rank is 2–5: the propositions
-explain why the matrix is nearly of low rank, but they cannot choose the rank of a completion.
+In practice Proposition 1 gives thousands before that cap, where the numeric ε-rank is 2–5: the propositions explain
+why the matrix is nearly of low rank, but they cannot choose the rank of a completion.
 """
 
 import math

@@ -12,37 +12,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedworth.arrays import Indices, stream
+from fedworth.arrays import stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.embeddings import EmbeddingLedger, EstimatedEmbeddings
-from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
 from fedworth.completion.models import NothingAbsent, complete_by_models
 from fedworth.completion.models.holdout import n_checks
 from fedworth.errors import CompletionError, TooManyError, UsageError, ValuationError
-from fedworth.games.as_one import groups_of
 from fedworth.games.budget import Budget
 from fedworth.games.client_noise import noise_notes
-from fedworth.games.effort import USUAL_PASSES, Effort
+from fedworth.games.effort import USUAL_PASSES
 from fedworth.games.ensemble import has_outputs
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Game, MatrixGame, ModelGame
-from fedworth.games.given import given_of
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.observe import n_planned, planned_permutations, utility_matrix
 from fedworth.games.shapley import MOST_ENUMERATED
 from fedworth.games.subset import stratified_subset
 from fedworth.ledger.ledger import Ledger
-from fedworth.names import Interval
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle, Oracle
 from fedworth.oracle.server import server_of
 from fedworth.oracle.store import LedgerStore, Session
+from fedworth.oracle.weighting import participation
 from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
 from fedworth.task.task import Task
 from fedworth.valuation.interactions import Interaction, interactions_of, shapiq_game_of
-from fedworth.valuation.methods import Errors, value_by, with_cautions
+from fedworth.valuation.methods import GameSource, value_by, with_cautions
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
 
@@ -66,7 +63,7 @@ def game_notes(settings: ValuationSettings) -> tuple[str, ...]:
     return tuple(notes)
 
 
-class Federation:
+class Federation(GameSource):
     """A recorded federation to be valued.
 
     Example:
@@ -100,9 +97,12 @@ class Federation:
             sampled: Whether coalitions of up to 12 clients are sampled; decided by the time of an evaluation if not
                 given.
         """
-        self.settings, work = settings or ValuationSettings(), work or WorkSettings()
-        self.progress = progress
-        ledger = ledger.without(self.settings.without)
+        settings, work = settings or ValuationSettings(), work or WorkSettings()
+        if both := [name for name in settings.given if name in settings.without]:
+            raise UsageError(f"--given {both[0]}: is also left out; choose one of the two")
+        ledger = ledger.without(settings.without)
+        super().__init__(settings, ledger.clients, participation(ledger), progress, sampled)
+        self.progress, self.left_out = progress, ledger.left_out
         self.is_vertical = ledger.form is not None
         if self.is_vertical:
             _refuse_for_vertical(self.settings, work)
@@ -110,7 +110,6 @@ class Federation:
         elif self.settings.unsent != ValuationSettings.unsent:
             raise UsageError(f"--unsent {self.settings.unsent}: is for vertical federations; leave it out")
         weighting = self.settings.weighting or ledger.aggregation
-        self.interval: Interval = self.settings.interval
         _refuse_groups(self.settings, oracle is not None, "an oracle that was given")
         if oracle is None:
             most = 2**MOST_ENUMERATED  # coalitions of a round; of large rounds fewer are drawn
@@ -121,29 +120,22 @@ class Federation:
         server = server_of(ledger, oracle, weighting, as_average=self.settings.as_average)
         is_clipped = self.settings.clip is not None
         store = LedgerStore(ledger, server, weighting, session, is_clipped) if work.cache else None
-        self.as_one = groups_of(self.settings.as_one, ledger.clients)
-        self.given = _given(self.settings, ledger)
         cells = None if isinstance(self.test_set, Undivided) else self.test_set
         notes = ledger.warnings() + server.notes + noise_notes(ledger, oracle, weighting)
         notes += (CLIPPED,) if is_clipped else ()
         notes += game_notes(self.settings) + _weighted(cells)
-        self.recorded = RecordedFederation(ledger, server.oracle, weighting, notes, store, is_clipped, cells)
-        self.estimated: Completion | None = None
+        self.recorded: RecordedFederation = RecordedFederation(
+            ledger, server.oracle, weighting, notes, store, is_clipped, cells
+        )
         if isinstance(ledger, EmbeddingLedger) and not ledger.is_whole:
             self.estimated = EstimatedEmbeddings(self.recorded, ledger)
-        self.clients, self.left_out = ledger.clients, ledger.left_out
-        self.participants = self.recorded.participants  # (n_rounds, n_clients): who took part
-        self.effort = Effort(self.settings.budget, progress, sampled)
-        self.seed, self.strict = self.settings.seed, self.settings.strict
-        self.sums: dict[str, tuple[Valuation, Errors]] = {}
         self._values: dict[str, Valuation] = {}
         self._asked: tuple[str, ...] = ()  # methods that are valued together, for a forecast
         self._n_predicting = 0  # evaluations for predicted models, for a forecast
-        self.effort.beside = self._n_beside
+        self.effort.n_beside = self._n_beside
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any value must know."""
         return self.recorded.notes
 
     def game(self, round_index: int) -> Game:
@@ -152,17 +144,13 @@ class Federation:
 
     def observe(self, budget: Budget | None = None) -> UtilityMatrix:
         """Measure the seen part of the paper's utility matrix, within a budget."""
-        permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
+        permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.settings.seed)
         budget = budget or self.settings.budget
         return utility_matrix(self.recorded, permutations, budget=budget, progress=self.progress)
 
     def utility_matrix(self) -> UtilityMatrix:
         """The seen part of the paper's utility matrix; measured once."""
         return self._matrix
-
-    def by_factors(self) -> FactorCompletion:
-        """The paper's completion of the utility matrix."""
-        return self._factors
 
     def by_models(self) -> Completion:
         """The completion by predicted models."""
@@ -229,7 +217,9 @@ class Federation:
             return int((passes - sizes).sum())  # single clients are known
         if name == "comfedsv":
             try:
-                permutations = planned_permutations(self.participants, self.settings.permutations, seed=self.seed)
+                permutations = planned_permutations(
+                    self.participants, self.settings.permutations, seed=self.settings.seed
+                )
             except TooManyError:
                 return 0  # it will be refused
             return n_planned(self.participants, permutations)
@@ -239,20 +229,19 @@ class Federation:
         """Say which methods will be asked for, so that a forecast counts them all."""
         self._asked = tuple(names)
 
-    def _n_beside(self) -> dict[str, int]:
-        """Evaluations beside those of the first games that are shared out, by what they are for."""
-        found = {"to predict models of absent clients and check them": self._n_predicting}
+    def _n_beside(self) -> int:
+        """Evaluations beside those of the first games that are shared out: predictions, other methods and scores."""
         is_exact = not self.effort.sampled and len(self.recorded.heard) <= MOST_ENUMERATED  # all coalitions are known
         others = {name: self._n_measured(name) for name in self._asked}
         on_other_models = others.pop("fedsv-equal", 0)
         if not self._n_predicting:
             others.pop("fedsv", None)  # the same games
         known = 0 if is_exact else max(others.values(), default=0)  # the others ask for the same coalitions
-        found["for other methods"] = on_other_models + known
+        n_scores = 0
         if "leave-one-out" in self._asked:
             last = {int(np.flatnonzero(column)[-1]) for column in self.participants.T if column.any()}
-            found["for scores with and without clients"] = len({0, *last})
-        return found
+            n_scores = len({0, *last})
+        return self._n_predicting + on_other_models + known + n_scores
 
     @property
     def _first_game(self) -> ModelGame | None:
@@ -262,10 +251,6 @@ class Federation:
     @cached_property
     def _matrix(self) -> UtilityMatrix:
         return self.observe()
-
-    @cached_property
-    def _factors(self) -> FactorCompletion:
-        return factors_of(self.utility_matrix(), self.settings)
 
     @cached_property
     def _models(self) -> Completion:
@@ -304,16 +289,6 @@ def _refuse_groups(settings: ValuationSettings, is_undivided: bool, what: str) -
     """Refuse options about groups where test samples have none."""
     if is_undivided and (settings.by is not None or settings.group_shares is not None):
         raise UsageError(f"groups of test samples: not known of {what}; leave out by and group_shares")
-
-
-def _given(settings: ValuationSettings, ledger: Ledger) -> Indices:
-    """The clients that are in every coalition; one that is left out or valued as one with others cannot be."""
-    given = given_of(settings.given, ledger.clients)
-    together = {name for text in settings.as_one for name in text.split(",")}
-    for name in settings.given:
-        if name in ledger.left_out or name in together:
-            raise UsageError(f"--given {name}: is also left out, or valued as one with others; choose one of the two")
-    return given
 
 
 def _weighted(cells: Cells | None) -> tuple[str, ...]:
@@ -370,24 +345,17 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-class MeasuredUtilities:
+class MeasuredUtilities(GameSource):
     """Utilities that were measured elsewhere, as a source of games; no models are known."""
-
-    recorded = None
-    estimated = None
-    is_vertical = False
-    left_out: tuple[str, ...] = ()
 
     def __init__(self, matrix: UtilityMatrix, settings: ValuationSettings) -> None:
         _refuse_groups(settings, True, "given utilities")
-        self.matrix, self.settings = matrix, settings
-        self.clients, self.participants = matrix.clients, matrix.participants
-        self.test_set, self.interval = cells_of_blocks(matrix.n_blocks), settings.interval
-        self.sums: dict[str, tuple[Valuation, Errors]] = {}
-        self.effort = Effort(settings.budget)
-        self.seed, self.strict = settings.seed, settings.strict
-        self.as_one, self.given = groups_of(settings.as_one, matrix.clients), given_of(settings.given, matrix.clients)
-        self.notes = game_notes(settings)
+        super().__init__(settings, matrix.clients, matrix.participants)
+        self.matrix, self.test_set = matrix, cells_of_blocks(matrix.n_blocks)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return game_notes(self.settings)
 
     def game(self, round_index: int) -> Game:
         """The game among a round's participants, as far as its utilities are known."""
@@ -396,18 +364,11 @@ class MeasuredUtilities:
     def utility_matrix(self) -> UtilityMatrix:
         return self.matrix
 
-    def by_factors(self) -> FactorCompletion:
-        return self._factors
-
-    def value(self, method: str = "comfedsv") -> Valuation:
-        return value_by(self, method)
-
     def by_models(self) -> NoReturn:
         raise ValuationError("completion by models needs the clients' models, and only utilities are known")
 
-    @cached_property
-    def _factors(self) -> FactorCompletion:
-        return with_errors(self.matrix, factors_of(self.matrix, self.settings))
+    def value(self, method: str = "comfedsv") -> Valuation:
+        return value_by(self, method)
 
 
 def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) -> tuple[tuple[Valuation, ...], Refusals]:
@@ -421,13 +382,13 @@ def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) ->
         try:
             valuations.append(source.value(method))
         except (CompletionError, ValuationError) as error:
-            if source.strict:
+            if source.settings.strict:
                 raise
             refusals.append((method, str(error)))
     return with_cautions(valuations) if source.is_vertical else tuple(valuations), tuple(refusals)
 
 
-def completed_arrays(source: Federation | MeasuredUtilities, completion: Completion) -> dict[str, NDArray[Any]]:
+def completed_arrays(source: GameSource, completion: Completion) -> dict[str, NDArray[Any]]:
     """A completed utility matrix as arrays: every coalition of the clients that took part, in every round."""
     n_heard, n_clients = len(completion.heard), len(completion.clients)
     if n_heard > MOST_ENUMERATED:
@@ -445,15 +406,6 @@ def completed_arrays(source: Federation | MeasuredUtilities, completion: Complet
         "coalitions": coalitions,
         "utilities": np.stack(cells),
     }
-
-
-def factors_of(matrix: UtilityMatrix, settings: ValuationSettings) -> FactorCompletion:
-    """The paper's completion with the settings' factors, or those that cross-validation chooses."""
-    factors = settings.factors
-    if settings.auto_rank:
-        rng = stream(settings.seed, "cross-validation")
-        factors = choose_factors(matrix, penalty_kind=factors.penalty_kind, rng=rng)
-    return complete(matrix, factors, unseen=settings.unseen)
 
 
 def value(utilities: UtilityMatrix, method: str = "comfedsv", settings: ValuationSettings | None = None) -> Valuation:

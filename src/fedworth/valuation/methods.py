@@ -11,36 +11,39 @@ A value is the sum over the rounds. To add a method, write a function that takes
 entry point group `fedworth.methods`: the entry's name is the method's, and the entry points to a `Method`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import entry_points
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedworth.arrays import Floats, Indices, stream
+from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Caveat, Completion
-from fedworth.completion.factors import FactorCompletion
+from fedworth.completion.factors import FactorCompletion, choose_factors, complete, with_errors
 from fedworth.errors import NeverHeardError, UsageError, ValuationError, unknown_name
-from fedworth.games.as_one import Groups, averaged, sharing_as_one
-from fedworth.games.effort import Effort
+from fedworth.games.as_one import averaged, groups_of, sharing_as_one
+from fedworth.games.effort import Effort, shapley
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import ColumnGame, Game, GameOfColumns, Shares, SharingRule, SummedGame, everyone_of
-from fedworth.games.given import given_game
+from fedworth.games.game import Game, GameOfColumns, Shares, SharingRule, SummedGame, everyone_of
+from fedworth.games.given import given_game, given_of
+from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.rules import NONLINEAR, banzhaf, beta_shapley, gtg, least_core, leave_one_out, tmc, to_large
-from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, shapley, shapley_values
-from fedworth.names import Interval
+from fedworth.games.shapley import MOST_ENUMERATED, shapley_values
 from fedworth.oracle.oracle import also_of
+from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided
 from fedworth.valuation import others
 from fedworth.valuation.groups import GroupValues, group_values
 from fedworth.valuation.marginals import MarginalSums
 from fedworth.valuation.ranking import EQUAL, ranks_of
 from fedworth.valuation.refitted import RefittedGame
+from fedworth.valuation.settings import ValuationSettings
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
 
@@ -73,45 +76,62 @@ GTG_SKIPPED = 0.05
 """GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
 
 
-class GameSource(Protocol):
-    """What methods value: the rounds of a federation as games."""
+class GameSource(ABC):
+    """What methods value: the rounds of a federation as games; recorded, or utilities that were measured elsewhere."""
 
-    clients: tuple[str, ...]
-    participants: NDArray[np.bool_]  # (n_rounds, n_clients): who took part
-    left_out: tuple[str, ...]  # clients that were left out on request
     test_set: Cells | Undivided  # the cells that utilities are measured on, if the test set is divided
-    interval: Interval
-    sums: "dict[str, tuple[Valuation, Errors]]"  # made so far, since one method may need another's
-    effort: Effort
-    seed: int
-    strict: bool  # whether a client that never took part is an error
-    as_one: Groups  # clients that are valued as one
-    given: Indices  # clients that are in every coalition; the others are valued by what they add to them
+    recorded: RecordedFederation | None = None  # the recorded models; None if only utilities are known
+    estimated: Completion | None = None  # where even participants' games rest on estimates: embeddings of a batch
+    is_vertical = False  # whether clients send embeddings of their features, and no models
+    left_out: tuple[str, ...] = ()  # clients that were left out on request
+
+    def __init__(
+        self,
+        settings: ValuationSettings,
+        clients: tuple[str, ...],
+        participants: NDArray[np.bool_],
+        progress: Progress = silent,
+        sampled: bool | None = None,
+    ) -> None:
+        self.settings, self.clients = settings, clients
+        self.participants = participants  # (n_rounds, n_clients): who took part
+        self.effort = Effort(settings.budget, progress, sampled)
+        self.as_one = groups_of(settings.as_one, clients)
+        self.given = given_of(settings.given, clients)  # they are in every coalition; the others are valued
+        if both := [clients[k] for group in self.as_one for k in group if k in self.given]:
+            raise UsageError(f"--given {both[0]}: is also valued as one with others; choose one of the two")
+        self.sums: dict[str, tuple[Valuation, Errors]] = {}  # made so far, since one method may need another's
 
     @property
+    @abstractmethod
     def notes(self) -> tuple[str, ...]:
         """What a reader of any value must know."""
 
-    @property
-    def recorded(self) -> RecordedFederation | None:
-        """The recorded models; None if only utilities are known."""
-
-    @property
-    def estimated(self) -> Completion | None:
-        """What is estimated even in the games of participants: embeddings outside of a batch; None if nothing is."""
-
-    @property
-    def is_vertical(self) -> bool:
-        """Whether clients send embeddings of their features, and no models."""
-
+    @abstractmethod
     def game(self, round_index: int) -> Game:
         """The game among a round's participants."""
 
-    def by_factors(self) -> FactorCompletion:
-        """The paper's completion of the utility matrix."""
+    @abstractmethod
+    def utility_matrix(self) -> UtilityMatrix:
+        """The seen part of the paper's utility matrix."""
 
+    @abstractmethod
     def by_models(self) -> Completion:
         """The completion by predicted models."""
+
+    def by_factors(self) -> FactorCompletion:
+        """The paper's completion of the utility matrix, with the settings' factors or cross-validated ones."""
+        return self._factors
+
+    @cached_property
+    def _factors(self) -> FactorCompletion:
+        matrix, settings = self.utility_matrix(), self.settings
+        factors = settings.factors
+        if settings.auto_rank:
+            rng = stream(settings.seed, "cross-validation")
+            factors = choose_factors(matrix, penalty_kind=factors.penalty_kind, rng=rng)
+        found = complete(matrix, factors, unseen=settings.unseen)
+        return with_errors(matrix, found) if self.recorded is None else found
 
 
 class Basis(Enum):
@@ -281,12 +301,12 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     # other measures are not measured by group, so they cannot be reweighted
     is_plain = marginals is not None and cell_weights is None
     also = also_of(source.recorded.oracle) if is_plain and source.recorded is not None else ()
-    by_measure = {name: np.where(np.isin(np.arange(n_clients), valued), 0.0, np.nan) for name in also}
+    by_measure: Floats | None = np.zeros((len(also), n_clients))
     for t in games.rounds:
         game = given_game(games.game(t), source.given)
         if len(game.clients) == 0:
             continue
-        shares, weight = share(game, stream(source.seed, "coalitions", t)), games.decay**t
+        shares, weight = share(game, stream(source.settings.seed, "coalitions", t)), games.decay**t
         by_block = np.zeros((n_clients, shares.values.shape[1])) if by_block is None else by_block
         if cell_weights is not None:
             shares = _reweighted(shares, cell_weights)
@@ -299,12 +319,11 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
             number = t + 1 if source.recorded is None else source.recorded.numbers[t]
             is_exact = not shares.sampling_covariance.any()
             marginals.add(number, game, is_exact=is_exact)
-            for column, name in enumerate(also):
-                if not is_exact or not isinstance(game, GameOfColumns) or len(game.clients) > MOST_ENUMERATED:
-                    by_measure.pop(name, None)  # other measures are known where every coalition was measured
-                elif name in by_measure:
-                    found = exact_shares(ColumnGame(game, game.n_blocks + column), shapley_values)
-                    by_measure[name][game.clients] += weight * found.totals
+            if not (is_exact and isinstance(game, GameOfColumns) and len(game.clients) <= MOST_ENUMERATED):
+                by_measure = None  # other measures are known where every coalition was measured
+            elif also and by_measure is not None:
+                columns = game.columns(coalitions_of(np.arange(len(game.clients)), len(game.clients)))
+                by_measure[:, game.clients] += weight * shapley_values(columns[:, game.n_blocks :].T)
     notes.update(dict.fromkeys(run.notes()))
     if games.sampling is not None:
         sampling[np.ix_(heard, heard)] = games.sampling
@@ -316,6 +335,8 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
     sampling[:, silent] = np.nan
     if by_block is not None:
         by_block[silent] = np.nan
+    if by_measure is not None:
+        by_measure[:, silent] = np.nan
     completion, errors = games.completion, Errors(np.zeros((n_clients, n_clients)), sampling)
     if completion is not None:
         covariance = completion.covariance()
@@ -336,7 +357,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         by_round=by_round,
         block_values=by_block if is_linear else None,
         marginals=None if marginals is None else marginals.of(values),
-        by_measure=by_measure,
+        by_measure={} if by_measure is None else dict(zip(also, by_measure, strict=True)),
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
         cautions=run.cautions(),
@@ -388,7 +409,7 @@ def _with_uncertainty(
     if valuation.block_values is None and valuation.n_evaluations == 0:
         return valuation  # there was no round to share out
     cells, of_test_set, unknown = cells or source.test_set, None, []
-    if source.interval == "new-data":
+    if source.settings.interval == "new-data":
         found = _of_test_set(cells, valuation)
         of_test_set, unknown = (None, [found]) if isinstance(found, str) else (found, [])
     valuation = replace(valuation, groups=_groups(cells, valuation, errors, with_test_set=of_test_set is not None))
@@ -748,7 +769,7 @@ def never_heard(source: GameSource) -> tuple[str, ...]:
         return ()
     n_rounds = len(source.participants)
     found = f"took part in none of {n_rounds} rounds: client{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-    if source.strict:
+    if source.settings.strict:
         raise NeverHeardError(f"{found}; let a round ask everyone, or leave out --strict to value the others")
     return (f"{found}; they have no value, and the others are valued without them",)
 

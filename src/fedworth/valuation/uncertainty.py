@@ -29,6 +29,7 @@ different. The mean of several runs has a part for it (`report.runs`), in place 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -205,7 +206,7 @@ def uncertainty(
     known = ~np.isnan(values)
     variances = {source: np.where(known, np.maximum(np.diag(part), 0), np.nan) for source, part in parts.items()}
     whole = np.sum(list(variances.values()), axis=0)
-    chances = chances_of(values, estimates, sampling=sampling, test_set=test_set, runs=runs, degrees=degrees)
+    chances = _chances(values, parts, degrees)
     return Uncertainty(
         standard_deviations=np.sqrt(whole),
         half_widths=np.sqrt(whole) * stdtrit(freedom(whole, variances.get(Source.TEST_SET), degrees), TAIL),
@@ -228,21 +229,11 @@ def freedom(variances: Floats, of_test_set: Floats | None, degrees: float) -> Fl
     return np.asarray(np.where(of_test_set > 0, found, np.inf))
 
 
-def chances_of(
-    values: Floats,
-    estimates: Floats,
-    *,
-    sampling: Floats | None = None,
-    test_set: Floats | None = None,
-    runs: Floats | None = None,
-    degrees: float = math.inf,
-) -> Floats:
-    """(n, n): the probability that the row's client is worth more than the column's; ½ if their values are equal.
-
-    The arguments are those of `uncertainty`.
-    """
-    drawn = sum((_of_differences(part) for part in (sampling, test_set, runs) if part is not None), 0 * estimates)
-    of_estimates, of_test_set = _of_differences(estimates), None if test_set is None else _of_differences(test_set)
+def _chances(values: Floats, parts: Mapping[Source, Floats], degrees: float) -> Floats:
+    """(n, n): the probability that the row's client is worth more than the column's; ½ if their values are equal."""
+    apart_by = {source: _of_differences(part) for source, part in parts.items()}
+    of_estimates, of_test_set = apart_by.pop(Source.ESTIMATES), apart_by.get(Source.TEST_SET)
+    drawn = sum(apart_by.values(), 0 * of_estimates)
     apart = values[:, None] - values
     is_equal = np.abs(apart) <= EQUAL * np.nanmax(np.abs(values), initial=0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -11,9 +11,10 @@ from fedworth.completion.completion import heard_early, heard_little, heard_once
 from fedworth.completion.models import complete as complete_module
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models import gaussian_process as gp_module
+from fedworth.games.effort import shapley
 from fedworth.games.federation import RecordedFederation
-from fedworth.games.game import ColumnGame, ModelGame, SummedGame
-from fedworth.games.shapley import shapley, shapley_values
+from fedworth.games.game import ModelGame, SummedGame
+from fedworth.games.shapley import shapley_values
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.oracle.fast import FastOracle
@@ -143,7 +144,7 @@ def test_other_measures_are_completed_in_the_same_evaluations(ledger, task, weig
     for t in range(4):
         game = both.game(t)
         np.testing.assert_allclose(game.utilities(EVERYONE), alone.game(t).utilities(EVERYONE), atol=1e-12)
-        found, absent = ColumnGame(game, 3).utilities(EVERYONE)[:, 0], ~both.models.participants[t]
+        found, absent = game.columns(EVERYONE)[:, 3], ~both.models.participants[t]
         measured = ~EVERYONE[:, absent].any(axis=1) | (EVERYONE.sum(axis=1) != 1) | (weighting == "fixed")
         wanted = mixtures(EVERYONE[measured], both.models.federation.weights(t), weighting)
         expected = by_accuracy.utilities(both.open_round(t), wanted)[:, 0]

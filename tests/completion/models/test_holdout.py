@@ -9,7 +9,6 @@ from scipy import stats
 from fedworth.completion.models import complete_by_models
 from fedworth.completion.models import prediction as prediction_module
 from fedworth.completion.models.gaussian_process import FULL_BATCH
-from fedworth.completion.models.holdout import member_covariance, value_covariance
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.shapley import shapley_values
 from fedworth.oracle.fast import FastOracle
@@ -71,7 +70,7 @@ def test_members_errors_are_posteriors_scaled_by_held_out_errors(ledger, task, w
         return np.sqrt(np.maximum(found, 1))
 
     widen = np.concatenate([own(alone, counts[0], variances[0]), own(together / m, counts[1], variances[1])]) * wider
-    found = member_covariance(models, singletons, held) / np.outer(widen, widen)
+    found = held.member_covariance() / np.outer(widen, widen)
     expected = singletons.process.summed_covariance(scale) * (g**2 @ alone**2) / (g**2 @ variances[0])
     np.testing.assert_allclose(found[:5, :5], expected, rtol=1e-9, atol=1e-15)
     across = (scale.T @ heavy) * models.similarity.duplicates * (g**2 @ (alone * together))
@@ -89,14 +88,14 @@ def test_members_errors_are_posteriors_scaled_by_held_out_errors(ledger, task, w
 
 
 def test_the_values_covariance_is_the_members_through_the_shapley_map(made):
-    members = member_covariance(made.models, made.singletons, made.held)
+    members = made.held.member_covariance()
     shares, n = made.held.size_shares, 5
     coalitions = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
     sizes = coalitions.sum(axis=1)
     games = [np.concatenate([[0], row])[sizes][:, None] * coalitions for row in shares]
     moved = shapley_values(np.concatenate(games, axis=1).T.astype(float))  # (2 n, n): values if one error is 1
     expected = moved.T @ members @ moved
-    found = value_covariance(made.models, made.singletons, made.held)
+    found = made.held.value_covariance()
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-15)
 
 

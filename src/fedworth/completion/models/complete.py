@@ -15,7 +15,7 @@ import numpy as np
 
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.completion.completion import Caveat, heard_early, heard_little, heard_once, unlike_others
-from fedworth.completion.models.holdout import HeldOut, error_ratios, hold_out, uses_singletons, value_covariance
+from fedworth.completion.models.holdout import HeldOut, hold_out, uses_singletons
 from fedworth.completion.models.prediction import PredictedModels, Singletons, predict_models, singleton_gp
 from fedworth.completion.models.similarity import compared_by
 from fedworth.games.federation import RecordedFederation
@@ -100,16 +100,14 @@ class ModelCompletion:
         return self._covariance
 
     @cached_property
+    @one_blas_thread()
     def _covariance(self) -> Floats:
-        with one_blas_thread():
-            return value_covariance(self.models, self.singletons, self.held)
+        return self.held.value_covariance()
 
+    @one_blas_thread()
     def error_ratios(self, parts: Floats) -> Floats:
         """(n_parts,): how large errors of parts of values are, relative to errors of the values; see `Completion`."""
-        if len(self.held.points) == 0:
-            return np.zeros(parts.shape[1])
-        with one_blas_thread():
-            return error_ratios(self.models, self.singletons, self.held, parts)
+        return self.held.error_ratios(parts)
 
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:
@@ -133,15 +131,14 @@ class ModelCompletion:
         )
 
     @cached_property
+    @one_blas_thread()
     def _relative_variances(self) -> Floats:
         """(n_clients,): mean variance of each client's predicted updates, over the mean of the held-out ones."""
         if len(self.held.points) == 0:
             return np.zeros(len(self.clients))
-        with one_blas_thread():
-            variances = self.models.variances  # (n_rounds, n_clients)
-        return np.asarray(
-            variances.sum(axis=0) / np.maximum((variances > 0).sum(axis=0), 1) / self.held.variances.mean()
-        )
+        variances = self.models.variances  # (n_rounds, n_clients)
+        means = variances.sum(axis=0) / np.maximum((variances > 0).sum(axis=0), 1)
+        return np.asarray(means / self.held.variances.mean())
 
     def summary(self) -> dict[str, Any]:
         """How the completion was made, as JSON."""
@@ -210,10 +207,10 @@ class PredictedGame(ModelGame):
         return found
 
     @cached_property
+    @one_blas_thread()
     def _alone(self) -> Floats:
         """(n_heard, n_columns): predicted utilities of single clients."""
-        with one_blas_thread():
-            return self._completion.singletons.utilities(self.clients, self._round_index)
+        return self._completion.singletons.utilities(self.clients, self._round_index)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ An absent client makes two errors in the total of a coalition, each summed over 
     h_ti = g_t m_ti,   m_ti = Σ_k κ_k k n_i / (n_i + (k − 1) n̄)         n: weights in the average, n̄ the others' mean
 
 Points weigh g², since rounds with large utilities decide the sums. m is how much a client counts in coalitions,
-relative to an equal share: the error of a predicted model enters a coalition with the client's weight. In federations
-of twelve clients weighted by samples, held-out errors of the largest client were 2 to 20 times those of the smallest.
+relative to an equal share: the error of a predicted model enters a coalition with the client's weight.
 
 Within a round the two errors are correlated (a lucky batch helps both). The errors of one client may persist longer
 than the process expects, above all with convolutional models; τ² is by how much. The scales are estimated from n points
@@ -37,6 +36,7 @@ used: e is 0, and f counts from size 1 on.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,20 +78,26 @@ FEWEST_DEGREES = 3.0
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The errors of left-out answers, by size of the coalition."""
+    """The errors of left-out answers by size of the coalition, and the errors of values that follow."""
 
+    models: PredictedModels
+    singletons: Singletons
     points: Indices  # (n_points,)
     variances: Floats  # (n_points,): of the points' left-out updates
     singleton_variances: Floats  # (n_points,): of their left-out utilities alone
     errors: Floats  # (n_points, n_heard): column k−1 is ε_k
     block_errors: Floats  # (n_points, n_blocks): Σ_k ε_k of each block of test samples
-    has_singletons: bool  # whether utilities of single clients have their own process
     n_evaluations: int
 
     @property
+    def first(self) -> int:
+        """How many sizes have a process of their own: 1 if a client alone is predicted by that of single clients."""
+        return int(uses_singletons(self.models.federation.weighting))
+
+    @cached_property
     def size_shares(self) -> Floats:
         """(2, n_heard): how e and f are spread over coalitions of 1, 2, … clients; each row adds up to 1, or is 0."""
-        first, n = int(self.has_singletons), self.errors.shape[1]
+        first, n = self.first, self.errors.shape[1]
         shares = np.zeros((2, n))
         shares[0, :first] = 1.0
         shares[1, first:] = 1 / max(n - first, 1)
@@ -101,18 +107,112 @@ class HeldOut:
             shares[1, first:] = by_size / by_size.sum() if by_size.sum() > 0 else shares[1, first:]
         return shares
 
+    @property
+    def point_weights(self) -> Floats:
+        """(n_points,): what each point counts in a mean of squared errors, ∝ g²; they add up to 1."""
+        squares = self.singletons.scale[self.models.process.rounds[self.points]] ** 2
+        return np.asarray(squares / squares.sum())
+
+    def error_ratios(self, parts: Floats) -> Floats:
+        """(n_parts,): rms held-out error of each part, relative to the rms error of all blocks; 0 without points.
+
+        `parts`, (n_blocks, n_parts), says what each block counts in a part.
+        """
+        missed = np.column_stack([self.block_errors @ parts, self.block_errors.sum(axis=1)])  # (n_points, n_parts + 1)
+        sizes = np.sqrt(self.point_weights @ missed**2)
+        return np.asarray(sizes[:-1] / (sizes[-1] or 1.0))
+
+    def value_covariance(self) -> Floats:
+        """(n_heard, n_heard): the covariance of the errors of the Shapley values summed over rounds.
+
+        The game κ_|S| Σ_{i∈S} f_i has the Shapley value v_i = f_i/n + Σ_{j≠i} f_j (κ_n − 1/n)/(n − 1); that of e is the
+        same with all of κ at size 1.
+        """
+        n = len(self.models.federation.heard)
+        if len(self.points) == 0:
+            return np.zeros((n, n))
+        enters = np.empty((n, 2, n))
+        enters[:] = ((self.size_shares[:, -1] - 1 / n) / max(n - 1, 1))[:, None]
+        enters[np.arange(n), :, np.arange(n)] = 1 / n
+        variances, axes = np.linalg.eigh(self.member_covariance())
+        moved = enters.reshape(n, 2 * n) @ (
+            axes * np.sqrt(np.maximum(variances, 0))
+        )  # rounding may leave negative ones
+        return np.asarray(moved @ moved.T)
+
+    def member_covariance(self) -> Floats:
+        """(2 n_heard, 2 n_heard): the covariance of e, then of f, of the heard clients."""
+        models, singletons, points = self.models, self.singletons, self.points
+        heard, n_rounds, rounds = models.federation.heard, len(models.known), models.process.rounds[points]
+        pairs = np.ix_(heard, heard)
+        playing = np.asarray(models.participants.any(axis=0))
+        shown = np.stack([self._in_coalitions(t, playing) for t in range(n_rounds)])  # m
+        alone = np.where(models.known, 0.0, singletons.scale[:, None])  # g, (n_rounds, n_clients)
+        scales = (alone, alone * shown)  # g and h
+        among_present = np.stack([self._in_coalitions(t, models.participants[t]) for t in range(n_rounds)])
+        of_points = among_present[rounds, models.process.clients[points]]
+        in_coalition = np.stack([np.ones(len(points)), of_points])  # (2, n_points): 1, and m
+        counts = self.point_weights * in_coalition**2  # (2, n_points)
+        counts = counts / np.maximum(counts.sum(axis=1, keepdims=True), LEAST_COUNT)
+        parts = self.errors[:, : self.first], self.errors[:, self.first :]
+        missed = np.stack([part.sum(axis=1) for part in parts])  # ε, (2, n_points)
+        relative = np.divide(missed, in_coalition, out=np.zeros(missed.shape), where=in_coalition > 0)
+        moments = np.einsum("ka,la,ka,la->kl", relative, relative, np.sqrt(counts), np.sqrt(counts))  # (2, 2)
+        variances = np.stack([self.singleton_variances, self.variances])  # v, (2, n_points)
+        means = (counts * variances).sum(axis=1)  # v̄
+        own = self._own_widening(relative**2 / np.maximum(variances, LEAST_VARIANCE * means[:, None]), counts)
+        of_e, of_f = (
+            process.summed_covariance(scales[k])[pairs] * moments[k, k] / means[k]
+            for k, process in enumerate((singletons.process, models.process))
+        )
+        duplicates, sums = models.similarity.duplicates[pairs], scales[1][:, heard].sum(axis=0)
+        of_f += models.excess_correlation(points) * moments[1, 1] * np.outer(sums, sums) * duplicates
+        across = moments[0, 1] * (scales[0][:, heard].T @ scales[1][:, heard]) * duplicates
+        wider = np.concatenate(own) * max(map(_widening, counts)) * models.hyperparameters.error_factor
+        return np.asarray(np.block([[of_e, across], [across.T, of_f]]) * np.outer(wider, wider))
+
+    def _in_coalitions(self, round_index: int, playing: NDArray[np.bool_]) -> Floats:
+        """m, (n_clients,): how much each client counts in coalitions of those who play, 1 for an equal share."""
+        federation, shares = self.models.federation, self.size_shares[1]
+        if federation.weighting == "uniform":
+            return np.ones(len(playing))
+        weights = federation.weights(round_index)
+        if federation.weighting == "fixed":
+            return np.asarray(weights * len(federation.heard))  # they add up to 1
+        weights, n = np.where(playing, weights, 0.0), int(playing.sum())
+        sizes = np.clip(np.arange(1, len(shares) + 1), 1, max(n, 1))  # larger coalitions count as one of all
+        others = (weights.sum() - weights) / max(n - 1, 1)
+        totals = weights[:, None] + (sizes - 1) * others[:, None]  # (n_clients, n_heard)
+        parts = np.divide(sizes * weights[:, None], totals, out=np.zeros(totals.shape), where=totals > 0)
+        return np.asarray(parts @ shares)
+
+    def _own_widening(self, squares: Floats, counts: Floats) -> Floats:
+        """(2, n_heard): by how much each client's own held-out errors exceed those of all, 1 or more.
+
+        It is the root of the mean of the client's `squares` (ε²/v, over their mean), (2, n_points), taken together with
+        `EXPECTED` points that are as the mean. Points weigh as in the mean, so those of quiet rounds say little.
+        """
+        models, relative = self.models, squares / np.maximum((counts * squares).sum(axis=1, keepdims=True), LEAST_COUNT)
+        weights = counts / np.maximum(counts.max(axis=1, keepdims=True), LEAST_COUNT)
+        mine = models.similarity.duplicates[np.ix_(models.federation.heard, models.process.clients[self.points])]
+        shown = ((relative * weights) @ mine.T + EXPECTED) / (weights @ mine.T + EXPECTED)  # (2, n_heard)
+        return np.asarray(np.sqrt(np.maximum(shown, 1.0)))
+
+
+def _widening(weights: Floats) -> float:
+    """How much wider a 90 % interval is if its scale is estimated from points with these weights, which add up to 1."""
+    degrees = max(1 / float((weights**2).sum()) - 1, FEWEST_DEGREES)
+    return float(stdtrit(degrees, TAIL) / ndtri(TAIL))
+
 
 def hold_out(models: PredictedModels, singletons: Singletons, *, few: bool = False) -> HeldOut:
     """Predict recorded answers, and compare; `few`: fewer answers, on fewer coalitions."""
     federation, process = models.federation, models.process
-    has_singletons = uses_singletons(federation.weighting)
     missed_rounds = np.asarray(~models.known[:, federation.heard].all(axis=1))
     points = np.flatnonzero(missed_rounds[process.rounds])
-    points = points[thinned(len(points), FEW_POINTS if few else MOST_POINTS)] if len(points) else points
+    points = points[thinned(len(points), FEW_POINTS if few else MOST_POINTS)]
     errors, n_evaluations = np.zeros((len(points), len(federation.heard))), 0
     block_errors = np.zeros((len(points), federation.oracle.n_blocks))
-    if len(points) == 0:
-        return HeldOut(points, np.zeros(0), np.zeros(0), errors, block_errors, has_singletons, 0)
     weights, variances = process.leave_out(points)
     alone, singleton_variances = singletons.leave_out(points)
     for t in np.unique(process.rounds[points]).tolist():
@@ -122,7 +222,7 @@ def hold_out(models: PredictedModels, singletons: Singletons, *, few: bool = Fal
         coalitions = np.concatenate(tested)  # (n, n_clients)
         replaced = np.repeat(np.arange(len(rows)), [len(some) for some in tested])  # (n,): whose model is predicted
         sizes, recorded = coalitions.sum(axis=1), federation.game(t)
-        measured = sizes > int(has_singletons)
+        measured = sizes > int(uses_singletons(federation.weighting))
         guesses = alone[rows][replaced]
         guesses[measured] = _with_predicted(models, t, clients, weights[rows], coalitions[measured], replaced[measured])
         missed = (recorded.utilities(coalitions[:, recorded.clients]) - guesses) / singletons.scale[t]  # (n, n_blocks)
@@ -131,7 +231,7 @@ def hold_out(models: PredictedModels, singletons: Singletons, *, few: bool = Fal
             by_size = _by_size(sizes[mine], errors.shape[1])  # (n_heard, n_mine)
             errors[row], block_errors[row] = by_size @ missed[mine].sum(axis=1), by_size.sum(axis=0) @ missed[mine]
         n_evaluations += int(measured.sum())
-    return HeldOut(points, variances, singleton_variances, errors, block_errors, has_singletons, n_evaluations)
+    return HeldOut(models, singletons, points, variances, singleton_variances, errors, block_errors, n_evaluations)
 
 
 def uses_singletons(weighting: Weighting) -> bool:
@@ -203,104 +303,3 @@ def _by_size(sizes: Indices, n_sizes: int) -> Floats:
     every = np.arange(1, n_sizes + 1)
     between = np.stack([np.interp(every, shown, unit) for unit in np.eye(len(shown))], axis=1)  # (n_sizes, n_shown)
     return np.asarray((between / counts)[:, places] * np.minimum(1.0, shown[-1] / every)[:, None])
-
-
-def error_ratios(models: PredictedModels, singletons: Singletons, held: HeldOut, parts: Floats) -> Floats:
-    """(n_parts,): rms held-out error of each part, relative to the rms error of all blocks.
-
-    `parts`, (n_blocks, n_parts), says what each block counts in a part.
-    """
-    weights = point_weights(models, singletons, held)
-    missed = np.column_stack([held.block_errors @ parts, held.block_errors.sum(axis=1)])  # (n_points, n_parts + 1)
-    sizes = np.sqrt(weights @ missed**2)
-    return np.asarray(sizes[:-1] / (sizes[-1] or 1.0))
-
-
-def point_weights(models: PredictedModels, singletons: Singletons, held: HeldOut) -> Floats:
-    """(n_points,): what each point counts in a mean of squared errors, ∝ g²; they add up to 1."""
-    squares = singletons.scale[models.process.rounds[held.points]] ** 2
-    return np.asarray(squares / squares.sum())
-
-
-def value_covariance(models: PredictedModels, singletons: Singletons, held: HeldOut) -> Floats:
-    """(n_heard, n_heard): the covariance of the errors of the Shapley values summed over rounds.
-
-    The game κ_|S| Σ_{i∈S} f_i has the Shapley value v_i = f_i/n + Σ_{j≠i} f_j (κ_n − 1/n)/(n − 1); that of e is the
-    same with all of κ at size 1.
-    """
-    n = len(models.federation.heard)
-    if len(held.points) == 0:
-        return np.zeros((n, n))
-    enters = np.empty((n, 2, n))
-    enters[:] = ((held.size_shares[:, -1] - 1 / n) / max(n - 1, 1))[:, None]
-    enters[np.arange(n), :, np.arange(n)] = 1 / n
-    variances, axes = np.linalg.eigh(member_covariance(models, singletons, held))
-    moved = enters.reshape(n, 2 * n) @ (axes * np.sqrt(np.maximum(variances, 0)))  # rounding may leave negative ones
-    return np.asarray(moved @ moved.T)
-
-
-def member_covariance(models: PredictedModels, singletons: Singletons, held: HeldOut) -> Floats:
-    """(2 n_heard, 2 n_heard): the covariance of e, then of f, of the heard clients."""
-    heard, points = models.federation.heard, held.points
-    pairs = np.ix_(heard, heard)
-    playing = np.asarray(models.participants.any(axis=0))
-    shown = np.stack([_in_coalitions(models, t, playing, held) for t in range(len(models.known))])  # m
-    alone = np.where(models.known, 0.0, singletons.scale[:, None])  # g, (n_rounds, n_clients)
-    scales = (alone, alone * shown)  # g and h
-    rounds = range(models.federation.n_rounds)
-    among_present = np.stack([_in_coalitions(models, t, models.participants[t], held) for t in rounds])
-    of_points = among_present[models.process.rounds[points], models.process.clients[points]]
-    in_coalition = np.stack([np.ones(len(points)), of_points])  # (2, n_points): 1, and m
-    counts = point_weights(models, singletons, held) * in_coalition**2  # (2, n_points)
-    counts = counts / np.maximum(counts.sum(axis=1, keepdims=True), LEAST_COUNT)
-    first = int(held.has_singletons)
-    missed = np.stack([held.errors[:, :first].sum(axis=1), held.errors[:, first:].sum(axis=1)])  # ε, (2, n_points)
-    relative = np.divide(missed, in_coalition, out=np.zeros(missed.shape), where=in_coalition > 0)
-    moments = np.einsum("ka,la,ka,la->kl", relative, relative, np.sqrt(counts), np.sqrt(counts))  # (2, 2)
-    variances = np.stack([held.singleton_variances, held.variances])  # v, (2, n_points)
-    means = (counts * variances).sum(axis=1)  # v̄
-    own = own_widening(models, held, relative**2 / np.maximum(variances, LEAST_VARIANCE * means[:, None]), counts)
-    blocks: list[list[Floats]] = [[np.zeros(0)] * 2 for _ in range(2)]
-    for k, process in enumerate((singletons.process, models.process)):
-        blocks[k][k] = process.summed_covariance(scales[k])[pairs] * moments[k, k] / means[k]
-    duplicates, sums = models.similarity.duplicates[pairs], scales[1][:, heard].sum(axis=0)
-    blocks[1][1] += models.excess_correlation(points) * moments[1, 1] * np.outer(sums, sums) * duplicates
-    blocks[0][1] = moments[0, 1] * (scales[0][:, heard].T @ scales[1][:, heard]) * duplicates
-    blocks[1][0] = blocks[0][1].T
-    wider = np.concatenate(own) * max(map(_widening, counts)) * models.hyperparameters.error_factor
-    return np.asarray(np.block(blocks) * np.outer(wider, wider))
-
-
-def _in_coalitions(models: PredictedModels, round_index: int, playing: NDArray[np.bool_], held: HeldOut) -> Floats:
-    """m, (n_clients,): how much each client counts in coalitions of those who play, 1 for an equal share."""
-    federation, shares = models.federation, held.size_shares[1]
-    if federation.weighting == "uniform":
-        return np.ones(len(playing))
-    weights = federation.weights(round_index)
-    if federation.weighting == "fixed":
-        return np.asarray(weights * len(federation.heard))  # they add up to 1
-    weights, n = np.where(playing, weights, 0.0), int(playing.sum())
-    sizes = np.clip(np.arange(1, len(shares) + 1), 1, max(n, 1))  # larger coalitions count as one of all
-    others = (weights.sum() - weights) / max(n - 1, 1)
-    totals = weights[:, None] + (sizes - 1) * others[:, None]  # (n_clients, n_heard)
-    parts = np.divide(sizes * weights[:, None], totals, out=np.zeros(totals.shape), where=totals > 0)
-    return np.asarray(parts @ shares)
-
-
-def own_widening(models: PredictedModels, held: HeldOut, squares: Floats, counts: Floats) -> Floats:
-    """(2, n_heard): by how much each client's own held-out errors exceed those of all, 1 or more.
-
-    It is the root of the mean of the client's `squares` (ε²/v, over their mean), (2, n_points), taken together with
-    `EXPECTED` points that are as the mean. Points weigh as in the mean, so those of quiet rounds say little.
-    """
-    relative = squares / np.maximum((counts * squares).sum(axis=1, keepdims=True), LEAST_COUNT)
-    weights = counts / np.maximum(counts.max(axis=1, keepdims=True), LEAST_COUNT)
-    mine = models.similarity.duplicates[np.ix_(models.federation.heard, models.process.clients[held.points])]
-    shown = ((relative * weights) @ mine.T + EXPECTED) / (weights @ mine.T + EXPECTED)  # (2, n_heard)
-    return np.asarray(np.sqrt(np.maximum(shown, 1.0)))
-
-
-def _widening(weights: Floats) -> float:
-    """How much wider a 90 % interval is if its scale is estimated from points with these weights, which add up to 1."""
-    degrees = max(1 / float((weights**2).sum()) - 1, FEWEST_DEGREES)
-    return float(stdtrit(degrees, TAIL) / ndtri(TAIL))
