@@ -142,6 +142,28 @@ def test_long_work_says_what_would_shorten_it(caplog):
     assert "--test-samples" in caplog.text
 
 
+class Clocked(ModelGame):
+    """A game in which it takes a second to make a model, and a tenth for each sample."""
+
+    now = 0.0
+
+    def measured_outputs(self, _coalitions, which):
+        for samples in which:
+            Clocked.now += 1 + 0.1 * len(samples)
+            yield torch.zeros(len(samples), 3)
+
+
+def test_a_forecast_counts_the_models_that_small_batches_take(caplog, monkeypatch):
+    monkeypatch.setattr("time.process_time", lambda: Clocked.now)
+    game = game_of()
+    game = Clocked(game.oracle, game.round_, game.clients, game.weights, game.weighting)
+    with caplog.at_level(logging.INFO, "fedworth.effort"):
+        Effort(sampled=True).forecast(game, N, 10)
+    on_all = (1 + 0.1 * 64) * N_SAMPLES / 64  # timed on 64 samples
+    on_batches = (1 + 0.1 * 10) * N_SAMPLES / 10
+    assert f", {time_text(10 * (8 * on_all + 6 * on_batches))}, " in caplog.text
+
+
 def test_other_methods_find_a_game_that_was_sampled():
     game, effort = game_of(), Effort(sampled=True)
     first = effort.start(1, N)(game, np.random.default_rng(0))

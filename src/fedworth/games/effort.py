@@ -48,6 +48,9 @@ FEWEST_SAMPLED = 5
 N_TIMED, FEWEST_TIMED, MOST_TIMED_SECONDS = 64, 8, 0.2
 """Evaluations are timed on this many samples, and fast ones on up to this many coalitions, for about a second."""
 
+N_TIMED_AGAIN, MOST_AGAIN_SECONDS = 256, 1.0
+"""Where that is fast, they are timed on as many as a module takes at a time, which may be slower per sample."""
+
 USUAL_PASSES = 6
 """Passes beyond those of single clients that a forecast assumes."""
 
@@ -83,6 +86,7 @@ class Effort:
     _is_forecast: bool = False
     _seconds: dict[int, float] = field(default_factory=dict)  # of an evaluation, by oracle
     _seconds_of_pass: dict[int, float] = field(default_factory=dict)  # of one by itself
+    _seconds_of_draw: dict[int, float] = field(default_factory=dict)  # of one on batches with coalitions of their own
 
     def is_sampled(self, game: Game, n_games: int = 1) -> bool:
         """Whether coalitions of a game are sampled, if there are `n_games` like it."""
@@ -131,17 +135,28 @@ class Effort:
     def seconds_of_pass(self, game: ModelGame) -> float:
         """The time of one evaluation by itself, measured once for each oracle on a few samples.
 
+        With it that of a pass is measured in which each batch has a coalition of its own, and so a model to be mixed.
         Processor time is measured, so that other work on the machine does not change what is decided.
         """
         key = id(game.oracle)
         if key not in self._seconds_of_pass:
-            n_samples = len(game.oracle.task.labels)
-            some = np.arange(min(N_TIMED, n_samples))
-            found = game.measured_outputs(np.zeros((2, len(game.clients)), dtype=bool), [some, some])
-            next(found)
-            started = time.process_time()  # the first one had the checks before it
-            next(found)
-            self._seconds_of_pass[key] = (time.process_time() - started) * n_samples / len(some)
+            n_samples, n = len(game.oracle.task.labels), len(game.clients)
+            some, more = (np.arange(min(size, n_samples)) for size in (N_TIMED, N_TIMED_AGAIN))
+            batches = batches_of(n_samples)
+            nobody, half = np.zeros(n, dtype=bool), np.arange(n) < n / 2
+            found = game.measured_outputs(np.stack([nobody, nobody, half, nobody]), [some, some, batches[0], more])
+
+            def seconds_of_next() -> float:
+                started = time.process_time()
+                next(found)
+                return time.process_time() - started
+
+            next(found)  # with the checks before it
+            each = seconds_of_next() / len(some)
+            self._seconds_of_draw[key] = seconds_of_next() * len(batches)
+            if each * len(more) < MOST_AGAIN_SECONDS:
+                each = seconds_of_next() / len(more)
+            self._seconds_of_pass[key] = each * n_samples
         return self._seconds_of_pass[key]
 
     def forecast(self, game: ModelGame, n_clients: int, n_games: int) -> None:
@@ -170,7 +185,9 @@ class Effort:
             plan = (
                 f"sampling coalitions of {n_clients} clients, since one evaluation takes {time_text(one)} and {why}: "
             )
-            plan, expected = f"{plan}about {n_passes:,}", (n_passes + n_more) * one
+            drawn = USUAL_PASSES * n_games
+            plan = f"{plan}about {n_passes:,}"
+            expected = (n_passes - drawn + n_more) * one + drawn * self._seconds_of_draw.get(id(game.oracle), one)
         others = "".join(f", {n:,} {what}" for what, n in beside.items() if n)
         model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
         memory = bytes_text((n_clients + 2) * model)
