@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,8 @@ class Clock:
     """CPU seconds and calls of functions, each without those of the others that it calls."""
 
     def __init__(self) -> None:
-        self.seconds, self.calls = Counter[str](), Counter[str]()
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.calls = Counter[str]()
         self.running: list[str] = ["else"]
         self.since = time.process_time()
 
@@ -179,7 +180,7 @@ def main() -> None:
             subprocess.run([*command, "record", f"{folder}/ledger"], check=True)
             done = subprocess.run([*command, "value", f"{folder}/ledger"], check=True, stdout=subprocess.PIPE)
         found = json.loads(done.stdout)
-        seconds = Counter(found["seconds"])
+        seconds = defaultdict(float, found["seconds"])
         evaluations = seconds["forward"] + seconds["mixing"]
         prediction = seconds["products"] + seconds["models"] + seconds["process"]
         columns = [f"{seconds[k]:.1f}" for k in ("forward", "mixing", "products", "models", "process", "else")]

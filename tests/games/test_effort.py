@@ -11,7 +11,7 @@ from torch import nn
 from fedworth.games.budget import Budget
 from fedworth.games.effort import Effort, time_text
 from fedworth.games.game import ModelGame
-from fedworth.games.rules import to_large
+from fedworth.games.rules import leave_one_out, to_large
 from fedworth.games.shapley import all_utilities, shapley, shapley_values
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.task.task import Task
@@ -133,6 +133,14 @@ def test_what_it_will_take_is_said_before_it_starts(caplog):
     assert "63 coalitions would take about" in line
     assert told[-1][0] == "sampling coalitions"
     assert told[-1][1] == told[-1][2] == run.n_evaluations
+
+
+def test_slow_rules_that_sample_nothing_report_progress_by_round():
+    told = []
+    run = Effort(progress=lambda *now: told.append(now), sampled=True).start(2, N)
+    for _ in range(2):
+        run.by(leave_one_out)(game_of(), np.random.default_rng(0))
+    assert [now[1:] for now in told] == [(1, 2), (2, 2)]
 
 
 @pytest.mark.usefixtures("slow")

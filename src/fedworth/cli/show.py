@@ -128,7 +128,7 @@ class _MinuteLines:
         if now - self.last < SECONDS_BETWEEN_LINES:
             return
         self.last, rest = now, ""
-        if n_done > n_before:
+        if n_before < n_done < n_all:
             minutes = (now - started) / (n_done - n_before) * (n_all - n_done) / 60
             rest = f", about {max(1, round(minutes)):,} min left"
         print(f"{what}: {n_done:,} of {n_all:,}{rest}", file=self.stream, flush=True)

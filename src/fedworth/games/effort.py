@@ -223,7 +223,18 @@ class Run:
 
     def by(self, rule: SharingRule) -> SharingRule:
         """The rule within the budget, if it is one whose coalitions can be sampled."""
-        return self if rule is shapley else self._to_large if rule is to_large else rule
+        return self if rule is shapley else self._to_large if rule is to_large else self._told(rule)
+
+    def _told(self, rule: SharingRule) -> SharingRule:
+        """The rule, with progress by round where evaluations are slow."""
+
+        def told(game: Game, rng: np.random.Generator) -> Shares:
+            shares = rule(game, rng)
+            self.n_done += 1
+            self.effort.progress("measuring for other methods", self.n_done, self.n_games)
+            return shares
+
+        return told if self.effort.sampled else rule
 
     def _to_large(self, game: Game, rng: np.random.Generator) -> Shares:
         """What clients add to large coalitions, from the same coalitions as the Shapley values."""
@@ -291,6 +302,7 @@ class Run:
     def _sample(self, game: ModelGame, rng: np.random.Generator) -> Sampled:
         """Sample a game that no other method has sampled yet."""
         self.effort.forecast(game, len(game.clients), self.n_games)
+        self._show_progress(0)
 
         def is_enough(found: Estimate) -> bool:
             self._show_progress(len(game.clients) + 2 + found.n_passes)
@@ -338,7 +350,7 @@ class Run:
     def _show_progress(self, n_here: int) -> None:
         """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""
         done = sum(self.n_passes) + n_here
-        each = max(done / (len(self.n_passes) + 1), n_here)
+        each = max(done / (len(self.n_passes) + 1), n_here) or USUAL_PASSES
         self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
 
     def cautions(self) -> tuple[str, ...]:
