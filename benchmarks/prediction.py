@@ -1,6 +1,6 @@
 """Predicting absent clients' large models, beside the evaluations: CPU time and memory; prints a Markdown table.
 
-    python benchmarks/prediction.py [--width 1600 5000] [--samples 200] [--out FOLDER]
+    python benchmarks/prediction.py [--parts] [--width 1600 5000] [--samples 200] [--out FOLDER]
 
 A made-up federation of 6 clients, all in the first of four rounds and three in the others. The module is a residual
 perceptron of four layers of WIDTH units: 10 million parameters with 1,600, 100 million with 5,000. Updates are random:
@@ -10,6 +10,7 @@ by another, by predicted models and sampled coalitions; its ledger (0.8 GB, 8 GB
 *Evaluations* are all forward passes, with the mixing of their models: of coalitions, of checks of predictions, and for
 the outputs that show which clients are alike. *Prediction* is what comes before: inner products of updates, Gaussian
 processes, and the predicted models themselves. *Else* is reading, hashing and checking the ledger, and the estimator.
+With --parts only one evaluation of a coalition of four is timed, three predicted models, and all inner products.
 Memory is the process's own (RssAnon at its peak), and what predicted models take in a temporary file.
 """
 
@@ -33,12 +34,17 @@ from fedworth.completion.models import complete, updates
 from fedworth.completion.models.gaussian_process import GaussianProcess
 from fedworth.ledger.ledger import open_ledger
 from fedworth.oracle import oracle
+from fedworth.oracle.weighting import mixtures, participation
 from fedworth.recording.recorder import record_into
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation
 from fedworth.valuation.settings import WorkSettings
 
 N_CLIENTS, N_PRESENT, N_ROUNDS, N_INPUTS, N_CLASSES = 6, 3, 4, 64, 10
+HEAD = (
+    "| parameters | a model, MB | one pass, s | forward passes, s | mixing, s | products, s | predicted models, s | "
+    "processes, s | else, s | prediction / evaluations | own GB | in a file, GB |"
+)
 State = dict[str, torch.Tensor]
 
 
@@ -154,10 +160,39 @@ def value(folder: Path, width: int, n_samples: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def parts(folder: Path, width: int, n_samples: int) -> dict[str, float]:
+    """CPU seconds of an evaluation of four clients, of three predicted models, and of all inner products."""
+    task = Task(module_of(width), torch.randn(n_samples, N_INPUTS), torch.zeros(n_samples, dtype=torch.int64))
+    ledger, found = open_ledger(folder), {}
+
+    def seconds(function: Callable[[], Any]) -> float:
+        started = time.process_time()
+        function()
+        return time.process_time() - started
+
+    with Watch(every=0.01) as watch:
+        all_of_them = updates.Updates(tuple(ledger.rounds()), participation(ledger))
+        n, round_ = len(all_of_them), ledger.open_round(0)
+        members = mixtures(np.arange(N_CLIENTS)[None] < 4, np.ones(N_CLIENTS), "uniform")
+        model_of = oracle.mixer(round_, members, True)
+        which = np.arange(n_samples)
+        found["evaluation"] = seconds(lambda: oracle.outputs_on(task, model_of(0), which))
+        found["products"] = seconds(lambda: all_of_them.products(np.arange(n)))
+        found["models"] = seconds(lambda: all_of_them.combine(1, np.full((N_PRESENT, n), 1 / n)))
+    return {**found, "n": sum(p.numel() for p in task.module.parameters()), "gb": watch.peak / 1e9}
+
+
+def show_parts(found: dict[str, float]) -> None:
+    n = int(found["n"])
+    print(f"| {n:,} | {4 * n / 1e6:,.0f} | {found['evaluation']:.2f} | {found['models'] / N_PRESENT:.2f} | ", end="")
+    print(f"{found['products']:.2f} | {found['gb']:.2f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, nargs="*", default=[1600, 5000])
     parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--parts", action="store_true", help="one evaluation, three predicted models and the products")
     parser.add_argument("--out", type=Path, help="where the ledgers lie for a while; the folder for temporary files")
     parser.add_argument("--child", nargs=2, metavar=("STEP", "FOLDER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -166,20 +201,27 @@ def main() -> None:
         step, folder = args.child
         if step == "record":
             record(Path(folder), args.width[0])
+        elif step == "parts":
+            print(json.dumps(parts(Path(folder), args.width[0], args.samples)))
         else:
             print(json.dumps(value(Path(folder), args.width[0], args.samples)))
         return
-    print(
-        "| parameters | a model, MB | one pass, s | forward passes, s | mixing, s | products, s | "
-        "predicted models, s | processes, s | else, s | prediction / evaluations | own GB | in a file, GB |"
-    )
-    print("| ---: |" + " ---: |" * 11)
+    if args.parts:
+        print("| parameters | a model, MB | an evaluation, s | a predicted model, s | all inner products, s | own GB |")
+        print("| ---: |" + " ---: |" * 5)
+    else:
+        print(HEAD)
+        print("| ---: |" + " ---: |" * 11)
     for width in args.width:
         with tempfile.TemporaryDirectory(dir=args.out) as folder:
             command = [sys.executable, __file__, "--width", str(width), "--samples", str(args.samples), "--child"]
             subprocess.run([*command, "record", f"{folder}/ledger"], check=True)
-            done = subprocess.run([*command, "value", f"{folder}/ledger"], check=True, stdout=subprocess.PIPE)
+            step = "parts" if args.parts else "value"
+            done = subprocess.run([*command, step, f"{folder}/ledger"], check=True, stdout=subprocess.PIPE)
         found = json.loads(done.stdout)
+        if args.parts:
+            show_parts(found)
+            continue
         seconds = defaultdict(float, found["seconds"])
         evaluations = seconds["forward"] + seconds["mixing"]
         prediction = seconds["products"] + seconds["models"] + seconds["process"]

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
 
+LONGEST_STEP = 3600.0
+"""Seconds between two steps up to which a bar estimates the remaining time."""
+
 SECONDS_BETWEEN_LINES = 60.0
 
 
@@ -104,7 +107,8 @@ def progress_bars() -> Iterator["Progress"]:
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True)) as bars, _forecasts(sys.stderr):
+    bars = Bars(*columns, console=Console(stderr=True), speed_estimate_period=LONGEST_STEP)
+    with bars, _forecasts(sys.stderr):
         tasks: dict[str, Any] = {}
 
         def advance(what: str, n_done: int, n_all: int) -> None:

@@ -350,7 +350,8 @@ class Run:
     def _show_progress(self, n_here: int) -> None:
         """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""
         done = sum(self.n_passes) + n_here
-        each = max(done / (len(self.n_passes) + 1), n_here) or USUAL_PASSES
+        usual = self.n_clients + 2 + USUAL_PASSES
+        each = max(done / (len(self.n_passes) + 1), n_here) or usual
         self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
 
     def cautions(self) -> tuple[str, ...]:
