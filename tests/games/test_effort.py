@@ -11,7 +11,7 @@ from torch import nn
 from fedworth.games.budget import Budget
 from fedworth.games.effort import Effort, shapley, time_text
 from fedworth.games.game import ModelGame
-from fedworth.games.rules import to_large
+from fedworth.games.rules import leave_one_out, to_large
 from fedworth.games.shapley import all_utilities, shapley_values
 from fedworth.oracle.oracle import LoopOracle
 from fedworth.oracle.store import KeptOutputs, Session
@@ -136,11 +136,41 @@ def test_what_it_will_take_is_said_before_it_starts(caplog):
     assert told[-1][1] == told[-1][2] == run.n_evaluations
 
 
+def test_slow_rules_that_sample_nothing_report_progress_by_round():
+    told = []
+    run = Effort(progress=lambda *now: told.append(now), sampled=True).start(2, N)
+    for _ in range(2):
+        run.by(leave_one_out)(game_of(), np.random.default_rng(0))
+    assert [now[1:] for now in told] == [(1, 2), (2, 2)]
+
+
 @pytest.mark.usefixtures("slow")
 def test_long_work_says_what_would_shorten_it(caplog):
     with caplog.at_level(logging.INFO, "fedworth.effort"):
         Effort(sampled=True).start(2000, N)(game_of(), np.random.default_rng(0))
     assert "--test-samples" in caplog.text
+
+
+class Clocked(ModelGame):
+    """A game in which it takes a second to make a model, and a tenth for each sample."""
+
+    now = 0.0
+
+    def measured_outputs(self, _coalitions, which):
+        for samples in which:
+            Clocked.now += 1 + 0.1 * len(samples)
+            yield torch.zeros(len(samples), 3)
+
+
+def test_a_forecast_counts_the_models_that_small_batches_take(caplog, monkeypatch):
+    monkeypatch.setattr("time.process_time", lambda: Clocked.now)
+    game = game_of()
+    game = Clocked(game.oracle, game.round_, game.clients, game.weights, game.weighting)
+    with caplog.at_level(logging.INFO, "fedworth.effort"):
+        Effort(sampled=True).forecast(game, N, 10)
+    on_all = (1 + 0.1 * 64) * N_SAMPLES / 64  # timed on 64 samples
+    on_batches = (1 + 0.1 * 10) * N_SAMPLES / 10
+    assert f", {time_text(10 * (8 * on_all + 6 * on_batches))}, " in caplog.text
 
 
 def test_other_methods_find_a_game_that_was_sampled():

@@ -16,7 +16,7 @@ from fedworth.ledger.ledger import Round
 from fedworth.names import Weighting
 from fedworth.oracle.fast import NOTHING_YET, FastOracle
 from fedworth.oracle.fast.chain import Chain
-from fedworth.oracle.oracle import LoopOracle, plain_utilities
+from fedworth.oracle.oracle import LoopOracle, outputs_on, plain_utilities
 from fedworth.oracle.weighting import mixtures
 from fedworth.task.task import Task
 from tests.support.zoo import (
@@ -369,3 +369,27 @@ def test_coalitions_of_some_clients_look_at_no_other_model():
     wanted = mixtures(coalitions_of(np.array([1, 2]), 5), np.ones(5), "uniform")
     found = FastOracle(task).utilities(Round(round_.entry, round_.global_model, few, {}), wanted)[:, 0]
     np.testing.assert_allclose(found, exact_utilities(task, round_, wanted), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["logistic", "cnn"])
+def test_large_models_are_held_for_each_client_only_where_that_saves_work(name, monkeypatch):
+    monkeypatch.setattr("fedworth.oracle.fast.oracle.LARGE_MODEL", 0)
+    task = zoo_task(name)
+    oracle, round_ = FastOracle(task, n_threads=1), round_of(task.module)
+    wanted = all_mixtures("samples")
+    found = oracle.utilities(round_, wanted)
+    assert ("models are large" in oracle.describe()) == (name == "cnn")
+    np.testing.assert_allclose(found, LoopOracle(task).utilities(round_, wanted), rtol=0, atol=1e-6)
+
+
+def test_large_models_take_few_images_at_a_time(monkeypatch):
+    task, sizes = zoo_task("cnn"), []
+    task = replace(task, inputs=task.inputs.repeat(3, 1, 1, 1), labels=task.labels.repeat(3))
+    task.module.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    model, which = round_of(task.module).client_models[0], np.arange(len(task.labels))
+    at_once = outputs_on(task, model, which)
+    assert max(sizes) == len(task.labels) > 32
+    sizes.clear()
+    monkeypatch.setattr("fedworth.oracle.oracle.MOST_IN_FLOAT64", 0)
+    torch.testing.assert_close(outputs_on(task, model, which), at_once)
+    assert max(sizes) == 32

@@ -91,3 +91,14 @@ def test_kept_utilities_of_one_length_do_not_answer_for_the_other(ledger, task):
             kept = Federation(ledger, task, settings, work=WorkSettings(n_threads=1))
             for method in ("fedsv", "fedsv-equal"):
                 assert kept.value(method).values == pytest.approx(plain.value(method).values, abs=1e-9)
+
+
+def test_models_of_one_round_are_rescaled_once_and_those_of_another_forgotten(ledger, task):
+    recorded = Federation(ledger, task, CLIPPED, work=PLAIN).recorded.at_equal_length
+    first, second = (recorded.round(t).client_models for t in (0, 1))
+    model = first[0]
+    assert first[0] is model
+    expected = rescaled(ledger.open_round(0))[0]
+    assert all(torch.allclose(tensor, expected[name], atol=1e-6) for name, tensor in model.items())
+    assert second[0] is not model
+    assert first[0] is not model

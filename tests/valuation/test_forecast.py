@@ -14,6 +14,7 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.pipeline.report_on import report_on
 from fedworth.recording.recorder import record_into
 from fedworth.task.task import Task
+from fedworth.valuation.federation import Federation
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 N_SAMPLES, N_CLIENTS = 100, 6
@@ -95,6 +96,19 @@ def test_a_forecast_of_all_coalitions_counts_other_models_once_more(whole_federa
     line, n_said, n_made = forecast_and_passes(whole_federation, monkeypatch, caplog, budget=budget)
     assert "measuring all coalitions" in line
     assert 0.7 < n_made / n_said < 1.4
+
+
+def test_with_a_limit_of_seconds_methods_must_fit_in_together(whole_federation, monkeypatch):
+    """70 evaluations for sampling, as many at equal length, 35 without each client."""
+    monkeypatch.setattr(Effort, "seconds_of", lambda *_: 0.3)
+    ledger, task = whole_federation
+
+    def slow(budget):
+        federation = Federation(ledger, task, ValuationSettings(oracle="loop", budget=budget))
+        return federation.slow_methods(["comfedsv-models", "comfedsv", "fedsv", "fedsv-equal", "leave-one-out"])
+
+    assert slow(Budget()) == ("comfedsv",)
+    assert slow(Budget(seconds=40)) == ("comfedsv", "fedsv-equal")
 
 
 def test_fast_evaluations_need_no_forecast(federation, caplog):

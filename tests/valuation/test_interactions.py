@@ -5,9 +5,9 @@ import pytest
 
 import fedworth
 from fedworth.errors import TooManyError
+from fedworth.games.effort import shapley
 from fedworth.games.rules import banzhaf
 from fedworth.games.shapley import interactions as interaction_matrix
-from fedworth.games.effort import shapley
 from fedworth.valuation.interactions import completed_game
 
 

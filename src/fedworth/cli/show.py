@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fedworth.report.tables import Table
     from fedworth.storage import Progress
 
+LONGEST_STEP = 3600.0
+"""Seconds between two steps up to which a bar estimates the remaining time."""
+
 SECONDS_BETWEEN_LINES = 60.0
 
 
@@ -104,7 +107,8 @@ def progress_bars() -> Iterator["Progress"]:
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True)) as bars, _forecasts(sys.stderr):
+    bars = Bars(*columns, console=Console(stderr=True), speed_estimate_period=LONGEST_STEP)
+    with bars, _forecasts(sys.stderr):
         tasks: dict[str, Any] = {}
 
         def advance(what: str, n_done: int, n_all: int) -> None:
@@ -128,7 +132,7 @@ class _MinuteLines:
         if now - self.last < SECONDS_BETWEEN_LINES:
             return
         self.last, rest = now, ""
-        if n_done > n_before:
+        if n_before < n_done < n_all:
             minutes = (now - started) / (n_done - n_before) * (n_all - n_done) / 60
             rest = f", about {max(1, round(minutes)):,} min left"
         print(f"{what}: {n_done:,} of {n_all:,}{rest}", file=self.stream, flush=True)

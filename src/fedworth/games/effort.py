@@ -47,6 +47,9 @@ FEWEST_SAMPLED = 5
 N_TIMED, FEWEST_TIMED, MOST_TIMED_SECONDS = 64, 8, 0.2
 """Evaluations are timed on this many samples, and fast ones on up to this many coalitions, for about a second."""
 
+N_TIMED_AGAIN, MOST_AGAIN_SECONDS = 256, 1.0
+"""Where that is fast, they are timed on as many as a module takes at a time, which may be slower per sample."""
+
 USUAL_PASSES = 6
 """Passes beyond those of single clients that a forecast assumes."""
 
@@ -82,6 +85,7 @@ class Effort:
     _is_forecast: bool = False
     _seconds: float | None = None  # of an evaluation among many
     _seconds_of_pass: float | None = None  # of one by itself
+    _seconds_of_draw: float = 0.0  # of one on batches with coalitions of their own
 
     def is_sampled(self, game: Game, n_games: int = 1) -> bool:
         """Whether coalitions of a game are sampled, if there are `n_games` like it."""
@@ -129,16 +133,27 @@ class Effort:
     def seconds_of_pass(self, game: ModelGame) -> float:
         """The time of one evaluation by itself, measured once on a few samples.
 
+        With it that of a pass is measured in which each batch has a coalition of its own, and so a model to be mixed.
         Processor time is measured, so that other work on the machine does not change what is decided.
         """
         if self._seconds_of_pass is None:
-            n_samples = len(game.oracle.task.labels)
-            some = np.arange(min(N_TIMED, n_samples))
-            found = game.measured_outputs(np.zeros((2, len(game.clients)), dtype=bool), [some, some])
-            next(found)
-            started = time.process_time()  # the first one had the checks before it
-            next(found)
-            self._seconds_of_pass = (time.process_time() - started) * n_samples / len(some)
+            n_samples, n = len(game.oracle.task.labels), len(game.clients)
+            some, more = (np.arange(min(size, n_samples)) for size in (N_TIMED, N_TIMED_AGAIN))
+            batches = batches_of(n_samples)
+            nobody, half = np.zeros(n, dtype=bool), np.arange(n) < n / 2
+            found = game.measured_outputs(np.stack([nobody, nobody, half, nobody]), [some, some, batches[0], more])
+
+            def seconds_of_next() -> float:
+                started = time.process_time()
+                next(found)
+                return time.process_time() - started
+
+            next(found)  # with the checks before it
+            each = seconds_of_next() / len(some)
+            self._seconds_of_draw = seconds_of_next() * len(batches)
+            if each * len(more) < MOST_AGAIN_SECONDS:
+                each = seconds_of_next() / len(more)
+            self._seconds_of_pass = each * n_samples
         return self._seconds_of_pass
 
     def forecast(self, game: ModelGame, n_clients: int, n_games: int) -> None:
@@ -164,7 +179,8 @@ class Effort:
                 why = f"all {n_all:,} coalitions would take about {time_text(every)}"
             since = f"since one evaluation takes {time_text(one)} and {why}"
             plan = f"sampling coalitions of {n_clients} clients, {since}: about {n_passes:,}"
-            expected = (n_passes + n_more) * one
+            drawn = USUAL_PASSES * n_games
+            expected = (n_passes - drawn + n_more) * one + drawn * self._seconds_of_draw
         more = f", {n_more:,} for predictions, other methods and scores" if n_more else ""
         model = sum(t.numel() * t.element_size() for t in game.round_.global_model.values())
         memory = bytes_text((n_clients + 2) * model)
@@ -198,7 +214,18 @@ class Run:
 
     def by(self, rule: SharingRule) -> SharingRule:
         """The rule within the budget, if it is one whose coalitions can be sampled."""
-        return self if rule is shapley else self._to_large if rule is to_large else rule
+        return self if rule is shapley else self._to_large if rule is to_large else self._told(rule)
+
+    def _told(self, rule: SharingRule) -> SharingRule:
+        """The rule, with progress by round where evaluations are slow."""
+
+        def told(game: Game, rng: np.random.Generator) -> Shares:
+            shares = rule(game, rng)
+            self.n_done += 1
+            self.effort.progress("measuring for other methods", self.n_done, self.n_games)
+            return shares
+
+        return told if self.effort.sampled else rule
 
     def _to_large(self, game: Game, rng: np.random.Generator) -> Shares:
         """What clients add to large coalitions, from the same coalitions as the Shapley values."""
@@ -266,6 +293,7 @@ class Run:
     def _sample(self, game: ModelGame, rng: np.random.Generator) -> Sampled:
         """Sample a game that no other method has sampled yet."""
         self.effort.forecast(game, len(game.clients), self.n_games)
+        self._show_progress(0)
 
         def is_enough(found: Estimate) -> bool:
             self._show_progress(len(game.clients) + 2 + found.n_passes)
@@ -314,7 +342,8 @@ class Run:
     def _show_progress(self, n_here: int) -> None:
         """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""
         done = sum(self.n_passes) + n_here
-        each = max(done / (len(self.n_passes) + 1), n_here)
+        usual = self.n_clients + 2 + USUAL_PASSES
+        each = max(done / (len(self.n_passes) + 1), n_here) or usual
         self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
 
     def cautions(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from fedworth.arrays import Floats, Indices
 from fedworth.errors import LedgerError, UsageError
@@ -19,6 +20,9 @@ from fedworth.oracle.oracle import Oracle
 from fedworth.oracle.store import KeptOutputs, LedgerStore
 from fedworth.oracle.weighting import participation, round_weights
 from fedworth.task.cells import Cells
+
+PIECE = 1 << 16
+"""Numbers of a tensor that are rescaled at a time."""
 
 
 @dataclass
@@ -39,6 +43,7 @@ class RecordedFederation:
     _games: dict[int, ModelGame] = field(default_factory=dict, repr=False)
     _n_kept: dict[int, int] = field(default_factory=dict, repr=False)  # utilities of each round that the store has
     _rescaled: dict[tuple[int, bool], Round] = field(default_factory=dict, repr=False)
+    _made: dict[tuple[int, int], Model] = field(default_factory=dict, repr=False)  # rescaled models, see `_Rescaled`
 
     def __post_init__(self) -> None:
         self.clients, self.n_rounds = self.ledger.clients, self.ledger.n_rounds
@@ -69,7 +74,7 @@ class RecordedFederation:
         key = round_index, with_apart
         if key not in self._rescaled:
             found = self.ledger.open_round(round_index, with_apart=with_apart)
-            self._rescaled[key] = at_equal_length(found, self.ledger.participants(round_index))
+            self._rescaled[key] = at_equal_length(found, self.ledger.participants(round_index), self._made)
         return self._rescaled[key]
 
     @cached_property
@@ -132,20 +137,22 @@ class RecordedFederation:
         return ModelGame(self.oracle, round_, members, weights, self.weighting, client_names=self.clients, kept=kept)
 
 
-def at_equal_length(round_: Round, participants: Sequence[int]) -> Round:
+def at_equal_length(
+    round_: Round, participants: Sequence[int], made: dict[tuple[int, int], Model] | None = None
+) -> Round:
     """The round with every client's update at the median length m of the participants' updates, and all else the same.
 
         w_i  →  w^t + (m / ‖u_i‖) u_i,      u_i = w_i − w^t
 
     A client cannot gain here by sending a longer update. An update of length 0 stays as it is, and so do tensors that
-    are not floats. Models are rescaled whenever they are read, so that no second copy of the round is held in memory.
+    are not floats. Models are rescaled when they are read; rounds that share `made` hold those of one round in memory.
     """
-    factors, start = rescaling(round_, participants), round_.global_model
-    return replace(
-        round_,
-        client_models=_Rescaled(start, round_.client_models, factors),
-        apart_models=_Rescaled(start, round_.apart_models, factors),
-    )
+    factors, number, made = rescaling(round_, participants), round_.entry.round_index, {} if made is None else made
+
+    def rescaled(models: Mapping[int, Model]) -> Mapping[int, Model]:
+        return _Rescaled(round_.global_model, models, factors, number, made)
+
+    return replace(round_, client_models=rescaled(round_.client_models), apart_models=rescaled(round_.apart_models))
 
 
 def rescaling(round_: Round, participants: Sequence[int]) -> dict[int, float]:
@@ -166,21 +173,39 @@ def update_length(model: Model, start: Model) -> float:
     return float(np.sqrt(sum(squares)))
 
 
+def _moved(tensor: torch.Tensor, start: torch.Tensor, factor: float) -> torch.Tensor:
+    """start + factor (tensor − start), computed in float64 piece by piece, so that no second tensor is held."""
+    if not tensor.is_floating_point():
+        return tensor
+    found = torch.empty(tensor.shape, dtype=tensor.dtype)
+    parts = (each.reshape(-1).split(PIECE) for each in (found, tensor, start))
+    for into, after, before in zip(*parts, strict=True):
+        origin = before.double()
+        into.copy_(origin + factor * (after.double() - origin))
+    return found
+
+
 @dataclass(frozen=True)
 class _Rescaled(Mapping[int, Model]):
-    """Models of clients with rescaled updates."""
+    """Models of clients with rescaled updates; those of the round that was read last are kept."""
 
     start: Model
     models: Mapping[int, Model]
     factors: Mapping[int, float]
+    round_index: int
+    made: dict[tuple[int, int], Model]  # (round, client) → model, shared by the rounds of a federation
 
     def __getitem__(self, client: int) -> Model:
-        model, moved = dict(self.models[client]), {}
-        for name, tensor in model.items():
-            if tensor.is_floating_point():
-                start = self.start[name].double()
-                moved[name] = (start + self.factors[client] * (tensor.double() - start)).to(tensor.dtype)
-        return {**model, **moved}
+        key = self.round_index, client
+        if key not in self.made:
+            if any(round_index != self.round_index for round_index, _ in self.made):
+                self.made.clear()
+            self.made[key] = self._rescaled(client)
+        return self.made[key]
+
+    def _rescaled(self, client: int) -> Model:
+        model = self.models[client]
+        return {name: _moved(tensor, self.start[name], self.factors[client]) for name, tensor in model.items()}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.models)

@@ -30,12 +30,17 @@ from fedworth.oracle.weighting import Mixtures
 from fedworth.task.adapters import renamed
 from fedworth.task.losses import Criterion
 from fedworth.task.modules import UtilityModule, tied_names
+from fedworth.task.samples import tensors_of
 from fedworth.task.task import N_PROBED, Task, refuse_probabilities
 from fedworth.threads import fitting_threads
 
 OUTPUT_BATCH = 256
 MOST_IN_FLOAT64 = 1 << 20
 """Numbers of a model up to which mixtures are summed in float64."""
+
+LARGE_IMAGES = 32
+"""Images that a larger model takes at a time on a CPU, so that its activations stay in the cache: ResNet-18 takes a
+third less time than with 256 images of 32 × 32, and a tenth of the memory for activations."""
 
 OUTLYING, N_ROUNDED, UNSURE = 100.0, 512, 0.1
 """A model is tested for rounding if a number in it is this many times the global model's; on this many samples; and it
@@ -158,12 +163,18 @@ def plain_utilities(
 def outputs_on(task: Task, model: Model, samples: Indices) -> torch.Tensor:
     """The outputs of a model on some samples, given by their numbers; on the CPU."""
     model = {name: tensor.to(task.device) for name, tensor in model.items()}  # once, not for each batch
-    size = min(task.batch_size, OUTPUT_BATCH)
+    size = min(batch_size(task, model), OUTPUT_BATCH)
     with torch.inference_mode():
         batches = torch.from_numpy(samples).to(task.device).split(size)
         outputs = torch.cat([task.outputs(model, batch).cpu() for batch in batches])
     refuse_misfit(task, outputs, task.labels[torch.from_numpy(samples)])
     return outputs
+
+
+def batch_size(task: Task, model: Model) -> int:
+    """Samples that a model takes at a time."""
+    is_cpu_image = task.device.type == "cpu" and all(x.ndim == 4 for x in tensors_of(task.inputs))
+    return min(task.batch_size, LARGE_IMAGES) if is_cpu_image and is_large(model) else task.batch_size
 
 
 def fitted(round_: Round, task: Task) -> Round:
@@ -327,7 +338,7 @@ def _score_without(criterion: Criterion, outputs: torch.Tensor, labels: torch.Te
 def predictions(task: Task, model: Model) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The model's outputs and the labels of the test set, batch by batch."""
     model = {name: tensor.to(task.device) for name, tensor in model.items()}  # once, not for each batch
-    size = task.batch_size
+    size = batch_size(task, model)
     for start in range(0, len(task.labels), size):
         some = slice(start, start + size)
         with torch.inference_mode():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedworth.arrays import stream
+from fedworth.arrays import Floats, stream
 from fedworth.coalitions import coalitions_of
 from fedworth.completion.completion import Completion
 from fedworth.completion.embeddings import EmbeddingLedger, EstimatedEmbeddings
@@ -188,13 +188,21 @@ class Federation(GameSource):
         return shapiq_game_of(self)
 
     def slow_methods(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The methods that would take more than a minute, since they measure many coalitions."""
-        game = self._first_game
+        """The methods that would take more than a minute, since they measure many coalitions.
+
+        With a limit of seconds, those that would exceed it together with sampling and the methods before them.
+        """
+        game, has_limit = self._first_game, self.settings.budget.seconds is not None
         if game is None or self.settings.budget.precision == 0 or not has_outputs(game):
             return ()
-        return tuple(
-            name for name in names if name != "fedsv" and not self.effort.is_cheap(game, self._n_measured(name))
-        )
+        slow, n_before = [], int(self._n_passes.sum()) if has_limit else 0
+        for name in names:
+            n = 0 if name == "fedsv" else self._n_measured(name)
+            if n and not self.effort.is_cheap(game, n_before + n):
+                slow.append(name)
+            elif has_limit:
+                n_before += n
+        return tuple(slow)
 
     def slow_reason(self, name: str) -> str:
         """Why a method was left out that would take long."""
@@ -206,9 +214,7 @@ class Federation(GameSource):
 
     def _n_measured(self, name: str) -> int:
         """How many coalitions a method measures whatever precision is asked for."""
-        sizes = self.participants.sum(axis=1)
-        sampled = np.inf if self.settings.budget.precision == 0 else sizes + 2 + USUAL_PASSES
-        passes = np.minimum(sampled, 2.0 ** np.minimum(sizes, 30) - 1)  # of every round
+        sizes, passes = self.participants.sum(axis=1), self._n_passes
         if name == "leave-one-out":
             return int((sizes + 1).sum())
         if name == "fedsv-equal":  # on other models
@@ -224,6 +230,13 @@ class Federation(GameSource):
                 return 0  # it will be refused
             return n_planned(self.participants, permutations)
         return 0
+
+    @property
+    def _n_passes(self) -> Floats:
+        """(n_rounds,): about how many evaluations the game of each round's participants takes."""
+        sizes = self.participants.sum(axis=1)
+        sampled = np.inf if self.settings.budget.precision == 0 else sizes + 2 + USUAL_PASSES
+        return np.asarray(np.minimum(sampled, 2.0 ** np.minimum(sizes, 30) - 1))
 
     def plan(self, names: Iterable[str]) -> None:
         """Say which methods will be asked for, so that a forecast counts them all."""

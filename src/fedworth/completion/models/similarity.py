@@ -22,7 +22,7 @@ from fedworth.arrays import Floats, Indices
 from fedworth.completion.models.gaussian_process import Similarity, update_process
 from fedworth.completion.models.updates import Updates
 from fedworth.ledger.ledger import Model
-from fedworth.oracle.oracle import fitted_model
+from fedworth.oracle.oracle import batch_size, fitted_model
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 
@@ -66,7 +66,7 @@ def _outputs(task: Task, model: Model) -> Floats:
     some = torch.arange(0, len(task.labels), -(-len(task.labels) // MOST_SAMPLES), device=task.device)
     model = fitted_model(model, task)
     with torch.inference_mode():
-        found = torch.cat([task.outputs(model, part) for part in some.split(task.batch_size)]).to(torch.float64)
+        found = torch.cat([task.outputs(model, part) for part in some.split(batch_size(task, model))]).to(torch.float64)
     classes = task.judged_by.over_classes
     if classes is not None and found.shape[classes] > 1:
         found = found - found.mean(dim=classes, keepdim=True)

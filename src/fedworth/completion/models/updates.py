@@ -30,7 +30,9 @@ KEPT_BYTES = 1 << 30
 LARGEST_KEPT = 1 << 24
 """Updates of models with more bytes than this are never kept: memory should stay that of a few models."""
 
-PIECE_BYTES = 1 << 26
+PIECE_BYTES, LARGE_PIECE_BYTES = 1 << 26, 1 << 21
+"""Updates are combined in pieces of this size; those of large models, which are read again and again, in pieces that
+stay in the processor's cache."""
 
 MOST_IN_MEMORY = 1 << 28
 """Bytes of predicted models that are held in memory; more are held in a temporary file."""
@@ -110,9 +112,17 @@ class Updates:
     def _sizes(self) -> dict[str, int]:
         return {name: like.numel() for name, like in self.opened[0].global_model.items()}
 
+    @property
+    def _n_bytes(self) -> int:
+        return 4 * sum(self._sizes.values())
+
+    @property
+    def _is_large(self) -> bool:
+        return self._n_bytes > LARGEST_KEPT
+
     def _pieces(self, n_rows: int) -> list[tuple[str, slice]]:
         """Each tensor's numbers in pieces, of which `n_rows` rows take at most PIECE_BYTES."""
-        width = max(1, PIECE_BYTES // (4 * max(n_rows, 1)))
+        width = max(1, (LARGE_PIECE_BYTES if self._is_large else PIECE_BYTES) // (4 * max(n_rows, 1)))
         return [
             (name, slice(start, min(start + width, size)))
             for name, size in self._sizes.items()
@@ -128,8 +138,7 @@ class Updates:
 
     @cached_property
     def _kept(self) -> Kept | None:
-        one = 4 * sum(self._sizes.values())
-        if one > LARGEST_KEPT or len(self) * one > KEPT_BYTES:
+        if self._is_large or len(self) * self._n_bytes > KEPT_BYTES:
             return None
         every = np.arange(len(self))
         return {name: self._read(name, every, slice(0, size)) for name, size in self._sizes.items()}
@@ -138,7 +147,7 @@ class Updates:
         rows = np.empty((len(used), part.stop - part.start), dtype=np.float32)
         for row, update in zip(rows, used.tolist(), strict=True):
             before = self.opened[int(self.rounds[update])].global_model[name]
-            row[:] = _flat(self.model(update)[name], part) - _flat(before, part)
+            np.subtract(_flat(self.model(update)[name], part), _flat(before, part), out=row)
         return rows
 
 

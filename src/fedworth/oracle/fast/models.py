@@ -64,28 +64,46 @@ class RoundModels:
                 f"clients {missing} have no model in this round, so no coalition with them can be measured"
             )
         self._clients_models = [models[k] for k in clients]
+        self._device = device
         self.origin = {name: tensor.to(device) for name, tensor in round_.global_model.items()}
-        self.updates: dict[str, torch.Tensor] = {}  # (n_clients, size) of every floating point tensor that varies
+        self.floats: list[str] = []  # floating point tensors that vary
         self.integers: set[str] = set()  # tensors of integers that vary
-        finite = torch.ones(len(self.clients), dtype=torch.bool, device=device)
         for name, like in self.origin.items():
-            tensors = [model[name].to(device) for model in self._clients_models]
-            if all(tensor is like or torch.equal(tensor, like) for tensor in tensors):
-                continue
-            if not like.is_floating_point():
-                self.integers.add(name)
-                continue
-            stacked = torch.stack([tensor.reshape(-1) for tensor in tensors]) - like.reshape(-1)
+            tensors = (model[name].to(device) for model in self._clients_models)
+            if any(tensor is not like and not torch.equal(tensor, like) for tensor in tensors):
+                (self.floats.append if like.is_floating_point() else self.integers.add)(name)
+
+    @property
+    def n_bytes(self) -> int:
+        """What one client's update takes."""
+        return sum(self.origin[name].nbytes for name in self.floats)
+
+    @property
+    def updates(self) -> dict[str, torch.Tensor]:
+        """(n_clients, size) of every floating point tensor that varies; stacked when they are first asked for."""
+        return self._stacked[0]
+
+    @property
+    def is_finite(self) -> NDArray[np.bool_]:
+        """(n_clients,): whether all numbers of a client's model are finite."""
+        return self._stacked[1]
+
+    @cached_property
+    def _stacked(self) -> tuple[dict[str, torch.Tensor], NDArray[np.bool_]]:
+        updates, finite = {}, torch.ones(len(self.clients), dtype=torch.bool, device=self._device)
+        for name in self.floats:
+            stacked = torch.stack([model[name].to(self._device).reshape(-1) for model in self._clients_models])
+            stacked -= self.origin[name].reshape(-1)
             finite &= stacked.isfinite().all(dim=1)
-            self.updates[name] = stacked
-        self.is_finite = finite.cpu().numpy()  # (n_clients,)
-        for stacked in self.updates.values():  # 0 · NaN would spoil coalitions without the client
+            updates[name] = stacked
+        for stacked in updates.values():  # 0 · NaN would spoil coalitions without the client
             stacked[~finite] = 0.0
+        return updates, finite.cpu().numpy()
 
     @property
     def varying(self) -> frozenset[str]:
         """The names of the tensors in which some client differs from the global model."""
-        return frozenset(self.updates) | self.integers
+        return frozenset(self.floats) | self.integers
 
     @property
     def frozen(self) -> Model:

@@ -26,7 +26,7 @@ from fedworth.arrays import Floats, Indices
 from fedworth.errors import UsageError
 from fedworth.ledger.ledger import Round
 from fedworth.names import Measure
-from fedworth.oracle.fast.calls import Call, Parts, find_chain, find_parts, observe
+from fedworth.oracle.fast.calls import Call, Layer, Parts, find_chain, find_parts, observe
 from fedworth.oracle.fast.chain import Chain
 from fedworth.oracle.fast.loop import Loop
 from fedworth.oracle.fast.models import RoundModels, Samples, merge_duplicates
@@ -64,6 +64,10 @@ TIED = 1e-5
 
 MOST_BYTES = 1 << 31
 """Models and kept outputs that are held in memory."""
+
+LARGE_MODEL = 1 << 24
+"""Bytes of the tensors that vary from which a model is large: it is not held once for each client, unless the module's
+parts share much between coalitions. The plain loop takes no longer, and the memory of one model."""
 
 BATCH = 1 << 17
 """Numbers in the largest activation of a batch: half a MB, so that copies of it stay in the cache."""
@@ -143,13 +147,15 @@ class FastOracle:
         models, is_new = self._models(round_, mixtures, present)
         if isinstance(models, PlainLoop):
             return models
+        key, is_first = models.varying, models.varying not in self._routes
+        if is_first and models.n_bytes > LARGE_MODEL:  # before they are stacked
+            self._routes[key] = self._route(models)
+        if models.n_bytes > LARGE_MODEL and isinstance(known := self._routes[key], PlainLoop):
+            return known
         wanted, places = merge_duplicates(models, mixtures.among(present))
         if len(wanted) == 1:  # every coalition keeps the global model
             return np.zeros((len(mixtures), self.n_blocks + len(self.also)))
-        key, is_first = models.varying, models.varying not in self._routes
-        if is_first:
-            self._routes[key] = self._route(models)
-        route = self._routes[key]
+        route = self._routes[key] = self._routes.get(key) or self._route(models)
         if isinstance(route, PlainLoop):
             return route
         try:
@@ -222,10 +228,11 @@ class FastOracle:
             return PlainLoop("its utility is a function of the user")
         if any(
             tensor.dtype not in (torch.float32, torch.float64)
-            for tensor in (models.origin[name] for name in models.updates)
+            for tensor in (models.origin[name] for name in models.floats)
         ):
             return PlainLoop("half precision rounds every model differently")
-        n_seen = min(N_SEEN, max(2, self.task.batch_size))
+        # All activations are held at once, which of a large model take a hundred MB a sample
+        n_seen = 2 if models.n_bytes > LARGE_MODEL else min(N_SEEN, max(2, self.task.batch_size))
         which = torch.from_numpy(np.unique(np.linspace(0, len(self._samples) - 1, n_seen).astype(np.int64)))
         few = self._samples.at(which.to(self.task.device))
         before = {name: tensor.clone() for name, tensor in self._module.state_dict().items()}
@@ -241,6 +248,8 @@ class FastOracle:
         parts = find_parts(seen)
         if self._kept_bytes(parts, seen.noisy, len(models.clients), len(few)) > MOST_BYTES:
             parts = Parts()
+        if models.n_bytes > LARGE_MODEL and not parts.constant and not _is_mostly_affine(parts, models):
+            return PlainLoop("its parts share little between coalitions, and models are large")
         images = self.task.device.type == "cpu" and all(x.ndim == 4 for x in tensors_of(self.task.inputs))
         batch = int(2 ** np.clip(np.log2(BATCH / seen.largest).round(), 5 if images else 7, 10))
         batch = min(batch, self.task.batch_size)
@@ -297,6 +306,14 @@ class FastOracle:
         listed = [torch.nonzero(groups == k)[:, 0] for k in range(n_groups)]
         parts = [(some, (n_counted(criteria, labels[torch.isin(blocks, some)]) / whole)[:, 0]) for some in listed]
         return [(some, part) for some, part in parts if (part > 0).all()]
+
+
+def _is_mostly_affine(parts: Parts, models: RoundModels) -> bool:
+    """Whether most of the numbers that vary belong to affine parts, which are evaluated once per client."""
+    layers = [Layer.of(name) for name in parts.affine]
+    affine = {name for layer in layers for name in (layer.weight, layer.bias)}
+    sizes = {name: models.origin[name].numel() for name in models.floats}
+    return 2 * sum(n for name, n in sizes.items() if name in affine) > sum(sizes.values())
 
 
 def _blocks(task: Task, *, is_whole: bool) -> torch.Tensor:
