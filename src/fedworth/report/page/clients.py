@@ -66,6 +66,8 @@ class Card:
     kind: Kind
     title: Markup
     seen: str
+    why: str
+    action: str
     client_title: str
     client_seen: str
 
@@ -270,7 +272,8 @@ def _for_client(finding: Finding, report: Report) -> str:
 
 def _card(clients: tuple[str, ...], kind: Kind, seen: str, client_seen: str, settings: PageSettings) -> Card:
     title = Markup("{} {}").format(_named(clients, settings), kind.title)
-    return Card(clients, kind, title, seen, settings.fill(kind.client_title), client_seen)
+    why, action, client_title = map(settings.fill, (kind.why, kind.action, kind.client_title))
+    return Card(clients, kind, title, seen, why, action, client_title, client_seen)
 
 
 def _named(clients: tuple[str, ...], settings: PageSettings) -> Markup:
@@ -290,7 +293,7 @@ def group_table(report: Report, rows: list[Row], settings: PageSettings) -> dict
         return None
     values, half = groups.values, groups.half_widths
     top = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
-    digits = max(2, 1 - math.floor(math.log10(top)))
+    digits = groups.decimals
     shown = rows if values.size <= MOST_CELLS else [row for row in rows if not row.is_folded]
 
     def cell(client: int, group: int) -> dict[str, str]:
