@@ -106,7 +106,7 @@ class OpenRound:
         form: EmbeddingForm | None = None,
     ) -> "OpenRound":
         """Begin a round and write its global model."""
-        where = f"{folder}, round {round_index}"
+        where = f"{folder}, round {number}"
         largest = check_finite(model, f"{where}, global model")
         names = list(dict.fromkeys(asked))
         check_names(names, where)
@@ -121,7 +121,7 @@ class OpenRound:
 
     @property
     def where(self) -> str:
-        return f"{self.folder}, round {self.round_index}"
+        return f"{self.folder}, round {self.number}"
 
     @property
     def joined(self) -> list[str]:
