@@ -124,7 +124,9 @@ def read_header(folder: Path) -> tuple[dict[str, Any], str]:
     """The checked header of a ledger, and its hash, with which the chain starts."""
     path = folder / HEADER
     if not is_ledger(folder):
-        problem = f"has no {HEADER}, so it is not a ledger" if folder.is_dir() else "no such folder; expected a ledger"
+        problem = (
+            f"has no {HEADER}, so it is not a ledger" if folder.is_dir() else "no such folder, so it is not a ledger"
+        )
         raise LedgerError(f"{folder}: {problem}")
     try:
         header, chain = read_json(path), hashlib.sha256(read_bytes(path, MAX_JSON_BYTES)).hexdigest()
