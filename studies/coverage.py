@@ -272,15 +272,15 @@ def _answers(frame: pd.DataFrame) -> list[str]:
         f"cell of the table has a standard error of about {100 * cells.sem().median():.0f} %, so some miss their bar "
         "by chance.",
         f"{n_false} of {n_harm} findings of harm are false, that is, the client's value on the population is not "
-        f"negative. By the certainty that the findings state, {sum(1 - one for one in sure):.1f} should be, and "
+        f"negative. The stated certainties expect {sum(1 - one for one in sure):.1f} false ones, and "
         f"{sum(1 - one for one in here):.1f} on a population that is itself a sample.",
         f"{int(frame.n_wrong.sum())} of {n_apart:,} pairs that are told apart have the wrong order on the population "
-        f"({frame.n_wrong.sum() / max(n_apart, 1):.2%}); by the stated probabilities "
-        f"{frame.wrong_stated.sum() / max(n_apart, 1):.2%} should, and "
+        f"({frame.n_wrong.sum() / max(n_apart, 1):.2%}). The stated probabilities expect "
+        f"{frame.wrong_stated.sum() / max(n_apart, 1):.2%}, and "
         f"{frame.wrong_here.sum() / max(n_apart, 1):.2%} on a population that is itself a sample.",
-        f"Outside of 85 to 95 % over all sizes of the test set: {_listed(frame, 'covered', **COVERED)}. What is "
-        "printed for the completion is too small, so that fewer than 85 % of the intervals “on this test set” hold the "
-        f"truth there: {_listed(frame, 'covered_own', least=COVERED['least'])}.",
+        f"Outside of 85 to 95 % over all sizes of the test set: {_listed(frame, 'covered', **COVERED)}. Where fewer "
+        "than 85 % of the intervals “on this test set” contain the truth, the printed error of the completion is too "
+        f"small: {_listed(frame, 'covered_own', least=COVERED['least'])}.",
     ]
 
 
@@ -396,38 +396,40 @@ STUDY = Study(
     "coverage",
     "Do the intervals hold what they say?",
     """A value is measured on the server's test set, which is a sample, and part of it is estimated where clients \
-missed rounds. Intervals “on data like the test set”, the default, should hold the value on all data of the same \
-distribution. Do 90 % of them? Is a client that “made the model worse” really harmful? Are pairs that are told apart \
-in the right order?
+missed rounds. By default, a 90 % interval is about the value “on data like the test set”: 90 % of such intervals \
+should contain the value on all data of the same distribution. Do they? Is a client that “made the model worse” \
+really harmful? Are pairs that are told apart in the right order?
 
-We trained federations of eight clients (ten rounds, unless the line says otherwise) and kept every client's model \
-of every round. So the true values are known on any samples. The server valued the clients with 200, 500 and 2,000 \
-test samples. 8,000 other samples (2,800 for regression, 1,500 for CIFAR-10), which it never saw, stand for the \
-population. Models are logistic regressions and a network of 32 units on 4,000 samples of MNIST and Fashion-MNIST, \
-and linear regressions on Friedman's function. On CIFAR-10 five clients train a small convolutional network for \
-eight rounds, which reaches an accuracy of about .3, and the test sets have 200 and 500 samples. Label skew is \
-Dirichlet's with α = .3, and a client trains ten steps of 32 samples a round unless the line says otherwise. Drift \
-replaces half of each client's samples by the next client's; three of eight clients turn noisy by 40 % wrong labels \
-from round six on.
+We trained federations of eight clients (ten rounds, unless the line says otherwise) and kept every client's model of \
+every round. With all models the true values can be computed on any samples. The server valued the clients with 200, \
+500 and 2,000 test samples. We use 8,000 other samples (2,800 for regression, 1,500 for CIFAR-10), which the server \
+never saw, as the population. Models are logistic regressions and a network of 32 units on 4,000 samples of MNIST and \
+Fashion-MNIST, and linear regressions on Friedman's function. On CIFAR-10 five clients train a small convolutional \
+network for eight rounds, which reaches an accuracy of about .3, and the test sets have 200 and 500 samples. Label \
+skew is Dirichlet's with α = .3, and a client trains ten steps of 32 samples a round unless the line says otherwise. \
+Drift replaces half of each client's samples by the next client's; three of eight clients turn noisy by 40 % wrong \
+labels from round six on.
 
-Each cell with three numbers is for 200 / 500 / 2,000 test samples. *Population* is the share of 90 % intervals that \
-hold the value on the population; the bar is 85 to 95 %, and what misses it is bold. *Without the test set's part* is \
-the share that intervals “on this test set” hold of it. *Own test set* is the share of the latter that hold the truth \
-on the server's own samples. The *completion error* and the *printed* standard deviations are those with 500 test \
-samples, relative to the spread of the true values; the *rank correlation* (Spearman's) is that of the values with \
-the true values on these samples. *Harm* are clients that findings say made the model worse, and \
-those among them whose value on the population is not negative. *Wrong order* is the share of pairs told apart whose \
-order on the population is the other one, and the share that is expected.
+A cell with three numbers has one for each size of the test set: 200 / 500 / 2,000 samples. *Population* is the share \
+of 90 % intervals that contain the value on the population. It should be 85 to 95 %; cells outside of that are bold. \
+*Without the test set's part* is the same share for intervals “on this test set”, which leave out the error of the \
+test set. *Own test set* is the share of intervals “on this test set” that contain the true value on the server's own \
+samples. The *completion error* and the *printed* standard deviations are those with 500 test samples, relative to \
+the spread of the true values. The *rank correlation* (Spearman's) is between the values and the true values on the \
+server's samples. *Harm, false* counts the clients that findings call harmful, and how many of them have a value on \
+the population that is not negative. *Wrong order* is the share of the pairs told apart that have the other order on \
+the population, and the share that the stated probabilities expect.
 
-The population is a sample too. Its standard error is added to an interval's half-width, by the root of the sum of \
-squares, before it is asked what the interval holds. It is added in the same way to the errors behind the stated \
-probabilities of pairs and of harm: what is expected is how often the order, or the sign, should be another one on \
-this population. Errors of such shares (±) are over federations. Clients of one federation share a test set, so \
-their intervals miss together: a cell rests on as many independent cases as there are federations in it. Each line \
-of the table draws its own test samples; those of 200 are part of those of 500, and these of those of 2,000. The \
-last column says how many were run; the study asks for 24 (12 with 60 rounds, 10 with CIFAR-10), and was stopped \
-earlier where there are fewer. Seeds start at 300: those from 200 on were reported when the chance of an error in a \
-finding of harm was not yet counted for all clients, and 19 of 946 findings were false where 7 were expected.""",
+The population is a sample too, with a standard error of its own. We add this error to the half-width of an interval \
+(as the root of the sum of squares) before we check what the interval contains, and to the errors behind the stated \
+probabilities of pairs and of harm. The expected shares therefore count how often the order, or the sign, should \
+differ on this particular population. The errors (±) of these shares are computed over federations. Clients of one \
+federation share a test set, so their intervals miss together, and a cell has only as many independent cases as \
+federations. Each line of the table draws its own test samples; the 200 are among the 500, and the 500 among the \
+2,000. The last column has the number of federations: the study asks for 24 (12 with 60 rounds, 10 with CIFAR-10), \
+and was stopped earlier where there are fewer. Seeds start at 300. Seeds from 200 on were used in an earlier report, \
+in which 19 of 946 findings of harm were false where 7 were expected, because the chance of an error was not yet \
+counted for all clients.""",
     section,
     scales={
         "page": PAGE,

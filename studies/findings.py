@@ -260,41 +260,42 @@ def _draw(frame: pd.DataFrame, axes: Axes) -> None:
 STUDY = Study(
     "findings",
     "How often findings are right",
-    """Ten clients, five a round and all in the first, ten rounds, on scanned digits (a logistic model, batches of \
-32) and MNIST (a network of 64 units, batches of 64). The client that misbehaves does so while the federation \
-trains, so the model follows what it sends. We count every finding that a coordinator would read: for clean \
-federations and noisy data those of `fedworth report`, for the others those of `fedworth verify`, which only looks \
-at the answers.
+    """Ten clients train for ten rounds; all take part in the first round, and five in each later one. The data are \
+scanned digits (a logistic model, batches of 32) and MNIST (a network of 64 units, batches of 64). The client that \
+misbehaves does so while the federation trains, so the model reacts to what it sends. We count every finding that a \
+coordinator would read. For clean federations and noisy data these are the findings of `fedworth report`; for the \
+others, those of `fedworth verify`, which only looks at the answers.
 
-*Recall* is the share of planted clients that are named as what they are (both clients of a copied pair, two \
-clients with noisy data). *Named as something else* is the share that only another finding names. *Precision* is \
-the share of named clients that are planted, and *honest clients named* are the false alarms. *Certainty* is what a \
-right finding states about itself. Under *By kind* every kind of finding has a line: what it says, what it is judged \
-by, how often chance alone may name somebody (the level), which planted clients it names itself, and how many honest \
-clients it names in all federations. Findings of harm are about a client's value, not its conduct; they are compared \
-with the true value under *Bars*.
+*Recall* is the share of planted clients that the right finding names (both clients of a copied pair, two clients \
+with noisy data). *Named as something else* is the share that only another finding names. *Precision* is the share of \
+named clients that are planted, and *honest clients named* are the false alarms. *Certainty* is the confidence that a \
+right finding states. The table under *By kind* has a line for each kind of finding: what it says, what it is judged \
+by, how often chance alone may name somebody (the level), which planted clients it names, and how many honest clients \
+it names in all federations. Findings of harm are about a client's value, not its conduct; they are compared with the \
+true value under *Bars*.
 
-Some things cannot be found. With two classes a client, a copy that draws other batches looks like another client \
-with the same two classes. There, noisy labels do not lower the value, because a wrong label shows the model a \
-class that the client does not have. For the same reason the client harms fewer classes than the others do, which the \
-values by class show (*many groups*). A client that really has more classes than the others looks the same, so the \
-finding is a note that says so. Free riders and copiers are honest in the first round. Noise of 3 standard \
-deviations hardly lowers the value of MNIST clients. A client that sends three times its update is named for its \
-length only if it gains by it; the study `gaming` has federations where it does.
+Some things cannot be found. If clients have two classes each, a copy that draws other batches looks like another \
+client with the same two classes. Noisy labels do not lower the value there, because a wrong label shows the model a \
+class that the client does not have. For the same reason a client with noisy labels harms fewer classes than the \
+others do, which the values by class show (*many groups*). A client that really has more classes than the others \
+looks the same, so this finding is only a note, and it says so. Free riders and copiers are honest in the first \
+round. Noise of 3 standard deviations hardly lowers the value of MNIST clients. A client that sends three times its \
+update is named for its length only if it gains by the length; the study `gaming` has federations where it does.
 
-A client is said to harm the model if its value is below zero, with a confidence of 90 % that counts the chance of an \
-error for all clients, and it makes coalitions of at least half of the others worse, too; if it does not, its value is \
-called negative. The bar asks that findings are right as often as they say. No finding of harm or low value is made \
-if the interval is known to be too narrow, as for a client that took part in few rounds.
+A client is said to harm the model if its value is below zero and if it makes coalitions of at least half of the \
+others worse, too. The confidence is 90 % and counts the chance of an error for all clients. If only the value is \
+below zero, the finding is called a negative value. The bar asks that findings are right as often as they say. No \
+finding of harm or low value is made if the interval is known to be too narrow, for example because the client took \
+part in few rounds.
 
 *Interactions.* A copy and its source are redundant, so the interaction index of the pair is negative. With fixed \
-weights (`fedworth run --weighting fixed`) it is nearly always the largest of all pairs in absolute value. There, a \
-coalition's model is the start plus its members' steps with the weights of the full round, so a copy adds the step \
-that its source has already added. With the weights of a mean, a copy only changes how much its source counts, and \
-two clients with different classes interact far more, because the mean of their models knows both classes.
+weights (`fedworth run --weighting fixed`) it is nearly always the largest of all pairs in absolute value. With these \
+weights, a coalition's model is the start plus its members' steps, weighted as in the full round, so a copy adds the \
+step that its source has already added. With the weights of a mean, a copy only changes how much its source counts, \
+and two clients with different classes interact far more, because the mean of their models knows both classes.
 
-All thresholds were chosen on seeds from 1000 on. Seeds 0 to 4 were looked at while an earlier rule for similar \
-pairs was in use, so seeds from 10 on are reported.""",
+All thresholds were chosen on seeds from 1000 on. We looked at seeds 0 to 4 while an earlier rule for similar pairs \
+was in use, so we report seeds from 10 on.""",
     section,
     scales={
         "page": {"digits-batches": Extent(5), "mnist-10": Extent(5)},

@@ -290,40 +290,44 @@ STUDY = Study(
     "gaming",
     "What a client can gain without better data",
     """One client of eight tries to get a larger share of the pool than its data are worth, in every round while the \
-federation trains; the others are honest. Models are averaged by samples, and the pool is shared by positive values \
-(ComFedSV by models). Scanned digits, a network with one hidden layer, and steps so small that longer updates pay; in \
-the second federation four of eight clients take part in a round, and all in the first.
+federation trains. The others are honest. Models are averaged by samples, and the pool is shared by positive values \
+(ComFedSV by models). The data are scanned digits, the model is a network with one hidden layer, and the steps are so \
+small that longer updates pay. In the second federation four of eight clients take part in a round, and all in the \
+first.
 
-*Share* is what the client gets, averaged over seeds, and *gain* how many points that is above its own share on the \
+*Share* is what the client gets, averaged over seeds. *Gain* is how many points more that is than its share on the \
 same seed if it were honest. *At equal length* is its share by FedSV if every update had the median length of its \
-round, which is what `--clip median` pays by. *Flagged* counts the runs in which a finding names the client; *gains > \
-5* the runs in which it gains more than five points. Low value and harm do not count: they say nothing about conduct.
+round, which is what `--clip median` pays by. *Flagged* counts the runs in which a finding names the client, and \
+*gains > 5* the runs in which it gains more than five points. Findings of low value and of harm are not counted, \
+because they say nothing about conduct.
 
 **What a client can do, and what helps.**
 
-- *Send a longer update.* It pays where the others take small steps and hold similar data. The finding *value by \
+- *Send a longer update.* This pays where the others take small steps and hold similar data. The finding *value by \
 length* gives both shares; with `--clip median` a longer update gains nothing. Do not clip while a follower takes \
 part: where data differ, the column shows that a follower gets more at equal length.
 - *Follow the server.* A client without data repeats the server's last steps, or the mean of the others, at any \
-length, with noise so that it does not look like a copy. The finding *follower* looks for a part of its own \
-that comes back from round to round, and finds none.
+length, with noise so that it does not look like a copy. The finding *follower* looks in each client's updates for \
+something that is the client's own and comes back from round to round. A follower has nothing of this kind.
 - *Copy another client.* The finding *look-alikes* compares two clients in different rounds, so noise does not hide a \
 copy.
 - *Take part twice.* A client that splits its data over two names gets more for the same data. `--as-one a,b` values \
-both as one. The finding proposes it only where the client's data differ from the others'.
+both as one. A finding proposes this only where the client's data differ from the others'.
 
 **What we cannot see.**
 
-- *Two halves of data that are like everybody's.* Where all data are alike, so are two identities and two strangers. \
-Know who takes part: a name for each organisation, with its key.
-- *Noise that a follower keeps.* A client that adds the same noise in every round seems to have a part of its own. It \
-gains most where its honest share would be small, and is named only where its length shows.
-- *A follower in few rounds.* The finding needs three rounds of the client, and more if it adds as much noise as signal.
-- *A larger sample count.* Where the server weighs by samples, it must believe the number. Only a hundred times the \
-median is noted.
+- *A client that splits data like everybody's.* Where all data are alike, its two names look like any two clients. \
+Know who takes part: ask for one name for each organisation, with its key.
+- *Noise that a follower keeps.* If a follower adds the same noise in every round, the noise looks like its own data. \
+It gains most where its honest share would be small, and is named only where the length of its updates gives it away.
+- *A follower in few rounds.* The finding needs three rounds of the client, and more if it adds as much noise as \
+signal.
+- *A larger sample count.* A server that weighs by samples must believe the number. Only a count of a hundred times \
+the median is noted.
 
-**What nobody can see:** a client that has samples of the test set. It learns what is paid for, honestly and well. \
-Keep the test set secret, draw it anew, and do not show values by round to clients that could try what pays.
+**What nobody can see:** a client that has samples of the test set. It trains on what is rewarded, and its updates \
+are genuine. Keep the test set secret, draw a new one from time to time, and do not show values by round to clients \
+that could use them to find out what pays.
 
 False alarms are counted on the honest federations, for all kinds of findings. Where each client takes part in few \
 rounds, two honest clients with data of the same kind can be called look-alikes; a bar below says how often.

@@ -98,13 +98,13 @@ def _draw(groups: Sequence[tuple[str, str, pd.DataFrame]], axes: Axes) -> None:
 STUDY = Study(
     "luck",
     "Training luck",
-    """Each federation was trained eight times: the same data, the same starting model, other batches and other \
-participants. *Training luck* is the standard deviation of the true values over the eight runs, relative to the spread \
-of the values between clients; neither the completion nor the test set plays a part in it. *Printed* is what a single \
-run says about itself, with 500 test samples. No interval of a single run includes training luck, so such intervals \
-hold the mean value over trainings less often than 90 %. Intervals over several runs (`fedworth report RUN1 RUN2 \
-RUN3`) include it. All runs of a federation have the same test set, whose error they share, so with few federations a \
-line the last two shares are rough.""",
+    """Each federation was trained eight times, with the same data and the same starting model, but other batches \
+and other participants. *Training luck* is the standard deviation of the true values over the eight runs, relative to \
+the spread of the values between clients. The completion and the test set play no part in it. *Printed* is the \
+standard deviation that a single run reports, with 500 test samples. Intervals of a single run do not include \
+training luck, so fewer than 90 % of them contain the mean value over trainings. Intervals over several runs \
+(`fedworth report RUN1 RUN2 RUN3`) include it. All runs of a federation share one test set and its error, so the last \
+two shares are rough where a line has few federations.""",
     section,
     scales={
         "page": {

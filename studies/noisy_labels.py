@@ -149,11 +149,12 @@ LABELS = ("labels-small", "labels")
 STUDY = Study(
     "noisy-labels",
     "Noisy labels: do the noisy clients have the lowest values?",
-    "Jaccard coefficients, averaged over seeds; guessing gives .05. ComFedSV uses 500 permutations in which every "
-    "client has every position equally often. FedSV and the all-clients round use fedworth's estimate of each round's "
-    "game, which has smaller errors than the permutations of the paper. Nearly every column of the utility matrix is "
-    "observed in the first round only. ComFedSV by models takes too long here; [fidelity](fidelity.md) has a similar "
-    "setting. On CIFAR-10 there are 30 clients and 20 rounds, since 100 clients take too long there, too.",
+    "Each cell shows a Jaccard coefficient, averaged over seeds; guessing gives .05. ComFedSV uses 500 permutations "
+    "in which every client has every position equally often. FedSV and the all-clients round use fedworth's estimate "
+    "of each round's game, which has smaller errors than the permutations of the paper. Nearly every column of the "
+    "utility matrix is observed in the first round only. ComFedSV by models takes too long here; "
+    "[fidelity](fidelity.md) has a similar setting. On CIFAR-10 there are 30 clients and 20 rounds, since 100 clients "
+    "take too long there, too.",
     section,
     claim="ComFedSV outperforms FedSV in most cases; both perform better as more clients report in each round.",
     scales={

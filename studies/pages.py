@@ -233,14 +233,14 @@ def _own_page(name: str, found: Mapping[str, Section], accounts: Accounts) -> st
 JUDGED = (
     "Each claim is judged separately at both settings. A comparison of two methods needs five independent seeds and a "
     "test at 5 % (Wilcoxon's paired test, or Kolmogorov and Smirnov's for distributions). A number is compared with a "
-    "bound by its whole 95 % interval. Everything else is *open* (?), and so is a claim about models near chance or "
+    "bound by its whole 95 % interval. Everything else is *open* (?), also a claim about models near chance or about "
     "saturated results. *Depends on* says whether the method or the setting decides. The verdicts are about *ComFedSV* "
     "as the paper solved it (penalty by counts, rank 5). Accuracies after a hundred rounds and costs are in the "
     "[appendix](results-appendix.md)."
 )
 CIFAR = (
-    "CIFAR-10 has VGG16 with widths divided by 8 and GroupNorm instead of BatchNorm, as federations use it: averaged "
-    "statistics of BatchNorm fit the average of all clients, not that of a coalition."
+    "On CIFAR-10 the model is VGG16 with widths divided by 8, and with GroupNorm instead of BatchNorm, as federations "
+    "use it, because averaged statistics of BatchNorm fit the average of all clients, not that of a coalition."
 )
 NO_CIFAR = "CIFAR-10 has not been run for this page."
 APPENDIX = (

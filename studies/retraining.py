@@ -274,15 +274,16 @@ def answers(frame: pd.DataFrame) -> list[str]:
     ours = frame[frame.method == OURS]
     clean, bad = ("IID", "label skew", "unequal sizes"), ("noisy labels", "a free rider")
     parts = []
-    for names, what in ((clean, "clean data"), (bad, "a client with bad data or none")):
+    for names, what in ((clean, "clean data"), (bad, "one or two clients with bad data or none")):
         rows = ours[ours.kind.isin(names)]
         parts.append(
             f"With {what}, ComFedSV by models correlates by {with_interval(rows, 'value')} with the retraining value "
             f"and by {with_interval(rows, 'leaving')} with the cost of leaving"
         )
-    drop = f"{100 * ours.dropped_best.mean():.0f} % of its lowest values are the client that costs least to lose"
-    chance = f"{100 / N_CLIENTS:.0f} % by drawing one at random"
-    regrets = f"its regret is {ours.regret.mean():.2f}, at random {ours.regret_at_random.mean():.2f}"
+    share = f"{100 * ours.dropped_best.mean():.0f} %"
+    drop = f"In {share} of the cases its lowest value is the client that costs least to lose"
+    chance = f"a client drawn at random: {100 / N_CLIENTS:.0f} %"
+    regrets = f"its regret is {ours.regret.mean():.2f}, and {ours.regret_at_random.mean():.2f} at random"
     some = frame[frame.take_part == N_SOME]
     both = [f"{with_interval(some[some.method == key], 'value')} by {label(key)}" for key in ("fedsv", OURS)]
     return [
@@ -290,8 +291,8 @@ def answers(frame: pd.DataFrame) -> list[str]:
         f"With {N_SOME} of {N_CLIENTS} clients a round, the correlation with the retraining value is "
         f"{' and '.join(both)}.",
         f"{drop} ({chance}); {regrets}.",
-        f"Nearer to the retraining value than ComFedSV by models: {nearer(frame, 'value')}.",
-        f"Nearer to the cost of leaving: {nearer(frame, 'leaving')}.",
+        f"Methods nearer to the retraining value than ComFedSV by models: {nearer(frame, 'value')}.",
+        f"Methods nearer to the cost of leaving: {nearer(frame, 'leaving')}.",
     ]
 
 
@@ -322,22 +323,22 @@ def _draw(frame: pd.DataFrame, target: str, axes: Axes) -> None:
 STUDY = Study(
     "retraining",
     "Do values predict what leaving costs?",
-    f"""Values are made round by round: what did a client add to models that the others had trained? Two other \
-questions are nearer to what people want to know. The *retraining value* of a client is its Shapley value if every \
-coalition of clients is trained from scratch. The *cost of leaving* is what the final model loses if everyone but this \
-client trains from the start. For each of these federations of {N_CLIENTS} clients we trained all \
+    f"""A value is made round by round: what did a client add to models that the others had trained? People often \
+want the answer to one of two other questions. The *retraining value* of a client is its Shapley value if every \
+coalition of clients is trained from scratch. The *cost of leaving* is what the final model loses if everyone but \
+this client trains from the start. For each of these federations of {N_CLIENTS} clients we trained all \
 {2**N_CLIENTS - 1} coalitions, {N_TRAININGS} times each with other batches and with all members in every round. Both \
-targets are measured on the whole test set. The methods get one recorded federation, in which all clients or \
+targets are measured on the whole test set. The methods see one recorded federation, in which all clients or \
 {N_SOME} of {N_CLIENTS} take part in a round, and at most {N_SAMPLES} test samples.
 
-The table shows correlations over the clients of a federation, averaged over federations, with 95 % intervals from \
-drawing federations again. They are corrected for the training luck in the target: divided by the root of the part of \
-its variance that is not luck. A corrected correlation may exceed 1 by chance, and there is none (–) where less than \
-{100 * LEAST_RELIABLE:.0f} % of the variance is more than luck. *Ranks* are Spearman's, not corrected. *Best one \
-dropped*: how often the client of lowest value is the one that costs least to lose. *Regret*: what losing it costs \
-more than losing the best one, relative to the range of all clients' costs; 0 is perfect. Client 0 of *a free rider* \
-sends back the model it got; two of the clients with *noisy labels* have 30 % wrong ones; *a copy* has two classes a \
-client, and client 5 is a copy of client 0.""",
+The table shows correlations over the clients of a federation, averaged over federations, with 95 % bootstrap \
+intervals over federations. Training luck in the target lowers a correlation, so we divide by the root of the part of \
+the target's variance that is not luck. A corrected correlation may exceed 1 by chance, and none is given (–) where \
+luck is more than {100 * (1 - LEAST_RELIABLE):.0f} % of the variance. *Ranks* are Spearman's correlations, not \
+corrected. *Best one dropped* is how often the client with the lowest value is the one that costs least to lose. \
+*Regret* is how much more it costs to lose this client than the best one to lose, relative to the range of all \
+clients' costs; 0 is perfect. Client 0 of *a free rider* sends back the model it got. Two of the clients with *noisy \
+labels* have 30 % wrong ones. In *a copy*, clients have two classes each, and client 5 is a copy of client 0.""",
     section,
     scales={
         "page": {

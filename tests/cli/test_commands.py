@@ -277,6 +277,9 @@ def test_from_a_ledger_and_a_task_to_a_page(ledger, tmp_path, monkeypatch, told,
     assert "the folder of a finished run" in refused(2, "report", folder, "--measure", "accuracy")
     assert "other settings" in refused(12, "report", ledger, "--measure", "accuracy")
     assert "neither a ledger nor" in refused(12, "report", tmp_path)
+    assert "no such folder" in refused(12, "report", tmp_path / "nowhere")
+    assert "is a ledger" in refused(12, "report", ledger, "--task", "mytask.py:task", "--out", ledger)
+    assert told("verify", folder, "--task", "mytask.py:task")["ledger"] == str(ledger)
     other = tmp_path / "other"
     told("simulate", "--clients", "3", "--participants", "2", "--rounds", "2", "--train-limit", "60", "--out", other)
     before = (folder / "report.json").read_bytes()

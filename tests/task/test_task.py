@@ -47,7 +47,9 @@ def test_another_test_set_has_another_fingerprint(inputs, labels):
     ("inputs", "labels", "message"),
     [
         (INPUTS, LABELS[:2], "3 inputs and 2 labels"),
-        (INPUTS[:0], LABELS[:0], "0 inputs and 0 labels"),
+        (INPUTS[:0], LABELS[:0], "0 inputs and 0 labels; .* at least one sample"),
+        (INPUTS.numpy(), LABELS, r"inputs of type ndarray, expected tensors; torch\.as_tensor"),
+        (INPUTS, LABELS.numpy(), r"labels of type ndarray, expected tensors; torch\.as_tensor"),
         (INPUTS, LABELS.int(), "labels are torch.int32"),
         (INPUTS, LABELS.reshape(3, 1), r"int64 of shape \(3, 1\)"),
         (INPUTS, LABELS - 100, "found label -100, expected 0 or more"),

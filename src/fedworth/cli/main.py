@@ -7,9 +7,11 @@ about options take no longer than the start of Python.
 import argparse
 import contextlib
 import dataclasses
+import errno
 import io
 import json
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Callable
@@ -43,6 +45,7 @@ COMMANDS = {
     "theory fairness": "theory:Fairness",
 }
 INTERRUPTED = 130
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 INSTALLED_INDEX = "share/doc/fedworth/index.md"
 """Where the wheel installs the first page, as set in pyproject.toml."""
 
@@ -181,6 +184,10 @@ def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
         if isinstance(error, OSError):
             _stop_printing()
         return _print_error(error, as_json=as_json)
+    except Exception:
+        if not _was_interrupted:
+            raise
+        return _print_error(KeyboardInterrupt(), as_json=as_json)
     return 0
 
 
@@ -206,7 +213,8 @@ def _ending(error: BaseException) -> tuple[str, int, str]:
         return "Interrupted", INTERRUPTED, "interrupted; what was written is intact, and can be resumed"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        remedy = "what was written before is intact: make room, or name another place (--out)"
+        change = "change its permissions" if error.errno in NOT_ALLOWED else "make room"
+        remedy = f"what was written before is intact: {change}, or name another place (--out)"
         message = f"{where}{error.strerror or error}; {remedy}"
     else:
         message = f"this needs more memory than the machine has ({error}); ask for less, or use a larger machine"
@@ -219,5 +227,16 @@ def _stop_printing() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_was_interrupted: list[int] = []
+"""Signals that arrived. Numpy turns an interrupt during its import into an error of its own."""
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    _was_interrupted.append(number)
+    raise KeyboardInterrupt
+
+
 def entry() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     sys.exit(main())

@@ -103,10 +103,15 @@ class Import:
         warn([] if as_json else ledger.warnings())
 
 
+def _counts(folder: Path, ledger: "Ledger") -> str:
+    n_rounds, n_clients = ledger.n_rounds, len(ledger.clients)
+    rounds, clients = ("round" if n_rounds == 1 else "rounds"), ("client" if n_clients == 1 else "clients")
+    return f"{folder}: {n_rounds} {rounds} of {n_clients} {clients}"
+
+
 def _show_ledger(ledger: "Ledger", following: str, *, as_json: bool) -> None:
     found = {"n_rounds": ledger.n_rounds, "clients": list(ledger.clients), "warnings": list(ledger.warnings())}
-    counts = f"{ledger.folder}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients"
-    show({"ledger": str(ledger.folder), **found}, counts, f"next: {following}", as_json=as_json)
+    show({"ledger": str(ledger.folder), **found}, _counts(ledger.folder, ledger), f"next: {following}", as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,8 @@ class Verify:
         sign: Sign the head with this Ed25519 key (PEM), and write --signature.
         signature: The signature to check, or with --sign the file to write.
         public_key: Public key (PEM) of the owner of the signature.
-        ledger: Ledger of the report or statement (default of a report: the folder ledger beside it).
+        ledger: Ledger of the report or statement (default: the folder ledger beside the
+            report, or LEDGER of LEDGER.report).
         receipts: The client's receipts, to compare with a statement.
 
     Example:
@@ -157,10 +163,12 @@ class Verify:
 
     def _report(self, path: Path, *, as_json: bool) -> None:
         from fedworth.ledger.ledger import Ledger
+        from fedworth.ledger.manifest import is_ledger
         from fedworth.pipeline.verify import verify_report
         from fedworth.report.report import Report
 
-        folder = self.ledger or path.parent / "ledger"
+        near = (path.parent / "ledger", path.parent.resolve().with_suffix(""))  # of a run; of LEDGER.report
+        folder = self.ledger or next((place for place in near if is_ledger(place)), near[0])
         if not folder.is_dir():
             raise UsageError(f"{path}: a report; expected its ledger, too: --ledger LEDGER")
         ledger = Ledger.open(folder)
@@ -219,7 +227,7 @@ class Verify:
         }
         state = "closed" if ledger.is_closed else "still open"
         lines = [
-            f"{self.path}: {ledger.n_rounds} rounds of {len(ledger.clients)} clients, {state}; every byte as written",
+            f"{_counts(self.path, ledger)}, {state}; every byte as written",
             f"head: {ledger.chain} (keep it elsewhere; --head checks that the ledger still contains it)",
             *head_checks,
             f"server: {rule}",

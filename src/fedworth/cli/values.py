@@ -287,7 +287,8 @@ class Report:
 
         path = folder / "report.json"
         if not path.is_file():
-            raise ArtefactError(f"{folder}: neither a ledger nor the folder of a run: no report.json is in it")
+            problem = "neither a ledger nor the folder of a run: no report.json is in it"
+            raise ArtefactError(f"{folder}: {problem if folder.is_dir() else 'no such folder; name a ledger or a run'}")
         if replace(self.how, work=WorkSettings()) != How():
             raise UsageError(
                 f"{folder}: the folder of a finished run; to value its federation with other settings, name its "
@@ -533,5 +534,11 @@ class Interactions:
             "Complementary: together they add more": [p for p in reversed(pairs) if p.index > 0][: self.most],
         }
         shown = {of: tuple((f"{p.first}, {p.second}", f"{p.index:+.4f}") for p in some) for of, some in kinds.items()}
-        tables = (Table(title, ("clients", "interaction"), rows) for title, rows in shown.items())
+        legend = (
+            "interaction: how much more two clients add together than each by itself, averaged over coalitions of the "
+            "others (Shapley interaction index)"
+        )
+        tables = [
+            Table(title, ("clients", "interaction"), rows, legend=legend) for title, rows in shown.items() if rows
+        ]
         show({"pairs": [asdict(pair) for pair in pairs]}, *tables, as_json=as_json)

@@ -134,7 +134,10 @@ def read_header(folder: Path) -> tuple[Header, str]:
     """The checked header of a ledger, and its hash, with which the chain starts."""
     path = folder / HEADER
     if not is_ledger(folder):
-        raise LedgerError(f"{folder}: has no {HEADER}, so it is not a ledger")
+        problem = (
+            f"has no {HEADER}, so it is not a ledger" if folder.is_dir() else "no such folder, so it is not a ledger"
+        )
+        raise LedgerError(f"{folder}: {problem}")
     try:
         data = read_bytes(path, MAX_JSON_BYTES)
         header = msgspec.convert(json.loads(data), Header)  # msgspec's own parser takes no lone surrogates

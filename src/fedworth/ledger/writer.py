@@ -84,7 +84,7 @@ class OpenRound:
         """Begin a round and write its global model; `form` is that of the answers in a vertical federation."""
         self.folder, self.round_index, self.number = folder, round_index, number
         self.global_model, self.form = model, form
-        self.where, self.file_name = f"{folder}, round {round_index}", f"{round_index:06d}.safetensors"
+        self.where, self.file_name = f"{folder}, round {number}", f"{round_index:06d}.safetensors"
         self.largest_global = check_finite(model, f"{self.where}, global model")  # absolute value
         self.asked = list(dict.fromkeys(asked))  # everyone announced, unless `end_round` corrects it
         check_names(self.asked, self.where)

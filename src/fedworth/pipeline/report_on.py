@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fedworth.errors import ArtefactError, CompletionError, TooManyError, UsageError
+from fedworth.errors import ArtefactError, CompletionError, MachineError, TooManyError, UsageError
 from fedworth.findings import look, look_at_lengths
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
-from fedworth.ledger.manifest import heads
+from fedworth.ledger.manifest import heads, is_ledger
 from fedworth.oracle.store import Session
 from fedworth.provenance import Provenance
 from fedworth.report.report import Report, Rounds
@@ -150,7 +150,9 @@ def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: Val
     path = Path(folder) / "report.json"
     there = next(place for place in (Path(folder).absolute(), *Path(folder).absolute().parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ArtefactError(f"{folder}: cannot be written; name another folder for the report (--out)")
+        raise MachineError(f"{folder}: cannot be written; name another folder for the report (--out)")
+    if is_ledger(Path(folder)):
+        raise ArtefactError(f"{folder}: is a ledger; name another folder for the report (--out)")
     if not path.is_file():
         return
     found = Report.read(path).provenance

@@ -137,7 +137,11 @@ class Report:
             for note in valuation.notes:
                 methods.setdefault(note, []).append(valuation.method)
         refused = [f"{method}: refused; {why}" for method, why in self.refusals]
-        of_methods = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in methods.items()]
+        every = {valuation.method for valuation in self.valuations}
+        of_methods = [
+            note if len(every) > 1 and set(names) == every else f"{', '.join(dict.fromkeys(names))}: {note}"
+            for note, names in methods.items()
+        ]
         return list(dict.fromkeys([*self.notes, *refused, *of_methods]))
 
     @property

@@ -153,12 +153,13 @@ def groups_table(report: "Report") -> Table | None:
     groups = report.chosen.groups if report.valuations else None
     if groups is None or len(groups.names) > MOST_GROUPS:
         return None
+    form = f"+.{groups.decimals}f"
     cells = [
-        [_number(x, "+.2f") if sign or math.isnan(x) else f"({x:+.2f})" for x, sign in zip(*row, strict=True)]
+        [_number(x, form) if sign or math.isnan(x) else f"({x:{form}})" for x, sign in zip(*row, strict=True)]
         for row in zip(groups.values.tolist(), groups.signs.tolist(), strict=True)
     ]
     rows = [
-        (name, *row, _number(float(value), "+.2f"))
+        (name, *row, _number(float(value), form))
         for name, row, value in zip(report.clients, cells, report.chosen.values, strict=True)
     ]
     shares = {"share of the test set": groups.shares, "share of the population": groups.population}

@@ -171,7 +171,9 @@ def _logits(dimension: int) -> Check:
             return ""
         what = "one row per sample, one logit per class" if labels.ndim == 1 else "a logit of each class for each label"
         shape = "" if labels.ndim == 1 else f" of shape {tuple(labels.shape)}"
-        return f"outputs of shape {tuple(outputs.shape)}, labels{shape} up to {largest}; expected {what}"
+        return (
+            f"outputs of shape {tuple(outputs.shape)}, labels{shape} up to {largest}; expected {what}, labels from 0 up"
+        )
 
     return check
 

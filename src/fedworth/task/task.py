@@ -81,10 +81,20 @@ class Task:
     def __post_init__(self) -> None:
         refuse_uninitialised(self.module)
         tensors = tensors_of(self.inputs)
+        for what, given in (("inputs", tensors), ("labels", [self.labels])):
+            wrong = next((one for one in given if not isinstance(one, torch.Tensor)), None)
+            if wrong is not None:
+                raise DataError(
+                    f"test set: found {what} of type {type(wrong).__name__}, expected tensors; "
+                    "torch.as_tensor(array) makes one of an array"
+                )
         counts = {len(tensor) for tensor in tensors}
         if counts != {len(self.labels)} or len(self.labels) == 0:
             found = " and ".join(str(count) for count in sorted(counts))
-            raise DataError(f"test set: {found} inputs and {len(self.labels)} labels, expected as many")
+            raise DataError(
+                f"test set: found {found} inputs and {len(self.labels)} labels; "
+                "expected one label for each input, and at least one sample"
+            )
         problem = self.judged_by.labels(self.labels)
         if problem:
             raise DataError(f"test set: {problem}, as loss {self.judged_by.criterion.name!r} needs")
@@ -355,7 +365,10 @@ def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     shown = ", ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors_of(inputs))
     dtypes = ", ".join(sorted({str(tensor.dtype) for tensor in model.values()}))
-    return f"{text} (found inputs {shown} and a model of {dtypes}); give inputs of the module's dtype, as .float() does"
+    return (
+        f"{text} (found inputs {shown} and a model of {dtypes}); "
+        "give inputs of the shape and dtype that the module takes (.float() makes float32)"
+    )
 
 
 def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ larger than the value, since a client that helps one class hurts another.
     sampling      the error of the whole value, times how large the group's parts are beside the values
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,12 @@ class GroupValues:
     def signs(self) -> Indices:
         """(n_clients, n_groups): 1 where a client clearly helps, −1 where it clearly harms, 0 if neither is clear."""
         return np.where(np.abs(self.values) > self.half_widths, np.sign(self.values), 0).astype(np.int64)
+
+    @property
+    def decimals(self) -> int:
+        """Decimals that show two digits of the largest value; at least two."""
+        largest = float(np.nanmax(np.abs(self.values), initial=0.0)) or 1.0
+        return max(2, 1 - math.floor(math.log10(largest)))
 
 
 def group_values(

@@ -768,10 +768,14 @@ def never_heard(source: GameSource) -> tuple[str, ...]:
     if not missing:
         return ()
     n_rounds = len(source.participants)
-    found = f"took part in none of {n_rounds} rounds: client{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    who = f"{', '.join(map(repr, missing))} took part in none of {n_rounds} rounds"
+    found = f"client{'s' if len(missing) > 1 else ''} {who}"
     if source.settings.strict:
         raise NeverHeardError(f"{found}; let a round ask everyone, or leave out --strict to value the others")
-    return (f"{found}; they have no value, and the others are valued without them",)
+    missed = "they have no value, and the others are valued without them"
+    if len(missing) == 1:
+        missed = "it has no value, and the others are valued without it"
+    return (f"{found}; {missed}",)
 
 
 def spread(square: Floats, heard: Indices, n_clients: int) -> Floats:

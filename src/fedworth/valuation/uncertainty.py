@@ -167,7 +167,8 @@ class Uncertainty:
             needed = n * part / (part - 0.75)
             remedy = f"about {_rounded(needed):,} test samples, instead of {n:,}, would make the intervals half as wide"
         elif source is Source.TEST_SET and n is not None:
-            remedy = f"ever more test samples would make the intervals {math.sqrt(1 - part):.2f} times as wide"
+            least = math.sqrt(1 - part)
+            remedy = f"with a test set of any size, the intervals would still be {least:.2f} times as wide as they are"
         return f"{shares[source]:.0%} of the uncertainty comes from {ORIGINS[source]}: {remedy}."
 
     def chances_below_zero(self, values: Floats) -> Floats:

@@ -59,8 +59,8 @@ def test_a_statement_says_whom_the_client_helps():
     assert groups is not None
     groups.values[:2], groups.half_widths[:] = [[2.0, 0.1, -2.0, 2.0], [0.1, 0.1, -0.1, 0.1]], 1.0
     first, second = (report.statement_html(client, SETTINGS) for client in report.clients[:2])
-    assert "By ward, your data clearly help: ward 0, &lt;ward&gt;; and clearly harm: ward 2." in first
-    assert "your data clearly help: none; and clearly harm: none." in second
+    assert "By ward: your data clearly help ward 0, &lt;ward&gt;, and clearly harm ward 2." in first
+    assert "your data clearly help none, and clearly harm none." in second
     assert "clearly help" not in hospitals().statement_html(report.clients[0], SETTINGS)
 
 

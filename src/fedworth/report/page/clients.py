@@ -172,7 +172,7 @@ def group_table(report: Report, rows: list[Row], settings: PageSettings) -> dict
         return None
     values, half = groups.values, groups.half_widths
     top = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
-    digits = max(2, 1 - math.floor(math.log10(top)))
+    digits = groups.decimals
     shown = rows if values.size <= MOST_CELLS else [row for row in rows if not row.is_folded]
 
     def cell(client: int, group: int) -> dict[str, str]:

@@ -160,10 +160,12 @@ def _scores(report: Report, client: str) -> str:
         f"{name} was {score_text(name, kept)}, and would have been {score_text(name, left_out)} without your update"
         for name, kept, left_out in zip(scores.measures, scores.with_client[k], scores.without_client[k], strict=True)
     ]
-    total = signed(float(lost.values[k]), digits_of([report[client]]))
+    digits = digits_of([report[client]])
+    total = round(float(lost.values[k]), digits)
+    change = f"lost {total:.{digits}f}" if total > 0 else f"gained {-total:.{digits}f}" if total < 0 else "lost nothing"
     return (
         f"After round {scores.last_rounds[k]}, your last, the model’s {'; its '.join(parts)}. "
-        f"Added up over your rounds, the others would have lost {total} without you."
+        f"Added up over your rounds, the others would have {change} without you."
     )
 
 
@@ -174,7 +176,7 @@ def _groups(report: Report, client: str) -> str:
         return ""
     signs = groups.signs[k]
     helped, harmed = (", ".join(groups.names[k] for k in np.flatnonzero(signs == sign)) for sign in (1, -1))
-    return f"By {groups.by}, your data clearly help: {helped or 'none'}; and clearly harm: {harmed or 'none'}."
+    return f"By {groups.by}: your data clearly help {helped or 'none'}, and clearly harm {harmed or 'none'}."
 
 
 def _band(report: Report, client: str) -> tuple[float, float] | None:
