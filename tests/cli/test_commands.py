@@ -193,8 +193,8 @@ def test_a_client_that_never_took_part_has_no_value_and_strict_refuses(brought, 
         document = told("value", path, "--method", method)
         assert document["values"][2] is None
         assert None not in document["values"][:2]
-        assert any("client 2" in note for note in document["notes"])
-        assert "client 2" in refused(11, "value", path, "--method", method, "--strict")
+        assert any("client '2'" in note for note in document["notes"])
+        assert "client '2'" in refused(11, "value", path, "--method", method, "--strict")
 
 
 def test_a_coalition_never_seen_is_refused_and_zero_must_be_asked_for(brought, tmp_path, told, refused):

@@ -78,5 +78,5 @@ def test_the_folder_beside_a_read_only_ledger_is_refused_before_anything_is_meas
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != ledger.parent and real(path, mode))
     monkeypatch.setattr("fedworth.pipeline.report_on.Federation", lambda *_, **__: pytest.fail("measured in vain"))
-    assert main([command, str(ledger)]) == 12
+    assert main([command, str(ledger)]) == 14
     assert "--out" in capsys.readouterr().err

@@ -332,7 +332,7 @@ def test_another_measure_uses_the_outputs_that_were_kept(tmp_path, cache):
     _, n_loss = valued("loss")
     after, n_after = valued("accuracy")  # which takes more passes, since it varies more
     assert after == pytest.approx(alone, abs=1e-12)
-    assert n_after < n_alone - n_loss + 1  # some answers are measured again on a few samples
+    assert n_after < n_alone - n_loss + 2  # some samples are measured again, to compare kept outputs and to time a pass
 
 
 class OwnModule(nn.Sequential):

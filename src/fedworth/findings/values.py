@@ -57,7 +57,7 @@ HARM = Kind(
     "least half of the others",
     several="{clients} made the model worse: their values are {value} on average, and all lie below zero{interval}; "
     "they add {large} on average to coalitions of at least half of the others",
-    basis="its interval, and the number of clients looked at",
+    basis="its interval, and how many were looked at",
     title="made the model worse",
     why="On balance the model does worse with it than without it. Wrong labels and other units of measurement are "
     "common causes; data unlike the test data is another.",
@@ -76,7 +76,7 @@ NEGATIVE = Kind(
     "others, to which it adds {large}",
     several="{clients} have negative values, {value} on average{interval}, but do not harm coalitions of at least half "
     "of the others, to which they add {large} on average",
-    basis="its interval, and the number of clients looked at",
+    basis="its interval, and how many were looked at",
     title="has a negative value, but does not harm large coalitions",
     why="A value averages over coalitions of all sizes, and small ones decided this one. In the model that everyone "
     "trains together it does no harm.",

@@ -302,6 +302,9 @@ def _from_dense(arrays: Arrays) -> UtilityMatrix:
         raise UtilityError(f"{found}, expected one round or more, and the same number of clients in both")
     if not are_distinct(coalitions):
         raise UtilityError("coalitions: two rows are the same set of clients; give each once")
+    if np.isinf(utilities).any():
+        where = tuple(int(k) for k in np.argwhere(np.isinf(utilities))[0])
+        raise UtilityError(f"utilities{list(where)} is infinite, expected a finite number, or NaN where unseen")
     cells = utilities.reshape(*expected, -1)  # (n_rounds, n_coalitions, n_blocks)
     of_nobody = np.nan_to_num(cells[:, ~coalitions.any(axis=1)])
     if of_nobody.any():

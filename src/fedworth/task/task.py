@@ -81,8 +81,8 @@ class Task:
     def __post_init__(self) -> None:
         refuse_uninitialised(self.module)
         tensors = tensors_of(self.inputs)
-        for what, given in (("inputs", tensors), ("labels", [self.labels])):
-            wrong = next((one for one in given if not isinstance(one, torch.Tensor)), None)
+        for what, found_tensors in (("inputs", tensors), ("labels", [self.labels])):
+            wrong = next((one for one in found_tensors if not isinstance(one, torch.Tensor)), None)
             if wrong is not None:
                 raise DataError(
                     f"test set: found {what} of type {type(wrong).__name__}, expected tensors; "
