@@ -3,6 +3,7 @@
     python tools/flower_live.py simulation    `flwr run` with Flower's simulation (ray)
     python tools/flower_live.py loopback      a SuperLink and three SuperNodes as processes of their own; one is killed
                                               with SIGKILL during the second round, and started again
+    python tools/flower_live.py vertical      the same with the vertical example, whose clients send embeddings
 
 Needs an environment with `fedworth[flower]` (for the simulation also `flwr[simulation]`). Nothing leaves the machine.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from fedworth.ledger.ledger import Ledger
 
 APP = Path(__file__).parents[1] / "examples" / "flower"
+VERTICAL_APP = APP.with_name("flower_vertical")
 N_CLIENTS = 3
 PORT = 18400
 
@@ -57,7 +59,7 @@ def wait_for(text: str, file: Path, seconds: float) -> None:
 
 def run_config(ledger: Path, **more: object) -> str:
     """Settings of one run, as Flower wants them."""
-    settings = {"ledger": f'"{ledger}"', "n-clients": N_CLIENTS, **{k.replace("_", "-"): v for k, v in more.items()}}
+    settings = {"ledger": f'"{ledger}"', **{k.replace("_", "-"): v for k, v in more.items()}}
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
@@ -78,13 +80,13 @@ def simulation(home: Path, ledger: Path) -> Ledger:
     (home / ".flwr" / "config.toml").write_text(connections)
     federation = f"num-supernodes={N_CLIENTS}"
     command = ["flwr", "run", str(APP), "local", "--stream", "--federation-config", federation]
-    process = start(home, "run.log", *command, "--run-config", run_config(ledger))
+    process = start(home, "run.log", *command, "--run-config", run_config(ledger, n_clients=N_CLIENTS))
     if process.wait(300):
         raise SystemExit((home / "run.log").read_text()[-3000:])
     return Ledger.verify(ledger)
 
 
-def loopback(home: Path, ledger: Path) -> Ledger:
+def loopback(home: Path, ledger: Path, app: Path, **more: object) -> Ledger:
     """A real deployment on loopback, and a client that dies during a round and comes back."""
     connections = f'[superlink]\ndefault = "loop"\n\n[superlink.loop]\naddress = "127.0.0.1:{PORT}"\ninsecure = true\n'
     (home / ".flwr" / "config.toml").write_text(connections)
@@ -98,13 +100,13 @@ def loopback(home: Path, ledger: Path) -> Ledger:
         *here,
         str(PORT),
     )
-    time.sleep(5)
+    wait_for("Uvicorn running", home / "superlink.log", 120)  # it serves
     nodes = [start_node(home, index, "node") for index in range(N_CLIENTS)]
-    settings = run_config(ledger, num_server_rounds=4, fraction_train=1.0, timeout=150.0)
-    run = start(home, "run.log", "flwr", "run", str(APP), "loop", "--stream", "--run-config", settings)
-    wait_for("ROUND 2/4", home / "run.log", 300)
+    settings = run_config(ledger, num_server_rounds=4, timeout=150.0, **more)
+    run = start(home, "run.log", "flwr", "run", str(app), "loop", "--stream", "--run-config", settings)
+    wait_for("ROUND 2/4", home / "run.log", 600)
     nodes[1].kill()
-    wait_for("ROUND 3/4", home / "run.log", 300)
+    wait_for("ROUND 3/4", home / "run.log", 600)
     start_node(home, 1, "again")
     if run.wait(600):
         raise SystemExit((home / "run.log").read_text()[-3000:])
@@ -140,7 +142,7 @@ def summary(ledger: Ledger) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("how", choices=["simulation", "loopback"])
+    parser.add_argument("how", choices=["simulation", "loopback", "vertical"])
     parser.add_argument("--ledger", type=Path, help="keep the ledger here")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedworth-flower-", ignore_cleanup_errors=True) as folder:
@@ -148,7 +150,12 @@ def main() -> None:
         (home / ".flwr").mkdir()
         ledger = args.ledger.absolute() if args.ledger else home / "ledger"
         try:
-            recorded = simulation(home, ledger) if args.how == "simulation" else loopback(home, ledger)
+            if args.how == "simulation":
+                recorded = simulation(home, ledger)
+            elif args.how == "loopback":
+                recorded = loopback(home, ledger, APP, n_clients=N_CLIENTS, fraction_train=1.0)
+            else:
+                recorded = loopback(home, ledger, VERTICAL_APP)
             sys.stdout.write(json.dumps(summary(recorded), indent=2) + "\n")
         finally:
             stop_everything(home)
