@@ -78,6 +78,14 @@ def test_trust_compares_the_errors_with_the_differences(deviation, trust):
     assert f"{deviation:.2f}" in known.sentence
 
 
+def test_one_outlier_does_not_make_the_others_distinguishable():
+    known = uncertainty(np.array([10.0, 0.2, 0.1, 0.0, -0.1]), np.eye(5))
+    assert known.ratio is not None
+    assert known.ratio < 0.3
+    assert known.rank_intervals[1:] == ((2, 5),) * 4
+    assert known.trust is Trust.ROUGH_ORDER
+
+
 @pytest.mark.parametrize("covariance", [np.eye(3), np.zeros((3, 3))])
 def test_values_that_are_all_the_same_cannot_be_told_apart_even_if_they_are_certain(covariance):
     same = np.ones(3)

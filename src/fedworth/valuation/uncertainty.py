@@ -49,6 +49,8 @@ HALF_WIDTH = float(ndtri(TAIL))
 LEAST_WIDER = 1e-4
 """Student's quantile exceeds the normal one by less than this from 15,000 degrees of freedom on."""
 DISTINGUISHABLE, ROUGH = 0.3, 1.0
+PAIRS_APART = 0.5
+"""Clients are distinguishable if r is below the first limit, and at least half of their pairs have apart rank ranges."""
 MOST_PAIRS_OF = 100
 """With more clients than this the pairwise probabilities are not kept, only the rank intervals."""
 
@@ -122,7 +124,15 @@ class Uncertainty:
         """The verdict on the order of the values."""
         if self.ratio is None or self.ratio > ROUGH:
             return Trust.INDISTINGUISHABLE
-        return Trust.ROUGH_ORDER if self.ratio >= DISTINGUISHABLE else Trust.DISTINGUISHABLE
+        is_clear = self.ratio < DISTINGUISHABLE and self._part_apart >= PAIRS_APART
+        return Trust.DISTINGUISHABLE if is_clear else Trust.ROUGH_ORDER
+
+    @property
+    def _part_apart(self) -> float:
+        """The part of all pairs whose rank ranges do not overlap: one outlier makes r small, but tells no others apart."""
+        ranks = np.array([pair for pair in self.rank_intervals if pair is not None]).reshape(-1, 2)
+        n_apart = int((ranks[:, None, 1] < ranks[None, :, 0]).sum())
+        return n_apart / max(len(ranks) * (len(ranks) - 1) / 2, 1)
 
     @property
     def sentence(self) -> str:
