@@ -34,7 +34,7 @@ def test_it_has_what_the_report_says(tmp_path):
     assert {"Measured in", "Ledger", "Task", "Software"} <= set(basis)
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, "=1+1", "@SUM(A1)", "\udc80"])
+@pytest.mark.parametrize("name", [*HOSTILE, "=1+1", "{=1+1}", "@SUM(A1)", "\udc80"])
 def test_a_name_is_text_and_never_a_formula(tmp_path, name):
     report = hospitals(names=(name, "other"))
     report.write(tmp_path, excel=True)

@@ -184,7 +184,7 @@ def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
         if isinstance(error, OSError):
             _stop_printing()
         return _print_error(error, as_json=as_json)
-    except Exception:
+    except (ImportError, RecursionError, SystemError):  # what an interrupt in the middle of an import may become
         if not _was_interrupted:
             raise
         return _print_error(KeyboardInterrupt(), as_json=as_json)

@@ -208,6 +208,10 @@ def complete(
     penalty = settings.relative_penalty * limit if settings.penalty is None else settings.penalty
     solution = solve(problem, settings.rank, penalty, max_sweeps=settings.max_sweeps)
     left = problem.residuals(solution.W, solution.H)
+    if not np.isfinite(left).all():
+        raise CompletionError(
+            "the factors are not finite: the utilities differ too much in size; leave out the extreme ones"
+        )
     return FactorCompletion(
         clients=matrix.clients,
         coalitions=reduced.coalitions,

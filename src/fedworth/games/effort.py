@@ -214,9 +214,9 @@ class Run:
 
     def by(self, rule: SharingRule) -> SharingRule:
         """The rule within the budget, if it is one whose coalitions can be sampled."""
-        return self if rule is shapley else self._to_large if rule is to_large else self._told(rule)
+        return self if rule is shapley else self._to_large if rule is to_large else self._with_progress(rule)
 
-    def _told(self, rule: SharingRule) -> SharingRule:
+    def _with_progress(self, rule: SharingRule) -> SharingRule:
         """The rule, with progress by round where evaluations are slow."""
 
         def told(game: Game, rng: np.random.Generator) -> Shares:
@@ -293,10 +293,10 @@ class Run:
     def _sample(self, game: ModelGame, rng: np.random.Generator) -> Sampled:
         """Sample a game that no other method has sampled yet."""
         self.effort.forecast(game, len(game.clients), self.n_games)
-        self._show_progress(0)
+        self._show_progress(0, len(game.clients))
 
         def is_enough(found: Estimate) -> bool:
-            self._show_progress(len(game.clients) + 2 + found.n_passes)
+            self._show_progress(len(game.clients) + 2 + found.n_passes, len(game.clients))
             return self._is_enough(found, game.clients)
 
         if game.kept is None:
@@ -339,10 +339,10 @@ class Run:
             return False
         return True
 
-    def _show_progress(self, n_here: int) -> None:
+    def _show_progress(self, n_here: int, n_clients: int) -> None:
         """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""
         done = sum(self.n_passes) + n_here
-        usual = self.n_clients + 2 + USUAL_PASSES
+        usual = n_clients + 2 + USUAL_PASSES
         each = max(done / (len(self.n_passes) + 1), n_here) or usual
         self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
 

@@ -186,6 +186,8 @@ class LiveRecorder:
             model = model_of(arrays)
         except ModelError as error:
             self.writer.client_quarantined(name, str(error))
+        except (MemoryError, OSError):  # the server's own trouble, not the client's
+            raise
         except Exception as error:  # an answer may hold anything
             self.writer.client_quarantined(name, f"its answer cannot be read ({reason_of(error)})")
         else:

@@ -17,7 +17,7 @@ from fedworth.valuation.valuation import COLUMNS, GROUP_COLUMNS
 FINDING_COLUMNS = ("level", "finding", "clients", "rounds", "confidence", "in words")
 FORMATS = {"share": "0.0%", "confidence": "0.0%"} | dict.fromkeys(("value", "standard_error", "low", "high"), "0.0000")
 WIDTHS = {"in words": 100, "is": 100}  # in characters, of long texts
-OPTIONS = {"in_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+OPTIONS = {"in_memory": True}
 LONGEST = 32_000  # characters in a cell; Excel takes 32,767
 
 
@@ -69,7 +69,11 @@ def _fill(book: Any, sheet: Any, headings: Sequence[str], rows: Iterable[Sequenc
     sheet.write_row(0, 0, headings, book.add_format({"bold": True}))
     n_rows = 0
     for n_rows, row in enumerate(rows, start=1):
-        sheet.write_row(n_rows, 0, [_cell(cell) for cell in row])
+        for column, cell in enumerate(row):
+            if isinstance(cell, str):  # always as text: a client may call itself =1+1
+                sheet.write_string(n_rows, column, _text(cell))
+            else:
+                sheet.write(n_rows, column, cell)
     for column, name in enumerate(headings):
         look = {"num_format": FORMATS[name]} if name in FORMATS else {"text_wrap": True}
         sheet.set_column(column, column, WIDTHS.get(name, 16), book.add_format({"valign": "top", **look}))
@@ -78,6 +82,6 @@ def _fill(book: Any, sheet: Any, headings: Sequence[str], rows: Iterable[Sequenc
         sheet.autofilter(0, 0, n_rows, len(headings) - 1)
 
 
-def _cell(cell: Any) -> Any:
+def _text(cell: str) -> str:
     """A text that Excel takes: one that is too long would be left out."""
-    return cell.encode(errors="backslashreplace").decode()[:LONGEST] if isinstance(cell, str) else cell
+    return cell.encode(errors="backslashreplace").decode()[:LONGEST]

@@ -147,9 +147,9 @@ class Report:
     @property
     def n_rounds_heard(self) -> dict[str, int]:
         """How many rounds each client took part in, if that is known."""
-        if self.rounds is None:
-            return {}
-        return dict(zip(self.clients, self.rounds.participants.sum(axis=0).tolist(), strict=True))
+        if self.rounds is not None:
+            return dict(zip(self.clients, self.rounds.participants.sum(axis=0).tolist(), strict=True))
+        return dict(zip(self.clients, (self.coverage or {}).get("n_rounds_heard", ()), strict=False))
 
     @property
     def agreement(self) -> list[dict[str, Any]]:

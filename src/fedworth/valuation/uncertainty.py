@@ -50,7 +50,7 @@ LEAST_WIDER = 1e-4
 """Student's quantile exceeds the normal one by less than this from 15,000 degrees of freedom on."""
 DISTINGUISHABLE, ROUGH = 0.3, 1.0
 PAIRS_APART = 0.5
-"""Clients are distinguishable if r is below the first limit, and the rank ranges of half of all pairs are apart."""
+"""Clients are distinguishable if r is below the first limit, and half of all pairs have rank ranges apart."""
 MOST_PAIRS_OF = 100
 """With more clients than this the pairwise probabilities are not kept, only the rank intervals."""
 
@@ -129,7 +129,7 @@ class Uncertainty:
 
     @property
     def _part_apart(self) -> float:
-        """The part of all pairs whose rank ranges are apart: one outlier makes r small, but tells no others apart."""
+        """The part of all pairs whose rank ranges do not overlap: one outlier alone makes r small."""
         ranks = np.array([pair for pair in self.rank_intervals if pair is not None]).reshape(-1, 2)
         n_apart = int((ranks[:, None, 1] < ranks[None, :, 0]).sum())
         return n_apart / max(len(ranks) * (len(ranks) - 1) / 2, 1)
