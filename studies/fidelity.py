@@ -285,8 +285,8 @@ had been seen when intervals were made wider where errors persist (decision 31).
 at ten rounds, the convolutional models and N = 30 with T = 20 had missed their bars in an earlier run, and were then \
 run on more. The last column says how many seeds this run has; it had no time for all that its bars ask for. It ran \
 beside other work, and where all coalitions would have taken more than a minute they were sampled, as the column of \
-evaluations shows. Then the true values of federations with 30 and 100 clients have a sampling error, too, which is \
-part of the errors shown.""",
+evaluations shows; draws could still tell copies apart then, which they no longer do. The true values of federations \
+with 30 and 100 clients have a sampling error, which is part of the errors shown.""",
     section,
     scales={
         "page": FIDELITY,

@@ -313,6 +313,20 @@ def test_sampling_that_was_killed_goes_on_where_it_stopped(tmp_path, cache):
     assert n_measured[0][1] < n_measured[1][1] - 10
 
 
+def test_copies_are_worth_the_same_where_coalitions_are_sampled(tmp_path):
+    settings = SimulationSettings(
+        n_clients=6, n_participants=3, n_rounds=4, copies=((5, 0),), with_truth=False, model="mlp", hidden=(8,)
+    )
+    ledger = simulate(settings, tmp_path / "ledger")
+    work = WorkSettings(cache=False)
+    found = Federation(ledger, task_of(ledger), work=work, sampled=True).value("comfedsv-models")
+    assert found.values[5] == pytest.approx(found.values[0], abs=1e-12)
+    assert found.sampling_errors is not None
+    assert found.sampling_errors[5] == pytest.approx(found.sampling_errors[0])
+    assert found.sampling_errors[0] > 0
+    assert len(set(found.values.round(6))) == 5
+
+
 def test_another_measure_uses_the_outputs_that_were_kept(tmp_path, cache):
     settings = SimulationSettings(
         n_clients=5, n_participants=5, n_rounds=2, train_limit=150, test_limit=300, model="mlp", hidden=(8,)

@@ -72,6 +72,9 @@ HELD = 3.0
 
 FEWEST_PASSES, MOST_PASSES = 2, 400
 
+N_COMPARED, ROUNDING = 512, 1e-5
+"""Outputs by which equal clients are found, and how far they may be apart, as a part of the largest change."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -187,6 +190,7 @@ class _Estimation:
         self.lone_counted = np.where(lone > 0, lone, 1.0)  # c_{i,i}, (n,)
         self.all_pairs = float(_pairs(self._counted(np.ones((1, self.n), dtype=bool)))[0]) or 1.0  # q_all
         self.totals: Floats | None = None  # (n + 1, n_criteria, n_blocks) of everyone and of each client
+        self.mean = np.eye(self.n)  # takes the mean over clients that are worth the same
 
     @property
     def cells(self) -> Indices:
@@ -219,6 +223,8 @@ class _Estimation:
         found = found[:, torch.from_numpy(np.argsort(order))]
         labels = self.task.labels.cpu()[torch.from_numpy(samples)]
         before, everyone, alone = found[0], found[1], found[2:]
+        if batches.start == 0:
+            self.mean = mean_of_equals(alone, before, self.game.weights[self.game.clients])
         whole = self._weights(np.ones((1, n), dtype=bool))[0]
         part = _Part(
             batches, samples, starts, before, alone, everyone - self._mixed(whole, before, alone)[0], labels,
@@ -442,10 +448,11 @@ class _Estimation:
         values += np.asarray((contrasts * weights[:, None]).T @ sums)
         added = contrasts * (weights * np.array([e.sum() for e in left]))[:, None]
         covariance, n_evaluations = self._covariance(left, added, fits), n + 2 + (self.n_passes or 0)
+        mean = self.mean
         return Sampled(
-            Shares(values[:n], covariance[:n, :n], n_evaluations),
-            Shares(values[n:], covariance[n:, n:], n_evaluations),
-            self._by_batch(fits, added),
+            Shares(mean @ values[:n], mean @ covariance[:n, :n] @ mean.T, n_evaluations),
+            Shares(mean @ values[n:], mean @ covariance[n:, n:] @ mean.T, n_evaluations),
+            mean @ self._by_batch(fits, added),
         )
 
 
@@ -467,6 +474,19 @@ class _Deck:
             return np.asarray(self.rng.permutation(of_size(self.n, self.size)))
         shuffled = self.rng.permutation(self.n)
         return from_members(shuffled[: self.n // self.size * self.size].reshape(-1, self.size), self.n)
+
+
+def mean_of_equals(alone: torch.Tensor, before: torch.Tensor, weights: Floats) -> Floats:
+    """(n, n): takes the mean over clients with equal weights, (n,), and equal outputs, up to rounding.
+
+    They are worth the same, and without it draws would tell them apart.
+    """
+    step = max(1, before.numel() // N_COMPARED)
+    changes = alone.flatten(1)[:, ::step] - before.flatten()[::step]
+    apart = torch.cdist(changes, changes, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    is_equal = (apart <= ROUNDING * float(changes.norm(dim=1).max())) & (weights[:, None] == weights)
+    is_equal |= np.eye(len(weights), dtype=bool)
+    return np.asarray(is_equal / is_equal.sum(axis=1, keepdims=True))
 
 
 def _pairs(counted: Floats) -> Floats:
