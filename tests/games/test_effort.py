@@ -136,6 +136,18 @@ def test_what_it_will_take_is_said_before_it_starts(caplog):
     assert told[-1][1] == told[-1][2] == run.n_evaluations
 
 
+def test_progress_is_told_from_the_first_pass_on_and_never_passes_its_total():
+    told = []
+    run = Effort(progress=lambda *now: told.append(now), sampled=True).start(2, N)
+    for _ in range(2):
+        run(game_of(), np.random.default_rng(0))
+    done, totals = np.array([now[1:] for now in told if now[0] == "sampling coalitions"]).T
+    assert {*range(N + 3)} <= {*done.tolist()}
+    assert (np.diff(done) >= 0).all()
+    assert (done <= totals).all()
+    assert totals[0] >= 2 * (N + 2)
+
+
 def test_slow_rules_that_sample_nothing_report_progress_by_round():
     told = []
     run = Effort(progress=lambda *now: told.append(now), sampled=True).start(2, N)

@@ -293,22 +293,26 @@ class Run:
     def _sample(self, game: ModelGame, rng: np.random.Generator) -> Sampled:
         """Sample a game that no other method has sampled yet."""
         self.effort.forecast(game, len(game.clients), self.n_games)
-        self._show_progress(0, len(game.clients))
+        n = len(game.clients)
+        self._show_progress(0, n)
+
+        def show(n_here: int) -> None:
+            self._show_progress(n_here, n)
 
         def is_enough(found: Estimate) -> bool:
-            self._show_progress(len(game.clients) + 2 + found.n_passes, len(game.clients))
+            show(n + 2 + found.n_passes)
             return self._is_enough(found, game.clients)
 
         if game.kept is None:
-            return ensemble_shapley(game, rng, is_enough)
+            return ensemble_shapley(game, rng, is_enough, show)
         state = rng.bit_generator.state
         try:
-            return ensemble_shapley(game, rng, is_enough)
+            return ensemble_shapley(game, rng, is_enough, show)
         except ChangedModuleError:
             log.info("kept outputs are not those of this module any more, so they are measured again")
             game.kept.forget()
             rng.bit_generator.state = state
-            return ensemble_shapley(game, rng, is_enough)
+            return ensemble_shapley(game, rng, is_enough, show)
         finally:
             game.kept.save()
 
@@ -341,10 +345,10 @@ class Run:
 
     def _show_progress(self, n_here: int, n_clients: int) -> None:
         """Progress in passes; the rounds to come are expected to take as many as those so far, or the usual number."""
-        done = sum(self.n_passes) + n_here
-        usual = n_clients + 2 + USUAL_PASSES
-        each = max(done / (len(self.n_passes) + 1), n_here) or usual
-        self.effort.progress("sampling coalitions", done, done + round(each * (self.n_games - self.n_done - 1)))
+        before = sum(self.n_passes)
+        usual = before / len(self.n_passes) if self.n_passes else n_clients + 2 + USUAL_PASSES
+        total = before + round(max(usual, n_here) * (self.n_games - self.n_done))
+        self.effort.progress("sampling coalitions", before + n_here, total)
 
     def cautions(self) -> tuple[str, ...]:
         """Those of the notes that call for care with all values, however small their errors are."""

@@ -101,18 +101,24 @@ def has_outputs(game: Game) -> TypeGuard[ModelGame]:
     return not game.oracle.task.criterion(game.oracle.measure).is_whole
 
 
-def ensemble_shapley(game: ModelGame, rng: np.random.Generator, is_enough: Enough = lambda _: True) -> Sampled:
+def ensemble_shapley(
+    game: ModelGame,
+    rng: np.random.Generator,
+    is_enough: Enough = lambda _: True,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Sampled:
     """The Shapley values of a game of four clients or more that `has_outputs`, and what each adds to large coalitions.
 
     Args:
         game: The game of a round.
         rng: Draws coalitions.
         is_enough: Says after each pass whether the estimate is precise enough.
+        progress: Called with the number of passes after each of the first n + 2.
 
     Returns:
         Values by block of test samples; evaluations are counted in passes of the whole test set, rounded up.
     """
-    work = _Estimation(game, rng)
+    work = _Estimation(game, rng, progress)
     next_look = FEWEST_PASSES
     for part in work.parts():
         work.add_ensemble(part)
@@ -164,8 +170,8 @@ class _Draws:
 class _Estimation:
     """What the passes so far have measured of a game."""
 
-    def __init__(self, game: ModelGame, rng: np.random.Generator) -> None:
-        self.game, self.rng, self.n = game, rng, len(game.clients)
+    def __init__(self, game: ModelGame, rng: np.random.Generator, progress: Callable[[int], None]) -> None:
+        self.game, self.rng, self.n, self.progress = game, rng, len(game.clients), progress
         self.task = game.oracle.task
         self.criterion = self.task.criterion(game.oracle.measure)
         self.n_counted = self.criterion.n_counted(self.task.labels)
@@ -219,7 +225,12 @@ class _Estimation:
         samples, starts = np.concatenate(some), np.cumsum([0, *map(len, some)])
         rows = np.concatenate([np.zeros((1, n), bool), np.ones((1, n), bool), np.eye(n, dtype=bool)])
         order = np.argsort(samples)  # in the order of the test set no inputs are copied
-        found = torch.stack(list(self.game.outputs(rows, [samples[order]] * len(rows))))  # (n + 2, n_samples, …)
+        each: list[torch.Tensor] = []
+        for outputs in self.game.outputs(rows, [samples[order]] * len(rows)):
+            each.append(outputs)
+            if self.n_passes is None:  # of the first part, which stands for all
+                self.progress(len(each))
+        found = torch.stack(each)  # (n + 2, n_samples, …)
         found = found[:, torch.from_numpy(np.argsort(order))]
         labels = self.task.labels.cpu()[torch.from_numpy(samples)]
         before, everyone, alone = found[0], found[1], found[2:]
