@@ -1,6 +1,5 @@
-"""Coalitions of a server that adds up what its clients send, as one that appends trees: exact, and fast."""
+"""Coalitions of a server that adds up what its clients send, as one that appends trees: exact."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -37,20 +36,6 @@ def test_values_are_those_of_sums_whatever_the_clients_weigh(recorded):
     found = fedworth.Federation(ledger, task).value("fedsv").values
     assert found == pytest.approx(shapley_values(losses[0] - losses), abs=1e-9)
     assert found.sum() == pytest.approx(losses[0] - losses[-1])
-
-
-def test_coalitions_are_measured_faster_together_than_one_by_one(recorded):
-    ledger, task, *_ = recorded
-
-    def seconds(oracle):
-        settings, work = fedworth.ValuationSettings(oracle=oracle), fedworth.WorkSettings(cache=False)
-        federation = fedworth.Federation(ledger, task, settings, work=work)
-        before = time.process_time()
-        federation.value("fedsv")
-        return time.process_time() - before
-
-    both = [(seconds("fast"), seconds("loop")) for _ in range(3)]  # in turns: other work on the machine slows both
-    assert min(fast for fast, _ in both) < min(loop for _, loop in both) / 1.3
 
 
 def test_a_server_that_averaged_margins_is_refused(recorded):
