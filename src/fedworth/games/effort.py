@@ -219,13 +219,13 @@ class Run:
     def _with_progress(self, rule: SharingRule) -> SharingRule:
         """The rule, with progress by round where evaluations are slow."""
 
-        def told(game: Game, rng: np.random.Generator) -> Shares:
+        def share(game: Game, rng: np.random.Generator) -> Shares:
             shares = rule(game, rng)
             self.n_done += 1
             self.effort.progress("measuring for other methods", self.n_done, self.n_games)
             return shares
 
-        return told if self.effort.sampled else rule
+        return share if self.effort.sampled else rule
 
     def _to_large(self, game: Game, rng: np.random.Generator) -> Shares:
         """What clients add to large coalitions, from the same coalitions as the Shapley values."""

@@ -117,8 +117,8 @@ class LiveRecorder:
     def end_round(self, *, asked: Sequence[str] | None = None) -> None:
         """Commit the round, or report in the ledger that it is missing; `asked` as in `LedgerWriter.end_round`."""
         round_ = self.writer.current
-        told: dict[str, Any] = {"notes": self.notes, "nodes": self.nodes, "contested": self.contested}
-        self._attempt(lambda: self.writer.end_round(asked=asked, **told))
+        known: dict[str, Any] = {"notes": self.notes, "nodes": self.nodes, "contested": self.contested}
+        self._attempt(lambda: self.writer.end_round(asked=asked, **known))
         if self.trouble is not None:
             self.unreported.append((self.number, self.trouble))
             self._report_missing()
