@@ -10,7 +10,8 @@ from torch import nn
 from fedworth.errors import ModelError
 from fedworth.oracle.fast import FastOracle
 from fedworth.oracle.oracle import LoopOracle
-from fedworth.task.task import Task
+from fedworth.task.task import Task, refuse_probabilities
+from fedworth.task.vertical import Vertical
 from tests.support.tasks import NAMES, PAIRS, Wide, rows, task_with
 from tests.support.zoo import all_mixtures, round_of
 
@@ -143,6 +144,18 @@ def test_logits_that_happen_to_look_like_probabilities_are_not_taken_for_them():
         module.bias.fill_(1 / 3)
     task = Task(module, task.inputs, task.labels)
     assert LoopOracle(task).utilities(round_of(module), WANTED).sum(axis=1).any()
+
+
+def test_logits_of_small_embeddings_are_not_taken_for_probabilities():
+    generator, clients = torch.Generator().manual_seed(0), ("a", "b")
+    head = nn.Sequential(nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        head[1].weight.copy_(0.1 * torch.rand(2, 8, generator=generator))
+        head[1].bias.fill_(0.1)
+    sent = {f"embeddings.{k}": 0.1 + 0.5 * torch.rand(40, 4, generator=generator) for k in range(len(clients))}
+    task = Vertical(head, torch.arange(40) % 2, dict.fromkeys(clients, 4)).task()
+    model = {**{f"head.{name}": weights for name, weights in head.state_dict().items()}, **sent}
+    refuse_probabilities(task, model, task.outputs(model, slice(0, 32)))
 
 
 def test_outputs_that_no_parameter_moves_are_not_taken_for_probabilities():

@@ -374,7 +374,8 @@ def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
 def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> None:
     """Refuse a module that ends in a softmax or sigmoid under a loss that takes logits: values would be wrong.
 
-    Outputs of the first samples are probabilities if they look like it for this model and for two others far from it.
+    Outputs of the first samples are probabilities if they look like it for this model and for others far from it. One
+    is very far, as logits of small weights or embeddings may all lie between 0 and 1.
     """
     if task.judged_by.takes_probabilities:
         return
@@ -382,8 +383,10 @@ def refuse_probabilities(task: Task, model: Model, outputs: torch.Tensor) -> Non
     if last_layer is None:
         return
     with torch.inference_mode():
-        others = [task.outputs(moved(model, 1.0, seed), slice(0, len(outputs))) for seed in range(2)]
-    if any(torch.equal(other, outputs) or _probability_layer(task, other) != last_layer for other in others):
+        models = [moved(model, size, seed) for seed, size in enumerate((1, 1, 10))]
+        others = [task.outputs(other, slice(0, len(outputs))) for other in models]
+    finite = [other for other in others if bool(other.isfinite().all())]
+    if not finite or any(torch.equal(o, outputs) or _probability_layer(task, o) != last_layer for o in finite):
         return
     instead = "loss='probabilities'" if last_layer == "softmax" else "a loss of your own"
     name = task.judged_by.criterion.name
