@@ -37,6 +37,7 @@ from fedworth.completion.solver import (
     solve,
 )
 from fedworth.errors import CompletionError, UnseenError
+from fedworth.games.game import MOST_LOOKED_UP
 from fedworth.games.matrix import UtilityMatrix
 from fedworth.games.permutations import permutation_shapley
 from fedworth.games.shapley import exact_shares, shapley_values
@@ -164,7 +165,7 @@ class FactorCompletion:
 class FactorGame:
     """A game whose utilities, (n_coalitions, n_blocks), are given for the coalitions of a completion."""
 
-    is_looked_up = True  # nothing is measured
+    most_enumerated = MOST_LOOKED_UP
 
     def __init__(self, completion: FactorCompletion, known: Floats) -> None:
         self.completion, self.known = completion, known

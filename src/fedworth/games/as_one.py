@@ -12,6 +12,7 @@ import numpy as np
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.errors import UsageError, unknown_name
 from fedworth.games.game import Game, Shares, SharingRule
+from fedworth.games.shapley import most_enumerated
 
 Groups = tuple[tuple[int, ...], ...]
 """Clients by index; each in one group at most."""
@@ -41,7 +42,7 @@ class GroupedGame:
             leaders[inside] = game.clients[inside].min(initial=np.iinfo(np.int64).max)
         self.game, self.clients, self.n_blocks = game, np.unique(leaders), game.n_blocks
         self.members = np.asarray(self.clients[:, None] == leaders)  # (n_players, n): who belongs to which player
-        self.is_looked_up = bool(getattr(game, "is_looked_up", False))
+        self.most_enumerated = most_enumerated(game)
 
     def utilities(self, coalitions: Memberships) -> Floats:
         return self.game.utilities(coalitions @ self.members)

@@ -33,7 +33,7 @@ from fedworth.games.ensemble import (
 from fedworth.games.game import Game, ModelGame, Sampled, Shares, SharingRule
 from fedworth.games.rules import to_large
 from fedworth.games.sampled import sampled_shapley
-from fedworth.games.shapley import MOST_ENUMERATED, MOST_LOOKED_UP, exact_shares, shapley_values
+from fedworth.games.shapley import MOST_ENUMERATED, exact_shares, most_enumerated, shapley_values
 from fedworth.oracle.oracle import fitted, quality, threads_of
 from fedworth.oracle.store import ChangedModuleError
 from fedworth.storage import Progress, silent
@@ -90,7 +90,7 @@ class Effort:
     def is_sampled(self, game: Game, n_games: int = 1) -> bool:
         """Whether coalitions of a game are sampled, if there are `n_games` like it."""
         n = len(game.clients)
-        if n > (MOST_LOOKED_UP if getattr(game, "is_looked_up", False) else MOST_ENUMERATED):
+        if n > max(most_enumerated(game), MOST_ENUMERATED if self.budget.precision == 0 else 0):
             return True
         return n >= FEWEST_SAMPLED and self.is_long(game, (2**n - 1) * n_games)
 

@@ -29,6 +29,9 @@ from fedworth.oracle.oracle import ClientModelError, Oracle, OutputOracle, n_col
 from fedworth.oracle.store import KeptOutputs
 from fedworth.oracle.weighting import Mixtures, mixtures
 
+MOST_LOOKED_UP = 16
+"""Clients up to which all coalitions count whose utilities are known, so that nothing has to be measured."""
+
 
 class Game(Protocol):
     """A cooperative game among some clients: what any coalition of them achieves, on each block of test samples."""
@@ -241,7 +244,7 @@ class MatrixGame:
     matrix: UtilityMatrix
     round_index: int
     clients: Indices  # (n,)
-    is_looked_up = True  # nothing is measured
+    most_enumerated = MOST_LOOKED_UP
 
     @property
     def n_blocks(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from fedworth.arrays import Floats, Indices, Memberships
 from fedworth.errors import UsageError, unknown_name
 from fedworth.games.game import Game, GameOfColumns
+from fedworth.games.shapley import most_enumerated
 
 
 def given_of(names: Sequence[str], clients: tuple[str, ...]) -> Indices:
@@ -36,7 +37,7 @@ class GivenGame:
     def __init__(self, game: Game, given: Indices) -> None:
         self.game, self.n_blocks, self._is_given = game, game.n_blocks, np.isin(game.clients, given)
         self.clients = game.clients[~self._is_given]
-        self.is_looked_up = bool(getattr(game, "is_looked_up", False))
+        self.most_enumerated = most_enumerated(game)
         if isinstance(game, GameOfColumns):
             self.columns = partial(self._added, measure=game.columns)
 

@@ -4,7 +4,7 @@
     I_ij = Σ_{S∌i,j} |S|! (n−|S|−2)! / (n−1)! [U(S∪ij) − U(S∪i) − U(S∪j) + U(S)]      (Grabisch and Roubens, 1999)
 
 `games.effort.shapley` samples coalitions where measuring all of them takes long. At most `MOST_ENUMERATED` clients are
-enumerated (`MOST_LOOKED_UP` if utilities are only looked up).
+enumerated, or as many as a game itself says (`most_enumerated`).
 
 Functions of plain arrays take the utilities of all 2^n coalitions in the order of the coalitions' integers: bit i
 stands for client i.
@@ -23,8 +23,10 @@ from fedworth.games.game import Game, Shares
 MOST_ENUMERATED = 12
 """Clients up to which all coalitions of a game are measured."""
 
-MOST_LOOKED_UP = 16
-"""Clients up to which all coalitions count whose utilities are known, so that nothing has to be measured."""
+
+def most_enumerated(game: Game) -> int:
+    """Clients up to which all coalitions of this game are measured."""
+    return int(getattr(game, "most_enumerated", MOST_ENUMERATED))
 
 
 def exact_shares(game: Game, values_of: Callable[[Utilities], Floats]) -> Shares:
