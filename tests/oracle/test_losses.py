@@ -148,10 +148,11 @@ def test_logits_that_happen_to_look_like_probabilities_are_not_taken_for_them():
 
 def test_logits_of_small_embeddings_are_not_taken_for_probabilities():
     generator, clients = torch.Generator().manual_seed(0), ("a", "b")
-    head = nn.Sequential(nn.ReLU(), nn.Linear(8, 2))
+    linear = nn.Linear(8, 2)
     with torch.no_grad():
-        head[1].weight.copy_(0.1 * torch.rand(2, 8, generator=generator))
-        head[1].bias.fill_(0.1)
+        linear.weight.copy_(0.1 * torch.rand(2, 8, generator=generator))
+        linear.bias.fill_(0.1)
+    head = nn.Sequential(nn.ReLU(), linear)
     sent = {f"embeddings.{k}": 0.1 + 0.5 * torch.rand(40, 4, generator=generator) for k in range(len(clients))}
     task = Vertical(head, torch.arange(40) % 2, dict.fromkeys(clients, 4)).task()
     model = {**{f"head.{name}": weights for name, weights in head.state_dict().items()}, **sent}

@@ -8,6 +8,7 @@ from torch import nn
 import fedworth
 from fedworth import Federation, ValuationSettings, WorkSettings
 from fedworth.errors import FedworthError, UsageError, ValuationError
+from fedworth.findings import looked_for_in_values
 from fedworth.task.vertical import Vertical
 from tests.support.vertical import random_federation, values_by_definition
 
@@ -216,6 +217,78 @@ def test_a_refitted_head_shares_out_what_is_known_of_the_labels(informative):
     assert lines["b"].low > 0
     assert made.groups is not None
     assert made.groups.values.sum(axis=1) == pytest.approx(made.values)
+
+
+def of_many_numbers(folder, seed, n_samples=200, width=8):
+    """A ledger of many numbers for few samples: `knows` tells something of the labels, three others tell nothing."""
+    generator, labels = torch.Generator().manual_seed(seed), torch.arange(n_samples) % 2
+    names = ("knows", "one", "two", "three")
+    vertical = Vertical(nn.Linear(4 * width, 2).double(), labels, dict.fromkeys(names, width))
+    recorder = fedworth.record_into(folder, vertical=vertical)
+    for _ in range(4):
+        recorder.start_round(vertical.head.state_dict(), asked=list(names))
+        for name in names:
+            embedding = torch.randn(n_samples, width, generator=generator, dtype=torch.float64)
+            recorder.client_embedding(name, embedding + 0.2 * (name == "knows") * (2 * labels[:, None] - 1))
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    return fedworth.Ledger.open(folder), vertical.task()
+
+
+def test_clients_that_tell_nothing_are_worth_nothing_within_their_intervals(tmp_path):
+    """However many numbers they send: heads that fit them do worse on other samples, and this is not their value."""
+    values, intervals = [], []
+    for seed in range(6):
+        ledger, task = of_many_numbers(tmp_path / str(seed), seed)
+        made = Federation(ledger, task, work=PLAIN).value("refitted-head")
+        values.append(made.values)
+        intervals.append(made.intervals)
+    low, high = np.array(intervals).transpose(2, 0, 1)
+    useless = np.array(values)[:, 1:]
+    assert (low[:, 0] > 0).all()  # the client that knows something
+    assert abs(useless.mean()) < 0.01 < 0.1 * np.array(values)[:, 0].mean()
+    assert ((low <= 0) & (high >= 0))[:, 1:].sum() >= 15  # of 18
+
+
+def test_no_client_harms_a_head_that_is_fitted_to_it(tmp_path):
+    ledger, task = of_many_numbers(tmp_path / "l", 1)
+    report = fedworth.report_on(ledger, task, ValuationSettings(given=("knows",)), work=PLAIN)
+    assert report.chosen.method == "refitted-head"
+    assert not {"harm", "negative value"} & {finding.kind.name for finding in report.all_findings}
+    assert not {"harm", "negative value"} & {kind.name for kind in looked_for_in_values(report.chosen)}
+
+
+@pytest.mark.parametrize("measure", ["loss", "accuracy"])
+def test_parts_of_classes_and_blocks_add_up(tmp_path, measure):
+    """Some blocks have samples of one class only."""
+    ledger, task = of_many_numbers(tmp_path / "l", 0, n_samples=100, width=2)
+    made = Federation(ledger, task, ValuationSettings(measure=measure), work=PLAIN).value("refitted-head")
+    assert made.groups is not None
+    assert made.groups.values.sum(axis=1) == pytest.approx(made.values, abs=1e-12)
+    assert made.block_values is not None
+    assert made.block_values.sum(axis=1) == pytest.approx(made.values, abs=1e-12)
+    assert made.uncertainty is not None
+    assert 0 < made.uncertainty.standard_deviations.max() < 0.2
+
+
+@pytest.mark.parametrize("loss", ["squared-error", "cox"])
+def test_a_head_is_refitted_by_the_loss_of_the_task(tmp_path, loss):
+    """Of numbers, and of times to an event, a loss of all samples together."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(150, 4, generator=generator, dtype=torch.float64)
+    time = torch.exp(features[:, 0] + 0.3 * torch.randn(150, generator=generator, dtype=torch.float64))
+    labels = time.log() if loss == "squared-error" else torch.stack([time, torch.ones(150).double()], dim=1)
+    vertical = Vertical(nn.Linear(4, 1).double(), labels, {"knows": 2, "noise": 2}, loss=loss)
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    recorder.start_round(vertical.head.state_dict(), asked=["knows", "noise"])
+    recorder.client_embedding("knows", features[:, :2])
+    recorder.client_embedding("noise", features[:, 2:])
+    recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    made = Federation(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN).value("refitted-head")
+    assert made.intervals is not None
+    assert made.intervals[0, 0] > 0.2
+    assert made.intervals[1, 0] < 0 < made.intervals[1, 1]
 
 
 def test_a_client_split_in_two_keeps_its_sum(tmp_path):

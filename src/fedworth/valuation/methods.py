@@ -42,7 +42,7 @@ from fedworth.valuation import others
 from fedworth.valuation.groups import GroupValues, group_values
 from fedworth.valuation.marginals import MarginalSums
 from fedworth.valuation.ranking import EQUAL, ranks_of
-from fedworth.valuation.refitted import N_DIVISIONS, RefittedGame
+from fedworth.valuation.refitted import RefittedGame
 from fedworth.valuation.settings import ValuationSettings
 from fedworth.valuation.uncertainty import uncertainty
 from fedworth.valuation.valuation import Valuation
@@ -534,20 +534,14 @@ def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:
 
 
 def _refitted_head(source: GameSource) -> Valuation:
-    """By the refitted head, with the errors of how its samples were divided."""
+    """By the refitted head.
+
+    No harm is looked for: what somebody knows cannot make a head worse that is fitted with it.
+    """
     game = RefittedGame(_recorded(source), source.effort.progress)
     valuation, errors = _sums(source, shapley, RoundGames(lambda _: game, [0], source.estimated))
-    each = np.array(
-        [
-            _sums(source, shapley, RoundGames(lambda _, part=part: part, [0]))[0].values  # type: ignore[misc]
-            for part in map(game.of_division, range(N_DIVISIONS))
-        ]
-    )
-    apart = each - each.mean(axis=0)
-    of_divisions = apart.T @ apart / (N_DIVISIONS * (N_DIVISIONS - 1))
-    errors = replace(errors, sampling=errors.sampling + of_divisions)
     caveats = () if source.estimated is None or valuation.completion is None else source.estimated.caveats
-    return _with_uncertainty(source, replace(valuation, by_round=None), errors, caveats)
+    return _with_uncertainty(source, replace(valuation, by_round=None, marginals=None), errors, caveats)
 
 
 def _gtg(source: GameSource) -> Valuation:

@@ -1,21 +1,28 @@
-"""What embeddings add to those that others have: a vertical federation's head, fitted anew for each coalition.
+"""What clients' embeddings tell about the labels that those of others do not: a head fitted anew to each coalition.
 
-    U(S) = loss(nobody's embeddings) − loss(embeddings of S, as they came and as they changed)
+    U(S) = score of head_S − score of head_∅
 
-VerFedSV is about training: what a client's step added while the others took theirs. Steps of one round hardly interact,
-so two clients with the same features both earn, and what somebody has already makes no difference. Here the game is one
-of information: the server has everyone's embeddings and the labels, so it can fit a linear head to those of any
-coalition. Clients that train together leave to each other what both have, so their last embeddings do not tell what
+VerFedSV measures steps of the joint training, which hardly interact within a round. So it cannot show that two clients
+know the same, or that somebody knows it already (`--given`). This game does: a head is fitted to the embeddings of each
+coalition. Clients that train together leave to each other what both have, so their last embeddings do not show what
 each would have learned alone. What came before does: a client's first step is towards all that its own features tell.
 Of a client that has sent h_0, …, h_m the head gets
 
     h_0,  h_1 − h_0,  h_√m − h_1,  h_m − h_√m        side by side, each number with mean 0 and mean square 1
-    head_S = argmin  mean loss + PENALTY ‖weights‖²
+    head_S = argmin  mean loss + penalty ‖weights‖²
 
-What varies by less than `ROUNDING` of h_0 is not enlarged: it may be rounding. Outputs are measured on samples that
-the head was not fitted to, so useless embeddings add nothing, or a little less. Samples are divided into `N_FOLDS` in
-`N_DIVISIONS` ways, each class alike and samples with the same embeddings together. The utility is the mean over the
-divisions, and their spread tells how much the values depend on them.
+What varies by less than `ROUNDING` of h_0 is not enlarged: it may be rounding. All coalitions have the same penalty:
+one step of `PENALTIES` smaller than that with which heads for all clients do best on samples they have not seen. With
+penalties of their own, coalitions differ by the choice, and a client that tells nothing seems to do harm.
+
+Heads are also fitted without each block of samples. On other samples a head does worse than the best one, and better on
+its own. Embeddings that tell nothing add nothing to the score if it is, with d the part of a direction that is fitted,
+
+    (1 − s) · score on samples not seen + s · score on samples seen,    s = Σ d² / 2 Σ d,    d = c q / (c q + 2 penalty)
+
+where q is the mean square of the embeddings in the direction and c the curvature of the loss. A block's part in the
+score counts how heads depend on their samples, as in a jackknife: it is what its own samples score, and what those of
+all other blocks gain because the head is fitted to it.
 """
 
 import math
@@ -30,25 +37,30 @@ from fedworth.errors import ValuationError
 from fedworth.games.federation import RecordedFederation
 from fedworth.games.game import Memory
 from fedworth.games.shapley import MOST_ENUMERATED
-from fedworth.oracle.oracle import block_totals, criteria_of, fitted, n_counted
+from fedworth.oracle.oracle import block_totals, fitted
 from fedworth.storage import Progress, silent
+from fedworth.task.cells import Cells
 from fedworth.threads import one_torch_thread
 
-PENALTY = 0.01
+PENALTIES = 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001
 ROUNDING = 1e-4
-N_FOLDS, N_DIVISIONS = 4, 4
-CURVATURE = 0.25
-"""About the second derivative of a loss by an output; it only changes how fast a head is found."""
+N_FOLDS, FEW_FOLDS = 16, 4
+"""Of a test set that is not divided into blocks, and to choose a penalty."""
+
+LEAST_CURVATURE = 1e-3
+"""Of a loss, by an output."""
 
 NO_DIRECTION = 1e-8
 """Directions of the embeddings with a smaller mean square are left out; the penalty leaves no weight to them."""
 
-MOST_STEPS, TOLERANCE = 60, 1e-7
+MOST_STEPS, TOLERANCE = 60, 1e-5
 """Of the search for heads: steps of L-BFGS, and the gradient of the loss, relative to the loss, at which it ends."""
 
-MOST_WORK = 1e8
-"""Numbers that a coalition's fits handle, above which coalitions are drawn from `MOST_SLOW` clients on."""
-MOST_SLOW = 7
+MOST_WORK = 6e9
+"""Products of all coalitions' heads with samples, in one step, above which coalitions are drawn: about two minutes."""
+
+FEWEST_DRAWN = 8
+"""Of fewer clients, drawing would take as many coalitions as there are."""
 
 
 class RefittedGame:
@@ -59,15 +71,21 @@ class RefittedGame:
         if self.task.judged_by.criterion.is_own or not self.task.judged_by.criterion.is_smooth:
             raise ValuationError("refitted-head needs a loss with derivatives, and this task's may have none")
         self._progress, self._labels = progress, self.task.labels.cpu()
+        self._measure, self._cells = self.task.criterion(federation.oracle.measure), federation.cells
         self._embeddings = [self._of_client(federation, k) for k in self.clients.tolist()]
         with torch.inference_mode():
             model = fitted(federation.round(0), self.task).global_model
             self._shape = self.task.outputs(model, slice(0, 1)).shape[1:]  # of a sample's output
-        self._folds = divisions(torch.cat(self._embeddings, dim=1).numpy(), self._labels)
-        self._n_heads = N_DIVISIONS * (int(self._folds.max()) + 1)
-        self._criteria = criteria_of(self.task, federation.oracle.measure, ())
-        self._memory = Memory(len(self.clients), N_DIVISIONS * self.n_blocks)
-        self._of_nobody = self._qualities(np.zeros(0, dtype=int))
+        n = len(self._labels)
+        if self._cells is None or self.task.blocks is None:
+            self._folds, self._groups = stream(0, "folds of samples").permutation(n) % N_FOLDS, np.zeros(n, dtype=int)
+        else:
+            self._folds, self._groups = (of[self.task.blocks] for of in (self._cells.block_of, self._cells.group_of))
+        self._n_folds, self._n_groups = int(self._folds.max()) + 1, int(self._groups.max()) + 1
+        self._curvature = self._curvature_at_start()
+        self._penalty = self._small_penalty()
+        self._memory = Memory(len(self.clients), self.n_blocks)
+        self._of_nobody = self._score(np.zeros(0, dtype=int))
 
     def _of_client(self, federation: RecordedFederation, k: int) -> torch.Tensor:
         """(n_samples, up to 4 × width): the embeddings of a client, as they came and as they changed."""
@@ -85,106 +103,130 @@ class RefittedGame:
     def most_enumerated(self) -> int:
         """Of more clients, coalitions are drawn. This does not depend on the machine, so all get the same values."""
         n_columns = min(sum(h.shape[1] for h in self._embeddings), len(self._labels))
-        work = len(self._labels) * n_columns * self._n_heads * int(np.prod(self._shape))
-        return MOST_ENUMERATED if work <= MOST_WORK else MOST_SLOW
+        work = len(self._labels) * n_columns * self._n_folds * math.prod(self._shape)
+        return int(np.clip(math.log2(MOST_WORK / max(work, 1)), FEWEST_DRAWN - 1, MOST_ENUMERATED))
 
     def utilities(self, coalitions: Memberships) -> Floats:
         """(n_coalitions, n_blocks): what each coalition's embeddings gain over none."""
-        return np.asarray(self._by_division(coalitions).mean(axis=1))
-
-    def of_division(self, division: int) -> "OneDivision":
-        """The same game by one division of the samples."""
-        return OneDivision(self, division)
-
-    def _by_division(self, coalitions: Memberships) -> Floats:
-        found = self._memory.utilities(coalitions, self._measure)
-        return found.reshape(len(coalitions), N_DIVISIONS, self.n_blocks)
+        return self._memory.utilities(coalitions, self._gains)
 
     @one_torch_thread()
-    def _measure(self, coalitions: Memberships) -> Floats:
+    def _gains(self, coalitions: Memberships) -> Floats:
         found = []
         for n_done, row in enumerate(coalitions, 1):
-            found.append(self._qualities(np.flatnonzero(row)) - self._of_nobody)
+            found.append(self._score(np.flatnonzero(row)) - self._of_nobody)
             self._progress("fitting heads", n_done, len(coalitions))
         return np.array(found)
 
-    def _qualities(self, members: Indices) -> Floats:
-        """(N_DIVISIONS × n_blocks,): scores of outputs that are each made by a head that has not seen the sample."""
-        inputs = torch.cat([torch.zeros(len(self._labels), 0).double(), *(self._embeddings[k] for k in members)], dim=1)
-        outputs = self._fitted_outputs(inputs)
-        samples, found = torch.arange(len(self._labels)), []
-        for division, folds in enumerate(self._folds):
-            apart = outputs[samples, division * (self._n_heads // N_DIVISIONS) + folds]
-            totals = block_totals(self._criteria, apart, self._labels, self.task.blocks, self.n_blocks)
-            found.append((totals / n_counted(self._criteria, self._labels))[0])
-        return np.concatenate(found)
+    def _score(self, members: Indices) -> Floats:
+        """(n_blocks,): the parts of the blocks in the score of the heads that are fitted to these clients."""
+        directions, squares = _principal(self._inputs(members))
+        start = torch.zeros(len(squares), self._n_folds + 1, math.prod(self._shape), dtype=torch.float64)
+        outputs = self._outputs(self._fitted(start, directions, squares, self._penalty, self._folds), directions)
+        curved = self._curvature * squares[1:]
+        fitted_part = curved / (curved + 2 * self._penalty)  # d, (rank,)
+        seen = float(fitted_part.square().sum() / (2 * fitted_part.sum()).clamp_min(1e-12))
+        if not self._measure.is_smooth:  # as accuracy: what a constant head gets right says nothing on other samples
+            seen = float(not len(members))
+        parts = np.zeros(self.n_blocks)
+        for weight, of_head in (1 - seen, _unseen(outputs, self._folds)), (seen, outputs[:, -1]):
+            totals = block_totals((self._measure,), of_head, self._labels, self.task.blocks, self.n_blocks)
+            parts += weight * totals[0] / self._measure.n_counted(self._labels)
+        return parts if self._cells is None else parts + self._effects(outputs, self._cells)
 
-    def _fitted_outputs(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(n_samples, n_heads, …): outputs of all samples, by a head for each fold of each division left out.
+    def _effects(self, outputs: torch.Tensor, cells: Cells) -> Floats:
+        """(n_blocks,): by how much heads do better on all other blocks if they are fitted to a block, less the mean."""
+        shares = cells.by_block(cells.shares[None])[0]  # (B,)
+        others = ((b, self._folds != b) for b in range(self._n_folds))
+        gained = [self._by_group(outputs[:, -1], some) - self._by_group(outputs[:, b], some) for b, some in others]
+        effects = (1 - shares)[:, None] * gained
+        effects -= effects.mean(axis=0)  # (B, n_groups)
+        found = effects[cells.block_of, cells.group_of]
+        elsewhere = effects.sum(axis=1) - cells.by_block(found[None])[0]  # of groups without samples in the block
+        found += (elsewhere / shares)[cells.block_of] * cells.shares
+        mean = np.bincount(cells.group_of, found, self._n_groups) / cells.group_shares
+        return np.asarray(found - mean[cells.group_of] * cells.shares)
 
-        All heads are fitted together, in coordinates in which the loss is about as curved in all directions.
+    def _by_group(self, outputs: torch.Tensor, some: Memberships) -> Floats:
+        """(n_groups,): the groups' parts in the score of some samples."""
+        chosen = torch.from_numpy(some)
+        labels, groups = self._labels[chosen], self._groups[some]
+        totals = block_totals((self._measure,), outputs[chosen], labels, groups, self._n_groups)
+        return np.asarray(totals[0] / self._measure.n_counted(labels))
+
+    def _inputs(self, members: Indices) -> torch.Tensor:
+        """(n_samples, …): what a head gets of these clients."""
+        return torch.cat([torch.zeros(len(self._labels), 0).double(), *(self._embeddings[k] for k in members)], dim=1)
+
+    @one_torch_thread()
+    def _small_penalty(self) -> float:
+        """One step smaller than the penalty with which heads for all clients do best on samples they have not seen."""
+        directions, squares = _principal(self._inputs(np.arange(len(self.clients))))
+        folds = self._folds % FEW_FOLDS
+        weights = torch.zeros(len(squares), int(folds.max()) + 1, math.prod(self._shape), dtype=torch.float64)
+        most = -math.inf
+        for penalty in PENALTIES:
+            weights = self._fitted(weights, directions, squares, penalty, folds)
+            outputs = _unseen(self._outputs(weights, directions), folds)
+            score = float(self.task.judged_by.criterion.quality(outputs, self._labels))
+            if score <= most:
+                return penalty
+            most = score
+        return PENALTIES[-1]
+
+    def _curvature_at_start(self) -> float:
+        """The second derivative of the loss by an output, where all outputs are 0: tr H² / tr H, by a random H v."""
+        outputs = torch.zeros(len(self._labels), *self._shape, dtype=torch.float64, requires_grad=True)
+        sign = torch.from_numpy(stream(0, "curvature").choice((-1.0, 1.0), size=outputs.shape))
+        loss = -self.task.judged_by.criterion.quality(outputs, self._labels)
+        (gradient,) = torch.autograd.grad(loss, outputs, create_graph=True)
+        (product,) = torch.autograd.grad((gradient * sign).sum(), outputs)
+        ratio = product.square().sum() / (product * sign).sum().clamp_min(1e-12)
+        return max(len(outputs) * float(ratio), LEAST_CURVATURE)
+
+    def _fitted(
+        self, start: torch.Tensor, directions: torch.Tensor, squares: torch.Tensor, penalty: float, folds: Indices
+    ) -> torch.Tensor:
+        """(1 + rank, n_heads, n_outputs): weights of the heads, each without a fold or the last for all samples.
+
+        All are fitted together, in coordinates in which the loss is about as curved in all directions.
         """
-        n, n_outputs, criterion = len(inputs), int(np.prod(self._shape)), self.task.judged_by.criterion
-        rotated, squares = _principal(inputs)
-        scale = (CURVATURE * squares + 2 * PENALTY).rsqrt()  # (rank,)
-        inputs = rotated * scale
-        weights = torch.zeros(inputs.shape[1], self._n_heads * n_outputs, dtype=torch.float64, requires_grad=True)
-        bias = torch.zeros(self._n_heads * n_outputs, dtype=torch.float64, requires_grad=True)
-        n_folds = self._n_heads // N_DIVISIONS
-        is_fitted = self._folds.T[:, :, None] != torch.arange(n_folds)  # (n_samples, N_DIVISIONS, n_folds)
-        samples, heads = torch.nonzero(is_fitted.reshape(n, self._n_heads), as_tuple=True)
-
+        criterion, n_heads = self.task.judged_by.criterion, start.shape[1]
+        samples, heads = np.nonzero(folds[:, None] != np.arange(n_heads))
         if not len(samples):  # of one sample there is nothing to fit to
-            return torch.zeros(n, self._n_heads, *self._shape, dtype=torch.float64)
-
-        def outputs() -> torch.Tensor:
-            return (inputs @ weights + bias / CURVATURE**0.5).reshape(n, self._n_heads, *self._shape)
+            return start
+        penalties = torch.full_like(squares, penalty)[:, None, None]
+        penalties[0] = 0
+        scale = (self._curvature * squares[:, None, None] + 2 * penalties).rsqrt()
+        scaled = (start / scale).requires_grad_()
 
         def loss() -> torch.Tensor:
-            found = outputs()
-            penalty = PENALTY * (weights * scale[:, None]).square().sum() / self._n_heads
+            outputs = self._outputs(scaled * scale, directions)
+            held = (penalties * (scaled * scale).square()).sum() / n_heads
             if not criterion.is_whole:
-                return penalty - criterion.quality(found[samples, heads], self._labels[samples])
+                return held - criterion.quality(outputs[samples, heads], self._labels[samples])
             each = [
-                criterion.quality(found[some, head], self._labels[some])
-                for head in range(self._n_heads)
+                criterion.quality(outputs[some, head], self._labels[some])
+                for head in range(n_heads)
                 for some in (samples[heads == head],)
             ]
-            return penalty - torch.stack(each).mean()
+            return held - torch.stack(each).mean()
 
-        _minimise(loss, [weights, bias])
-        return outputs().detach()
+        _minimise(loss, scaled)
+        return scaled.detach() * scale
 
-
-class OneDivision:
-    """A `RefittedGame` by one division of the samples."""
-
-    def __init__(self, game: RefittedGame, division: int) -> None:
-        self._game, self._division = game, division
-        self.clients, self.n_blocks, self.most_enumerated = game.clients, game.n_blocks, game.most_enumerated
-
-    def utilities(self, coalitions: Memberships) -> Floats:
-        """(n_coalitions, n_blocks): what each coalition's embeddings gain over none."""
-        return self._game._by_division(coalitions)[:, self._division]
+    def _outputs(self, weights: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+        """(n_samples, n_heads, …): what the heads make of the samples."""
+        return (directions @ weights.flatten(1)).reshape(len(directions), weights.shape[1], *self._shape)
 
 
-def divisions(embeddings: Floats, labels: torch.Tensor) -> torch.Tensor:
-    """(N_DIVISIONS, n_samples): the fold of each sample. Classes are spread, equal rows of embeddings kept together."""
-    _, first, group_of = np.unique(embeddings, axis=0, return_index=True, return_inverse=True)
-    if len(first) < N_FOLDS:
-        first = group_of = np.arange(len(embeddings))
-    is_class = labels.ndim == 1 and not labels.is_floating_point()
-    classes = labels.numpy()[first] if is_class else np.zeros(len(first))
-    found = np.empty((N_DIVISIONS, len(first)), dtype=np.int64)
-    for division in range(N_DIVISIONS):
-        order = stream(0, "folds of samples", division).permutation(len(first))
-        order = order[np.argsort(classes[order], kind="stable")]
-        found[division, order] = np.arange(len(first)) % min(N_FOLDS, len(first))
-    return torch.from_numpy(found[:, group_of.reshape(-1)])
+def _unseen(outputs: torch.Tensor, folds: Indices) -> torch.Tensor:
+    """(n_samples, …): each sample's output by the head that has not seen it."""
+    return outputs[np.arange(len(outputs)), folds]
 
 
 def _principal(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inputs in their principal directions, (n_samples, rank), and the mean squares of these, (rank,)."""
+    """(n, 1 + rank): a column of ones, and the inputs in their principal directions; the mean squares, (1 + rank,)."""
     n, n_columns = inputs.shape
     if n_columns <= n:
         squares, directions = torch.linalg.eigh(inputs.T @ inputs / n)
@@ -193,14 +235,14 @@ def _principal(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         squares, directions = torch.linalg.eigh(inputs @ inputs.T / n)
         rotated = directions * (squares.clamp_min(0) * n).sqrt()
     kept = squares > NO_DIRECTION
-    return rotated[:, kept], squares[kept]
+    return torch.cat([torch.ones(n, 1), rotated[:, kept]], dim=1), torch.cat([torch.ones(1), squares[kept]])
 
 
-def _minimise(loss: Callable[[], torch.Tensor], parameters: list[torch.Tensor]) -> None:
-    """Minimise a smooth loss from where the parameters are; its size does not matter."""
+def _minimise(loss: Callable[[], torch.Tensor], parameter: torch.Tensor) -> None:
+    """Minimise a smooth loss from where the parameter is; its size does not matter."""
     size = abs(float(loss().detach())) or 1.0
     optimizer = torch.optim.LBFGS(
-        parameters, max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0, line_search_fn="strong_wolfe"
+        [parameter], max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0, line_search_fn="strong_wolfe"
     )
 
     def step() -> torch.Tensor:
