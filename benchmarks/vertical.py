@@ -2,7 +2,8 @@
 
 Every coalition of clients is trained again from the start, the others hold nothing, and the Shapley value of what the
 coalitions reach on the validation samples is the truth. It is compared with VerFedSV and with the refitted head, which
-are measured on one recorded training. Asynchronous: half of the clients, drawn at random, take part in each round.
+are measured on one recorded training. Intervals are compared with the values of the same training by many more
+validation samples. Asynchronous: half of the clients, drawn at random, take part in each round.
 
     independent    six clients, four features each; some clients' matter more
     overlapping    six clients, windows of four to eight features out of 24
@@ -39,7 +40,8 @@ from fedworth.task.vertical import Vertical, combined
 from fedworth.valuation.refitted import RefittedGame
 
 WIDTH, N_ROUNDS, N_STEPS, RATE = 4, 40, 5, 0.3
-N_TABLE, N_FEATURES = 1500, 24
+N_FEATURES = 24
+N_TRAINED, N_FEW, N_DRAWN, N_MANY = 1000, 250, 6, 4000  # for intervals: many validation samples stand for all there are
 TASKS = ("independent", "overlapping", "task party", "digits")
 MODELS = (
     ("concatenation", "logistic", False),
@@ -59,8 +61,8 @@ class Data:
     columns: list[np.ndarray]
 
 
-def data_of(task: str, seed: int) -> Data:
-    """The samples of a task; two thirds are to train on."""
+def data_of(task: str, seed: int, n_samples: int = 1500) -> Data:
+    """The samples of a task; the digits have their own number."""
     rng = np.random.default_rng(seed)
     if task == "digits":
         found = load_dataset("digits", DatasetRequest(rng, 8, None, None, None, 1.0, 1.0))
@@ -68,7 +70,7 @@ def data_of(task: str, seed: int) -> Data:
         labels = np.concatenate([found.train.labels, found.test.labels])
         order = rng.permutation(len(labels))
         return Data(features[order], labels[order], np.array_split(np.arange(64), 8))
-    features = rng.normal(size=(N_TABLE, N_FEATURES)).astype(np.float32)
+    features = rng.normal(size=(n_samples, N_FEATURES)).astype(np.float32)
     weights = rng.normal(size=N_FEATURES) * np.exp(0.7 * rng.normal(size=N_FEATURES))
     if task == "task party":
         others = [
@@ -83,12 +85,15 @@ def data_of(task: str, seed: int) -> Data:
             columns = [np.arange(start, start + rng.integers(4, 9)) % N_FEATURES for start in starts]
     score = features @ weights
     chances = 1 / (1 + np.exp(-3 * score / score.std()))
-    return Data(features, (rng.uniform(size=N_TABLE) < chances).astype(np.int64), columns)
+    return Data(features, (rng.uniform(size=n_samples) < chances).astype(np.int64), columns)
 
 
-def federation_of(data: Data, combine: Any, model: Any, seed: int) -> tuple[VerticalFederation, Vertical]:
-    """The clients and the server; a third of the samples validate."""
-    n, n_clients, n_classes = 2 * len(data.labels) // 3, len(data.columns), int(data.labels.max()) + 1
+def federation_of(
+    data: Data, combine: Any, model: Any, seed: int, n_trained: int | None = None
+) -> tuple[VerticalFederation, Vertical]:
+    """The clients and the server; a third of the samples validate, or all that are not trained on."""
+    n_clients, n_classes = len(data.columns), int(data.labels.max()) + 1
+    n = n_trained or 2 * len(data.labels) // 3
     features, labels = torch.from_numpy(data.features), torch.from_numpy(data.labels)
     specs = [ModelSpec(model, (len(columns),), WIDTH, (16,) if model == "mlp" else ()) for columns in data.columns]
     n_in = WIDTH if combine == "sum" else WIDTH * n_clients
@@ -203,6 +208,37 @@ def splitting(seed: int) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def intervals(task: str, model: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Whether intervals by few validation samples hold what clients are worth by many; a row a value."""
+    data = data_of(task, seed, N_TRAINED + N_MANY + N_DRAWN * N_FEW)
+    federation, whole = federation_of(data, "concatenation", model, seed, N_TRAINED)
+    n = len(federation.clients)
+    many, *draws = (
+        slice(0, N_MANY),
+        *(slice(start, start + N_FEW) for start in range(N_MANY, len(whole.labels), N_FEW)),
+    )
+
+    def on(part: slice, folder: Path) -> tuple[Ledger, Vertical]:
+        some = replace(federation, validation=[features[part] for features in federation.validation])
+        vertical = some.vertical(whole.labels[part])
+        return recorded(some, vertical, schedule(n, n, seed), folder), vertical
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = measured(*on(many, Path(folder) / "many"))
+        truths = {name: shapley_values(utilities) for name, utilities in found.items()}
+        truths["refitted-head, given 0"] = values_given(found["refitted-head"], 0)
+        for number, part in enumerate(draws):
+            ledger, vertical = on(part, Path(folder) / str(number))
+            for column, truth in truths.items():
+                method, _, given = column.partition(", given ")
+                settings = ValuationSettings(given=(given,) if given else ())
+                made = Federation(ledger, vertical.task(), settings, work=PLAIN).value(method)
+                for line, true in zip(made, truth, strict=True):
+                    if line.low is not None and line.high is not None:
+                        row = {"task": task, "embeddings": f"concatenation, {model}", "seed": seed, "column": column}
+                        yield {**row, "held": float(line.low <= true <= line.high)}
+
+
 def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, Any]:
     """How far off estimated embeddings are if only those of training batches are sent; and values on them."""
     data = data_of(task, seed)
@@ -254,6 +290,14 @@ def show_agreement(seeds: range) -> None:
         print(f"\nThe {name} of single seeds\n\n", markdown(frame.round(2).reset_index()), sep="")
 
 
+def show_intervals(seeds: range) -> None:
+    """How many intervals hold."""
+    cases = [(task, model, seed) for task in TASKS[:3] for model in ("logistic", "mlp") for seed in seeds[:3]]
+    frame = pd.DataFrame([row for case in cases for row in intervals(*case)])
+    held = frame.groupby(["task", "embeddings", "column"], sort=False)["held"].mean().unstack(sort=False)
+    print("90 % intervals that hold\n\n", markdown(held.round(2).reset_index()), sep="")
+
+
 def show_splitting(seeds: range) -> None:
     """What two halves and two twins get."""
     print("Split and doubled clients\n\n", means([r for s in seeds[:2] for r in splitting(s)], ["case"], 3), sep="")
@@ -266,15 +310,22 @@ def show_batches(seeds: range) -> None:
     print("Batches only\n\n", means(found, ["task", "bottoms", "participants"]), sep="")
 
 
-PARTS = {"agreement": show_agreement, "splitting": show_splitting, "batches": show_batches}
+PARTS = {
+    "agreement": show_agreement,
+    "intervals": show_intervals,
+    "splitting": show_splitting,
+    "batches": show_batches,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser("python benchmarks/vertical.py", description=__doc__)
     parser.add_argument("--only", choices=PARTS, help="one of the tables (default: all)")
-    parser.add_argument("--seeds", type=int, default=12, help="how many (default: 12; digits 3, the last tables 2)")
-    parser.add_argument("--first-seed", type=int, default=300)
+    parser.add_argument(
+        "--seeds", type=int, default=12, help="how many (default: 12; digits and intervals 3, the last tables 2)"
+    )
+    parser.add_argument("--first-seed", type=int, default=400)
     args = parser.parse_args(arguments)
     for name, show in PARTS.items():
         if args.only in (None, name):

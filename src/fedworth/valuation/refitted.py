@@ -57,7 +57,7 @@ MOST_STEPS, TOLERANCE = 60, 1e-5
 """Of the search for heads: steps of L-BFGS, and the gradient of the loss, relative to the loss, at which it ends."""
 
 MOST_WORK = 6e9
-"""Products of all coalitions' heads with samples, in one step, above which coalitions are drawn: about two minutes."""
+"""Products of all coalitions' heads with samples, in one step, above which coalitions are drawn: about a minute."""
 
 FEWEST_DRAWN = 8
 """Of fewer clients, drawing would take as many coalitions as there are."""
@@ -126,7 +126,9 @@ class RefittedGame:
         curved = self._curvature * squares[1:]
         fitted_part = curved / (curved + 2 * self._penalty)  # d, (rank,)
         seen = float(fitted_part.square().sum() / (2 * fitted_part.sum()).clamp_min(1e-12))
-        if not self._measure.is_smooth:  # as accuracy: what a constant head gets right says nothing on other samples
+        if not self._measure.is_smooth:
+            # The rule above is for losses. A head of nobody predicts the majority of all other blocks, which is the
+            # minority of its own block if classes are balanced.
             seen = float(not len(members))
         parts = np.zeros(self.n_blocks)
         for weight, of_head in (1 - seen, _unseen(outputs, self._folds)), (seen, outputs[:, -1]):
