@@ -211,7 +211,7 @@ def refitted(informative, **settings):
 
 def test_a_refitted_head_shares_out_what_is_known_of_the_labels(informative):
     lines, made = refitted(informative)
-    assert lines["a"].value == pytest.approx(lines["twin"].value, abs=1e-4)
+    assert lines["a"].value == pytest.approx(lines["twin"].value, abs=1e-9)
     assert lines["b"].value > 1.5 * lines["a"].value  # nobody else has its signal
     assert abs(lines["noise"].value) < 0.01 < lines["a"].value
     assert lines["b"].low > 0
@@ -271,13 +271,15 @@ def test_parts_of_classes_and_blocks_add_up(tmp_path, measure):
     assert 0 < made.uncertainty.standard_deviations.max() < 0.2
 
 
-@pytest.mark.parametrize("loss", ["squared-error", "cox"])
-def test_a_head_is_refitted_by_the_loss_of_the_task(tmp_path, loss):
-    """Of numbers, and of times to an event, a loss of all samples together."""
+@pytest.mark.parametrize(
+    ("loss", "mean", "unit"), [("squared-error", 0, 1), ("squared-error", 2000, 10), ("cox", 0, 1)]
+)
+def test_a_head_is_refitted_by_the_loss_of_the_task(tmp_path, loss, mean, unit):
+    """Of numbers in any unit, and of times to an event, a loss of all samples together."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(150, 4, generator=generator, dtype=torch.float64)
     time = torch.exp(features[:, 0] + 0.3 * torch.randn(150, generator=generator, dtype=torch.float64))
-    labels = time.log() if loss == "squared-error" else torch.stack([time, torch.ones(150).double()], dim=1)
+    labels = mean + unit * time.log() if loss == "squared-error" else torch.stack([time, torch.ones(150).double()], 1)
     vertical = Vertical(nn.Linear(4, 1).double(), labels, {"knows": 2, "noise": 2}, loss=loss)
     recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
     recorder.start_round(vertical.head.state_dict(), asked=["knows", "noise"])
@@ -287,8 +289,60 @@ def test_a_head_is_refitted_by_the_loss_of_the_task(tmp_path, loss):
     recorder.close(vertical.head.state_dict())
     made = Federation(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN).value("refitted-head")
     assert made.intervals is not None
-    assert made.intervals[0, 0] > 0.2
+    assert made.intervals[0, 0] > 0.2 * unit**2
     assert made.intervals[1, 0] < 0 < made.intervals[1, 1]
+    expected = {"squared-error": np.var(time.log().numpy()) * unit**2, "cox": made.values[0]}[loss]
+    assert made.values[0] == pytest.approx(expected, rel=0.25)  # nearly all that there is
+
+
+def test_a_constant_client_is_worth_nothing_by_accuracy_too(tmp_path):
+    """A constant head is wrong in each block that was left out, if classes are balanced."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(200) % 2
+    vertical = Vertical(nn.Linear(4, 2).double(), labels, {"knows": 2, "constant": 2})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    recorder.start_round(vertical.head.state_dict(), asked=["knows", "constant"])
+    knows = torch.randn(200, 2, generator=generator, dtype=torch.float64) + labels[:, None]
+    recorder.client_embedding("knows", knows)
+    recorder.client_embedding("constant", torch.ones(200, 2).double())
+    recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    settings = ValuationSettings(measure="accuracy")
+    made = Federation(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), settings, work=PLAIN).value(
+        "refitted-head"
+    )
+    assert made.values[1] == pytest.approx(0, abs=1e-9)
+    assert made.values[0] > 0.2
+
+
+def test_labels_that_do_not_count_may_fill_a_block(tmp_path):
+    """Maps of classes: half of the samples have no label that counts."""
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.randn(40, 3, generator=generator) > 0).long()
+    labels[:20] = -100
+    head = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3))).double()
+    vertical = Vertical(head, labels, {"knows": 3, "noise": 3}, loss="segmentation")
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    recorder.start_round(head.state_dict(), asked=["knows", "noise"])
+    recorder.client_embedding("knows", 2.0 * labels + torch.randn(40, 3, generator=generator, dtype=torch.float64))
+    recorder.client_embedding("noise", torch.randn(40, 3, generator=generator, dtype=torch.float64))
+    recorder.end_round()
+    recorder.close(head.state_dict())
+    made = Federation(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN).value("refitted-head")
+    assert np.isfinite(made.values).all()
+    assert made.values[0] > made.values[1]
+
+
+def test_far_more_numbers_than_samples_are_used_with_care(tmp_path):
+    ledger, task = of_many_numbers(tmp_path / "l", 0, n_samples=20, width=16)
+    made = Federation(ledger, task, work=PLAIN).value("refitted-head")
+    (caution,) = made.cautions
+    assert "192 numbers of 20 samples" in caution
+
+
+def test_two_samples_are_too_few_for_heads(tmp_path):
+    ledger, task = of_many_numbers(tmp_path / "l", 0, n_samples=2, width=2)
+    with pytest.raises(ValuationError, match="expected 5 at least"):
+        Federation(ledger, task, work=PLAIN).value("refitted-head")
 
 
 def test_a_client_split_in_two_keeps_its_sum(tmp_path):

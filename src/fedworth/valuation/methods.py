@@ -539,9 +539,9 @@ def _refitted_head(source: GameSource) -> Valuation:
     No harm is looked for: what somebody knows cannot make a head worse that is fitted with it.
     """
     game = RefittedGame(_recorded(source), source.effort.progress)
-    valuation, errors = _sums(source, shapley, RoundGames(lambda _: game, [0], source.estimated))
-    caveats = () if source.estimated is None or valuation.completion is None else source.estimated.caveats
-    return _with_uncertainty(source, replace(valuation, by_round=None, marginals=None), errors, caveats)
+    valuation = add_up(source, shapley, RoundGames(lambda _: game, [0], source.estimated))
+    cautions = (game.caution,) if game.caution else ()
+    return replace(valuation, by_round=None, marginals=None, cautions=cautions, notes=(*valuation.notes, *cautions))
 
 
 def _gtg(source: GameSource) -> Valuation:

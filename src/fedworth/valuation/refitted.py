@@ -12,17 +12,19 @@ Of a client that has sent h_0, …, h_m the head gets
     head_S = argmin  mean loss + penalty ‖weights‖²
 
 What varies by less than `ROUNDING` of h_0 is not enlarged: it may be rounding. All coalitions have the same penalty:
-one step of `PENALTIES` smaller than that with which heads for all clients do best on samples they have not seen. With
+the next one of `PENALTIES` after that with which heads for all clients do best on samples they have not seen. With
 penalties of their own, coalitions differ by the choice, and a client that tells nothing seems to do harm.
 
-Heads are also fitted without each block of samples. On other samples a head does worse than the best one, and better on
-its own. Embeddings that tell nothing add nothing to the score if it is, with d the part of a direction that is fitted,
+Heads are also fitted without each block of samples. What a head fits by chance, by the part d of a direction, makes it
+better by 2d − d² on its own samples and worse by d² on others, up to a factor. The score balances both, so embeddings
+that tell nothing are worth nothing, or nearly:
 
-    (1 − s) · score on samples not seen + s · score on samples seen,    s = Σ d² / 2 Σ d,    d = c q / (c q + 2 penalty)
+    (1 − s) · score on samples not seen + s · score on samples seen,    s = Σ d² / (2 Σ d),  d = c q / (c q + 2 penalty)
 
-where q is the mean square of the embeddings in the direction and c the curvature of the loss. A block's part in the
-score counts how heads depend on their samples, as in a jackknife: it is what its own samples score, and what those of
-all other blocks gain because the head is fitted to it.
+where q is the mean square of the embeddings in the direction, and c the curvature of the loss where outputs are 0. For
+measures that are no smooth losses, as accuracy, s = 0. A block's part in the score counts how heads depend on their
+samples, as in a jackknife: it is what its own samples score, and what those of all other blocks gain because the head
+is fitted to it.
 """
 
 import math
@@ -42,22 +44,32 @@ from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells
 from fedworth.threads import one_torch_thread
 
-PENALTIES = 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001
+PENALTIES = 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001
 ROUNDING = 1e-4
 N_FOLDS, FEW_FOLDS = 16, 4
 """Of a test set that is not divided into blocks, and to choose a penalty."""
 
-LEAST_CURVATURE = 1e-3
-"""Of a loss, by an output."""
+LEAST_CURVATURE, TINY = 1e-3, 1e-12
+"""Of a loss, by an output; and instead of a share of 0, where no label counts."""
 
 NO_DIRECTION = 1e-8
 """Directions of the embeddings with a smaller mean square are left out; the penalty leaves no weight to them."""
 
-MOST_STEPS, TOLERANCE = 60, 1e-5
-"""Of the search for heads: steps of L-BFGS, and the gradient of the loss, relative to the loss, at which it ends."""
+FEWEST_SAMPLES, MOST_COLUMNS = 5, 5
+"""Samples that heads are fitted to, and numbers for each sample above which values are used with care."""
+
+MOST_STEPS, TOLERANCE, FAR = 60, 1e-5, 10
+"""Of a search for heads: steps of L-BFGS, and the gradient of the loss, relative to the loss, at which it ends.
+
+It is repeated if the loss is less than a tenth of what it was."""
 
 MOST_WORK = 6e9
-"""Products of all coalitions' heads with samples, in one step, above which coalitions are drawn: about a minute."""
+"""Products of all coalitions' heads with samples, in one step, above which coalitions are drawn; about a minute."""
+
+TOO_WIDE = (
+    "heads are fitted to {n_columns:,} numbers of {n:,} samples, so clients that tell nothing may seem to tell "
+    "something; send embeddings of more samples"
+)
 
 FEWEST_DRAWN = 8
 """Of fewer clients, drawing would take as many coalitions as there are."""
@@ -71,6 +83,11 @@ class RefittedGame:
         if self.task.judged_by.criterion.is_own or not self.task.judged_by.criterion.is_smooth:
             raise ValuationError("refitted-head needs a loss with derivatives, and this task's may have none")
         self._progress, self._labels = progress, self.task.labels.cpu()
+        if len(self._labels) < FEWEST_SAMPLES:
+            raise ValuationError(
+                f"refitted-head fits heads to the embeddings: found {len(self._labels)} samples, expected "
+                f"{FEWEST_SAMPLES} at least; let clients send embeddings of a few hundred validation samples"
+            )
         self._measure, self._cells = self.task.criterion(federation.oracle.measure), federation.cells
         self._embeddings = [self._of_client(federation, k) for k in self.clients.tolist()]
         with torch.inference_mode():
@@ -86,6 +103,17 @@ class RefittedGame:
         self._penalty = self._small_penalty()
         self._memory = Memory(len(self.clients), self.n_blocks)
         self._of_nobody = self._score(np.zeros(0, dtype=int))
+        if not np.isfinite(self._of_nobody).all():
+            raise ValuationError(
+                f"refitted-head: {self._measure.name} of a constant head is not finite on these samples, or without "
+                "some of them; use verfedsv, or more samples of each kind of label"
+            )
+
+    @property
+    def caution(self) -> str:
+        """What calls for care with all values; empty if nothing does."""
+        n_columns, n = sum(h.shape[1] for h in self._embeddings), len(self._labels)
+        return "" if n_columns <= MOST_COLUMNS * n else TOO_WIDE.format(n_columns=n_columns, n=n)
 
     def _of_client(self, federation: RecordedFederation, k: int) -> torch.Tensor:
         """(n_samples, up to 4 × width): the embeddings of a client, as they came and as they changed."""
@@ -110,7 +138,6 @@ class RefittedGame:
         """(n_coalitions, n_blocks): what each coalition's embeddings gain over none."""
         return self._memory.utilities(coalitions, self._gains)
 
-    @one_torch_thread()
     def _gains(self, coalitions: Memberships) -> Floats:
         found = []
         for n_done, row in enumerate(coalitions, 1):
@@ -118,6 +145,7 @@ class RefittedGame:
             self._progress("fitting heads", n_done, len(coalitions))
         return np.array(found)
 
+    @one_torch_thread()
     def _score(self, members: Indices) -> Floats:
         """(n_blocks,): the parts of the blocks in the score of the heads that are fitted to these clients."""
         directions, squares = _principal(self._inputs(members))
@@ -127,9 +155,9 @@ class RefittedGame:
         fitted_part = curved / (curved + 2 * self._penalty)  # d, (rank,)
         seen = float(fitted_part.square().sum() / (2 * fitted_part.sum()).clamp_min(1e-12))
         if not self._measure.is_smooth:
-            # The rule above is for losses. A head of nobody predicts the majority of all other blocks, which is the
-            # minority of its own block if classes are balanced.
-            seen = float(not len(members))
+            # The rule above is for losses. A constant head predicts the majority of all other blocks, which is the
+            # minority of the block that was left out if classes are balanced.
+            seen = float(len(squares) == 1)
         parts = np.zeros(self.n_blocks)
         for weight, of_head in (1 - seen, _unseen(outputs, self._folds)), (seen, outputs[:, -1]):
             totals = block_totals((self._measure,), of_head, self._labels, self.task.blocks, self.n_blocks)
@@ -145,8 +173,8 @@ class RefittedGame:
         effects -= effects.mean(axis=0)  # (B, n_groups)
         found = effects[cells.block_of, cells.group_of]
         elsewhere = effects.sum(axis=1) - cells.by_block(found[None])[0]  # of groups without samples in the block
-        found += (elsewhere / shares)[cells.block_of] * cells.shares
-        mean = np.bincount(cells.group_of, found, self._n_groups) / cells.group_shares
+        found += (elsewhere / np.maximum(shares, TINY))[cells.block_of] * cells.shares
+        mean = np.bincount(cells.group_of, found, self._n_groups) / np.maximum(cells.group_shares, TINY)
         return np.asarray(found - mean[cells.group_of] * cells.shares)
 
     def _by_group(self, outputs: torch.Tensor, some: Memberships) -> Floats:
@@ -154,7 +182,7 @@ class RefittedGame:
         chosen = torch.from_numpy(some)
         labels, groups = self._labels[chosen], self._groups[some]
         totals = block_totals((self._measure,), outputs[chosen], labels, groups, self._n_groups)
-        return np.asarray(totals[0] / self._measure.n_counted(labels))
+        return np.asarray(totals[0] / (self._measure.n_counted(labels) or 1.0))
 
     def _inputs(self, members: Indices) -> torch.Tensor:
         """(n_samples, …): what a head gets of these clients."""
@@ -171,7 +199,7 @@ class RefittedGame:
             weights = self._fitted(weights, directions, squares, penalty, folds)
             outputs = _unseen(self._outputs(weights, directions), folds)
             score = float(self.task.judged_by.criterion.quality(outputs, self._labels))
-            if score <= most:
+            if not score > most:
                 return penalty
             most = score
         return PENALTIES[-1]
@@ -200,9 +228,8 @@ class RefittedGame:
         penalties = torch.full_like(squares, penalty)[:, None, None]
         penalties[0] = 0
         scale = (self._curvature * squares[:, None, None] + 2 * penalties).rsqrt()
-        scaled = (start / scale).requires_grad_()
 
-        def loss() -> torch.Tensor:
+        def loss(scaled: torch.Tensor) -> torch.Tensor:
             outputs = self._outputs(scaled * scale, directions)
             held = (penalties * (scaled * scale).square()).sum() / n_heads
             if not criterion.is_whole:
@@ -214,8 +241,7 @@ class RefittedGame:
             ]
             return held - torch.stack(each).mean()
 
-        _minimise(loss, scaled)
-        return scaled.detach() * scale
+        return _minimise(loss, start / scale) * scale
 
     def _outputs(self, weights: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
         """(n_samples, n_heads, …): what the heads make of the samples."""
@@ -240,17 +266,31 @@ def _principal(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat([torch.ones(n, 1), rotated[:, kept]], dim=1), torch.cat([torch.ones(1), squares[kept]])
 
 
-def _minimise(loss: Callable[[], torch.Tensor], parameter: torch.Tensor) -> None:
-    """Minimise a smooth loss from where the parameter is; its size does not matter."""
-    size = abs(float(loss().detach())) or 1.0
+def _minimise(loss: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor) -> torch.Tensor:
+    """Where a smooth loss is least, from a start on, in units in which the loss is about 1 and curved by about 1.
+
+    Again in other units if the loss fell far, as that of large labels does.
+    """
+    size = math.inf
+    while True:
+        before, size = size, abs(float(loss(start))) or 1.0
+        if size > before / FAR:
+            return start
+        found = (start / math.sqrt(size)).requires_grad_()
+        start = _descended(lambda: loss(found * math.sqrt(size)) / size, found) * math.sqrt(size)  # noqa: B023
+
+
+def _descended(loss: Callable[[], torch.Tensor], parameter: torch.Tensor) -> torch.Tensor:
+    """The parameter at the end of one search."""
     optimizer = torch.optim.LBFGS(
         [parameter], max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0, line_search_fn="strong_wolfe"
     )
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        found = loss() / size
+        found = loss()
         found.backward()
         return found
 
     optimizer.step(step)
+    return parameter.detach()
