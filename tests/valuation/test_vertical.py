@@ -455,6 +455,48 @@ def test_an_order_that_the_refitted_head_confirms_is_not_disputed(contradicted):
     assert report.chosen.cautions == ()
 
 
+def test_embeddings_out_of_scale_are_named_with_what_can_be_done(contradicted, tmp_path):
+    """A client that sends the first ones too large is paid for its return to usual ones."""
+    _, task = contradicted
+    vertical = Vertical(nn.Linear(3, 2).double(), task.labels, dict.fromkeys(("early", "late", "other"), 1))
+    generator = torch.Generator().manual_seed(0)
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    for t in range(4):
+        recorder.start_round(vertical.head.state_dict(), asked=list(vertical.clients))
+        for name in vertical.clients:
+            embedding = torch.randn(400, 1, generator=generator, dtype=torch.float64)
+            recorder.client_embedding(name, embedding * (1e6 if (name, t) == ("late", 2) else 1))
+        recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    report = fedworth.report_on(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN)
+    (note,) = (caution for caution in report.chosen.cautions if "scale" in caution)
+    assert "with the new embeddings of late alone" in note
+    assert "--method refitted-head" in note
+
+
+def test_one_client_is_judged_by_its_range(informative):
+    ledger, task = informative
+    settings = ValuationSettings(without=("b", "noise", "twin"))
+    page = fedworth.report_on(ledger, task, settings, methods=["refitted-head"], work=PLAIN).page_html()
+    assert "Judge the value by its range." in page
+    assert "Do not use" not in page
+
+
+def test_a_page_made_while_the_federation_trains_says_so_at_the_top(tmp_path):
+    vertical = Vertical(nn.Linear(4, 2), torch.arange(20) % 2, {"a": 2, "b": 2})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    for number in range(3):
+        recorder.start_round(vertical.head.state_dict(), asked=["a", "b"])
+        for name in "ab":
+            recorder.client_embedding(name, torch.full((20, 2), float(number)) * (torch.arange(20) % 2)[:, None])
+        recorder.end_round()
+    report = fedworth.report_on(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN)
+    recorder.release()
+    for page in (report.page_html(), report.statement_html("a")):
+        assert "The federation is still training: values change" in page
+        assert "Good to use" not in page
+
+
 def test_a_refitted_head_needs_derivatives(informative):
     ledger, _ = informative
     vertical = Vertical(nn.Linear(8, 2).double(), torch.arange(400) % 2, dict.fromkeys(ledger.clients, 2), loss=error)

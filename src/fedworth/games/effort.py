@@ -71,6 +71,12 @@ UNUSABLE_NOTE = (
     "and with --weighting fixed each update counts only as much as it did"
 )
 
+UNUSABLE_EMBEDDINGS = (
+    "with the new embeddings of {0} alone the loss is {1:.3g}, and it was {2:.3g} before (round {3}): values are "
+    "dominated by embeddings that no server would use, and by their return to usual ones; ask {0} in which scale it "
+    "sends them, and compare with `--method refitted-head`"
+)
+
 log = logging.getLogger("fedworth.effort")
 
 
@@ -81,6 +87,7 @@ class Effort:
     budget: Budget = field(default_factory=Budget)
     progress: Progress = silent
     sampled: bool | None = None  # whether passes are saved; decided once, see `is_long`
+    is_vertical: bool = False
     n_beside: Callable[[], int] = int  # evaluations that a forecast adds: for predictions, other methods and scores
     _is_forecast: bool = False
     _seconds: float | None = None  # of an evaluation among many
@@ -352,7 +359,8 @@ class Run:
 
     def cautions(self) -> tuple[str, ...]:
         """Those of the notes that call for care with all values, however small their errors are."""
-        return tuple(UNUSABLE_NOTE.format(client, *losses) for client, losses in self.unusable.items())
+        note = UNUSABLE_EMBEDDINGS if self.effort.is_vertical else UNUSABLE_NOTE
+        return tuple(note.format(client, *losses) for client, losses in self.unusable.items())
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the values must know."""

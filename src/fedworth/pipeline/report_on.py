@@ -12,7 +12,7 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import heads, is_ledger
 from fedworth.oracle.store import Session
 from fedworth.provenance import Provenance
-from fedworth.report.report import Report, Rounds
+from fedworth.report.report import STILL_TRAINING, Report, Rounds
 from fedworth.report.scores import scores_of
 from fedworth.storage import Place, Progress, json_bytes, silent
 from fedworth.task.modules import UtilityModule
@@ -38,7 +38,6 @@ NO_ALL_CLIENTS_ROUND = (
     "precise, and the paper's completion says nothing of coalitions larger than a round's participants; let one round "
     "ask everyone"
 )
-STILL_TRAINING = "the federation is still training: values change with every further round"
 
 
 def report_on(

@@ -217,6 +217,9 @@ def agreement_table(report: "Report") -> Table | None:
     )
 
 
+WITH_IT, WITH_EACH = ("with it", "without it"), "with and without each client"
+
+
 def scores_table(report: "Report") -> Table | None:
     """What the model scores with and without each client, in the client's last round, and what is lost in all."""
     scores, lost = report.scores, report.valuation("leave-one-out")
@@ -233,14 +236,17 @@ def scores_table(report: "Report") -> Table | None:
         for client, last, kept, left_out, total in found
     )
     is_weighted = lost.groups is not None and lost.groups.population is not None
-    headings = [head for name in scores.measures for head in (f"{name} with it", "without it")]
+    kept, left_out = ("with its last embeddings", "with those before") if report.is_vertical else WITH_IT
+    headings = [head for name in scores.measures for head in (f"{name} {kept}", left_out)]
+    what = "with each client’s last embeddings, and with those before" if report.is_vertical else WITH_EACH
     return Table(
-        "What the model scores with and without each client",
+        f"What the model scores {what}",
         ("client", "last round", *headings, "lost over its rounds"),
         rows,
         f"The model: {levels_text(scores)}.{AS_IT_IS if is_weighted else ''}",
-        "With it, without it: after the last round in which the client took part, all else equal; "
-        "lost over its rounds: what the other participants would have lost without the client, added up",
+        f"{kept.capitalize()}, {left_out}: after the last round in which the client took part, all else equal; "
+        "lost over its rounds: what the other participants would have lost without the client"
+        f"{'’s new embeddings' if report.is_vertical else ''}, added up",
     )
 
 

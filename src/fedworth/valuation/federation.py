@@ -103,7 +103,7 @@ class Federation(GameSource):
         ledger = ledger.without(settings.without)
         super().__init__(settings, ledger.clients, participation(ledger), progress, sampled)
         self.progress, self.left_out = progress, ledger.left_out
-        self.is_vertical = ledger.form is not None
+        self.is_vertical = self.effort.is_vertical = ledger.form is not None
         if self.is_vertical:
             _refuse_for_vertical(self.settings, work)
             ledger = EmbeddingLedger.of(ledger, self.settings.unsent)

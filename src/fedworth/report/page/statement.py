@@ -156,8 +156,11 @@ def _scores(report: Report, client: str) -> str:
     k = report.clients.index(client)
     if scores is None or lost is None or scores.last_rounds[k] is None:
         return ""
+    last, all_of_it = "without your update", "you"
+    if report.is_vertical:
+        last, all_of_it = "with your embeddings of the round before", "your new embeddings"
     parts = [
-        f"{name} was {score_text(name, kept)}, and would have been {score_text(name, left_out)} without your update"
+        f"{name} was {score_text(name, kept)}, and would have been {score_text(name, left_out)} {last}"
         for name, kept, left_out in zip(scores.measures, scores.with_client[k], scores.without_client[k], strict=True)
     ]
     digits = digits_of([report[client]])
@@ -165,7 +168,7 @@ def _scores(report: Report, client: str) -> str:
     change = f"lost {total:.{digits}f}" if total > 0 else f"gained {-total:.{digits}f}" if total < 0 else "lost nothing"
     return (
         f"After round {scores.last_rounds[k]}, your last, the model’s {'; its '.join(parts)}. "
-        f"Added up over your rounds, the others would have {change} without you."
+        f"Added up over your rounds, the others would have {change} without {all_of_it}."
     )
 
 
@@ -175,7 +178,8 @@ def _groups(report: Report, client: str) -> str:
     if groups is None or np.isnan(groups.half_widths[k]).any():
         return ""
     signs = groups.signs[k]
-    helped, harmed = (", ".join(groups.names[k] for k in np.flatnonzero(signs == sign)) for sign in (1, -1))
+    names = [f"{groups.by} {name}" if name.isdecimal() else name for name in groups.names]
+    helped, harmed = (", ".join(names[k] for k in np.flatnonzero(signs == sign)) for sign in (1, -1))
     return f"By {groups.by}: your data clearly help {helped or 'none'}, and clearly harm {harmed or 'none'}."
 
 

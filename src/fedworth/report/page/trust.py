@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+
 from fedworth.report.page.clients import n_rounds_of
-from fedworth.report.report import Report
+from fedworth.report.report import STILL_TRAINING, Report
 from fedworth.report.scores import change_text, measure_text, test_set_text
 from fedworth.report.settings import PageSettings
 from fedworth.report.tables import SOURCE_WORDS
@@ -66,16 +68,21 @@ USES = {
         "These values cannot tell the {nouns} apart. Treat all {nouns} as worth the same.",
     ),
 }
+ONE_VALUE = "One {noun} has a value, so there is nobody to compare it with. Judge the value by its range."
 CAUTIOUS = "Read why before you compare {nouns} or pay by these values."
 
 
 def verdict_of(report: Report, settings: PageSettings) -> Verdict:
     chosen = report.chosen
     cautions = "".join(f"Note: {caution}. " for caution in chosen.cautions)
+    is_open = STILL_TRAINING in report.notes
     if chosen.uncertainty is not None:
-        head, use = USES[chosen.uncertainty.trust]
+        is_one = int(np.isfinite(chosen.values).sum()) == 1
+        head, use = (GOOD, ONE_VALUE) if is_one else USES[chosen.uncertainty.trust]
         if chosen.cautions and head is GOOD:
-            head, use = CARE, CAUTIOUS
+            head, use = CARE, f"{ONE_VALUE} {CAUTIOUS}" if is_one else CAUTIOUS
+        if is_open:
+            head, use = CARE if head is GOOD else head, f"{use} {STILL_TRAINING.capitalize()}."
         why = f"{cautions}{chosen.uncertainty.sentence_about(settings.plural)} {chosen.uncertainty.advice}".strip()
         return Verdict(*head, settings.fill(use), why)
     use = "How far off the values may be is not known. Look at large differences only, and split no money by them."
@@ -153,6 +160,7 @@ def _complete(report: Report, settings: PageSettings) -> Iterator[Question]:
         f"{n_silent} {settings.noun if n_silent == 1 else settings.plural} never answered.": n_silent,
     }
     texts = [text for text, n in missing.items() if n]
+    texts += ["The federation is still training."] if STILL_TRAINING in report.notes else []
     runs = f"rounds of {1 + len(provenance.other_heads)} runs"
     rounds = runs if provenance.other_heads else f"{provenance.n_rounds} recorded rounds"
     found = " ".join([f"The {rounds} matched their checksums when they were read.", *texts])
