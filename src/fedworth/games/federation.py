@@ -125,7 +125,7 @@ class RecordedFederation:
         missing = set(self.heard.tolist()) - {*entry.answered, *entry.apart}
         if missing:
             raise LedgerError(
-                f"{self.ledger.folder}, round {round_index}: no model of clients {sorted(missing)}, so the truth "
+                f"{self.ledger.folder}, round {entry.number}: no model of clients {sorted(missing)}, so the truth "
                 "cannot be measured; only a federation simulated with the truth has them"
             )
         if self.participants[round_index, self.heard].all():

@@ -250,7 +250,7 @@ class Ledger:
 def read_round(folder: Path, entry: RoundEntry, clients: Sequence[str], form: EmbeddingForm | None = None) -> Round:
     """The checked models of one round, without those kept apart; or embeddings of this form."""
     models = _read_models(folder, entry, entry.file, entry.sha256, {GLOBAL, *(("client", k) for k in entry.answered)})
-    where, global_model = f"round {entry.round_index}, {folder / entry.file}", models.pop(GLOBAL)
+    where, global_model = f"round {entry.number}, {folder / entry.file}", models.pop(GLOBAL)
     check_finite(global_model, f"{where}, global model")
     for (_, k), model in models.items():
         owner = f"{where}, client {clients[k]!r}"
@@ -266,7 +266,7 @@ def _with_apart(round_: Round, folder: Path, clients: Sequence[str]) -> Round:
     file, sha256 = str(entry.apart_file), str(entry.apart_sha256)
     models = _read_models(folder, entry, file, sha256, {("apart", k) for k in entry.apart})
     for (_, k), model in models.items():
-        where = f"round {entry.round_index}, {folder / file}, client {clients[k]!r}"
+        where = f"round {entry.number}, {folder / file}, client {clients[k]!r}"
         check_alike(model, round_.global_model, where)
     return replace(round_, apart_models={k: model for (_, k), model in models.items()})
 
@@ -276,10 +276,10 @@ def _read_models(folder: Path, entry: RoundEntry, file: str, sha256: str, expect
     try:
         models = read_models(folder / file, sha256)
     except LedgerError as error:
-        raise LedgerError(f"round {entry.round_index}: {error}") from None
+        raise LedgerError(f"round {entry.number}: {error}") from None
     if set(models) != expected:
         found = f"holds models of {sorted(models)}, expected {sorted(expected)}"
-        raise LedgerError(f"round {entry.round_index}, {folder / file}: {found}")
+        raise LedgerError(f"round {entry.number}, {folder / file}: {found}")
     return dict(sorted(models.items()))
 
 
@@ -300,7 +300,7 @@ def _read_ledger(folder: Path, *, with_files: bool) -> Ledger:
         if isinstance(line, MissingRound):
             missing.append(line)
             continue
-        _add_joined(line, clients, known, f"{folder / MANIFEST}, round {line.round_index}")
+        _add_joined(line, clients, known, f"{folder / MANIFEST}, round {line.number}")
         entries.append(line)
         if with_files:
             _with_apart(read_round(folder, line, clients, form), folder, clients)

@@ -92,7 +92,7 @@ class RoundEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="round", for
             raise self._error(f"nodes {self.nodes}, contested {self.contested}; expected a node for each answer")
 
     def _error(self, found: str) -> LedgerError:
-        return LedgerError(f"round {self.round_index}: {found}")
+        return LedgerError(f"round {self.number}: {found}")
 
 
 class MissingRound(msgspec.Struct, frozen=True, tag_field="kind", tag="missing", forbid_unknown_fields=True):

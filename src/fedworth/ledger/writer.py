@@ -454,7 +454,7 @@ class LedgerWriter:
 
     def _open_round(self) -> OpenRound:
         if self.current is None:
-            raise LedgerError(f"{self.folder}, round {self.n_rounds}: not started; call start_round first")
+            raise LedgerError(f"{self.folder}, round {self.next_number}: not started; call start_round first")
         return self.current
 
     def _check_writable(self) -> None:
@@ -522,9 +522,9 @@ class LedgerWriter:
         try:
             yield
         except OSError as error:
+            where = self.folder if self.current is None else self.current.where
             self.abort_round()
             found = f"{what} could not be written ({error.strerror or error})"
-            where = f"{self.folder}, round {self.n_rounds}"
             raise LedgerError(f"{where}: {found}; the {self.n_rounds} rounds before it are intact") from error
 
 

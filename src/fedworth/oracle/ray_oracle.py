@@ -116,7 +116,7 @@ class RayOracle:
         except self._ray.exceptions.RayError as error:
             reason = str(error).strip().partition("\n")[0]
             raise UtilityError(
-                f"round {round_.entry.round_index}: the Ray workers that measured its coalitions were lost, after "
+                f"round {round_.entry.number}: the Ray workers that measured its coalitions were lost, after "
                 f"{RETRIES} retries ({type(error).__name__}: {reason}); give workers more memory, or use --engine local"
             ) from error
 
