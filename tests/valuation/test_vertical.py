@@ -339,6 +339,58 @@ def test_far_more_numbers_than_samples_are_used_with_care(tmp_path):
     assert "192 numbers of 20 samples" in caution
 
 
+def refitted_to(folder, labels, loss, head, measure="loss"):
+    """Values of two clients, of which the first knows the labels of classes, by the refitted head."""
+    generator, n = torch.Generator().manual_seed(0), len(labels)
+    vertical = Vertical(head.double(), labels, {"knows": 2, "noise": 2}, loss=loss)
+    recorder = fedworth.record_into(folder, vertical=vertical)
+    recorder.start_round(vertical.head.state_dict(), asked=["knows", "noise"])
+    knows = torch.randn(n, 2, generator=generator, dtype=torch.float64) + labels.reshape(n, -1)[:, :1]
+    recorder.client_embedding("knows", knows)
+    recorder.client_embedding("noise", torch.randn(n, 2, generator=generator, dtype=torch.float64))
+    recorder.end_round()
+    recorder.close(vertical.head.state_dict())
+    settings = ValuationSettings(measure=measure)
+    return Federation(fedworth.Ledger.open(folder), vertical.task(), settings, work=PLAIN).value("refitted-head")
+
+
+@pytest.mark.parametrize("measure", ["loss", "auc"])
+def test_a_loss_that_is_not_finite_without_some_samples_is_refused(tmp_path, measure):
+    one_positive = (torch.arange(60) == 3).double()
+    with pytest.raises(ValuationError, match="pairwise of a constant head is not finite"):
+        refitted_to(tmp_path / "l", one_positive, "pairwise", nn.Linear(4, 1), measure)
+
+
+def test_a_loss_of_probabilities_is_refused(tmp_path):
+    with pytest.raises(ValuationError, match="a loss of logits instead"):
+        refitted_to(
+            tmp_path / "l", torch.arange(60) % 2, "probabilities", nn.Sequential(nn.Linear(4, 2), nn.Softmax(1))
+        )
+
+
+def test_too_many_outputs_are_refused_before_they_fill_the_memory(tmp_path):
+    head = nn.Sequential(nn.Linear(4, 100_000), nn.Unflatten(1, (2, 50_000)))
+    with pytest.raises(ValuationError, match="100000 outputs for each of 60 samples"):
+        refitted_to(tmp_path / "l", torch.zeros(60, 50_000).long(), "segmentation", head)
+
+
+def test_clients_that_tell_nothing_have_no_auc(tmp_path):
+    """Heads without a block of samples share the constant of the head for all, so ranks compare over blocks."""
+    generator, values = torch.Generator().manual_seed(0), []
+    for seed in range(12):
+        labels = (torch.rand(200, generator=generator) < 0.5).double()
+        vertical = Vertical(nn.Linear(4, 1).double(), labels, {"one": 2, "two": 2}, loss="binary")
+        recorder = fedworth.record_into(tmp_path / str(seed), vertical=vertical)
+        recorder.start_round(vertical.head.state_dict(), asked=["one", "two"])
+        for name in ("one", "two"):
+            recorder.client_embedding(name, torch.randn(200, 2, generator=generator, dtype=torch.float64))
+        recorder.end_round()
+        recorder.close(vertical.head.state_dict())
+        ledger, settings = fedworth.Ledger.open(tmp_path / str(seed)), ValuationSettings(measure="auc")
+        values.append(Federation(ledger, vertical.task(), settings, work=PLAIN).value("refitted-head").values)
+    assert abs(np.mean(values)) < 0.02
+
+
 def test_two_samples_are_too_few_for_heads(tmp_path):
     ledger, task = of_many_numbers(tmp_path / "l", 0, n_samples=2, width=2)
     with pytest.raises(ValuationError, match="expected 5 at least"):

@@ -28,7 +28,7 @@ is fitted to it.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -58,10 +58,8 @@ NO_DIRECTION = 1e-8
 FEWEST_SAMPLES, MOST_COLUMNS = 5, 5
 """Samples that heads are fitted to, and numbers for each sample above which values are used with care."""
 
-MOST_STEPS, TOLERANCE, FAR = 60, 1e-5, 10
-"""Of a search for heads: steps of L-BFGS, and the gradient of the loss, relative to the loss, at which it ends.
-
-It is repeated if the loss is less than a tenth of what it was."""
+MOST_STEPS, TOLERANCE = 60, 1e-5
+"""Of a search for heads: steps of L-BFGS, and the gradient at which it ends, where a constant head has a loss of 1."""
 
 MOST_WORK = 6e9
 """Products of all coalitions' heads with samples, in one step, above which coalitions are drawn; about a minute."""
@@ -69,6 +67,19 @@ MOST_WORK = 6e9
 TOO_WIDE = (
     "heads are fitted to {n_columns:,} numbers of {n:,} samples, so clients that tell nothing may seem to tell "
     "something; send embeddings of more samples"
+)
+
+NOT_FINITE = (
+    "refitted-head: {} of a constant head is not finite on these samples, or without some of them; use verfedsv, or "
+    "more samples of each kind of label, and a loss of logits instead of probabilities"
+)
+
+MOST_OUTPUTS = 5e7
+"""Of all heads for all samples together, in one step of a search; about 2 GB of memory."""
+
+TOO_MANY_OUTPUTS = (
+    "refitted-head: {} outputs for each of {:,} samples take too much time and memory; use verfedsv, or let clients "
+    "send embeddings of fewer samples"
 )
 
 FEWEST_DRAWN = 8
@@ -99,15 +110,18 @@ class RefittedGame:
         else:
             self._folds, self._groups = (of[self.task.blocks] for of in (self._cells.block_of, self._cells.group_of))
         self._n_folds, self._n_groups = int(self._folds.max()) + 1, int(self._groups.max()) + 1
+        if n * self._n_folds * math.prod(self._shape) > MOST_OUTPUTS:
+            raise ValuationError(TOO_MANY_OUTPUTS.format(math.prod(self._shape), n))
         self._curvature = self._curvature_at_start()
+        self._constant = torch.zeros(math.prod(self._shape), dtype=torch.float64)
+        self._unit = self._loss_of_constant()
+        self._constant = self._fitted(self._start(1), *_principal(self._inputs(())), 0.0, self._folds)[0, -1]
+        self._unit = self._loss_of_constant()
         self._penalty = self._small_penalty()
         self._memory = Memory(len(self.clients), self.n_blocks)
-        self._of_nobody = self._score(np.zeros(0, dtype=int))
+        self._of_nobody = self._score(())
         if not np.isfinite(self._of_nobody).all():
-            raise ValuationError(
-                f"refitted-head: {self._measure.name} of a constant head is not finite on these samples, or without "
-                "some of them; use verfedsv, or more samples of each kind of label"
-            )
+            raise ValuationError(NOT_FINITE.format(self._measure.name))
 
     @property
     def caution(self) -> str:
@@ -146,18 +160,17 @@ class RefittedGame:
         return np.array(found)
 
     @one_torch_thread()
-    def _score(self, members: Indices) -> Floats:
+    def _score(self, members: Iterable[int]) -> Floats:
         """(n_blocks,): the parts of the blocks in the score of the heads that are fitted to these clients."""
         directions, squares = _principal(self._inputs(members))
-        start = torch.zeros(len(squares), self._n_folds + 1, math.prod(self._shape), dtype=torch.float64)
-        outputs = self._outputs(self._fitted(start, directions, squares, self._penalty, self._folds), directions)
+        weights = self._fitted(self._start(len(squares)), directions, squares, self._penalty, self._folds)
+        weights[0] = weights[0, -1:]  # else a head without a block has less of the block's labels by its constant
+        outputs = self._outputs(weights, directions)
         curved = self._curvature * squares[1:]
         fitted_part = curved / (curved + 2 * self._penalty)  # d, (rank,)
         seen = float(fitted_part.square().sum() / (2 * fitted_part.sum()).clamp_min(1e-12))
-        if not self._measure.is_smooth:
-            # The rule above is for losses. A constant head predicts the majority of all other blocks, which is the
-            # minority of the block that was left out if classes are balanced.
-            seen = float(len(squares) == 1)
+        if not self._measure.is_smooth:  # the rule above is for losses
+            seen = 0.0
         parts = np.zeros(self.n_blocks)
         for weight, of_head in (1 - seen, _unseen(outputs, self._folds)), (seen, outputs[:, -1]):
             totals = block_totals((self._measure,), of_head, self._labels, self.task.blocks, self.n_blocks)
@@ -184,17 +197,16 @@ class RefittedGame:
         totals = block_totals((self._measure,), outputs[chosen], labels, groups, self._n_groups)
         return np.asarray(totals[0] / (self._measure.n_counted(labels) or 1.0))
 
-    def _inputs(self, members: Indices) -> torch.Tensor:
+    def _inputs(self, members: Iterable[int]) -> torch.Tensor:
         """(n_samples, …): what a head gets of these clients."""
         return torch.cat([torch.zeros(len(self._labels), 0).double(), *(self._embeddings[k] for k in members)], dim=1)
 
     @one_torch_thread()
     def _small_penalty(self) -> float:
         """One step smaller than the penalty with which heads for all clients do best on samples they have not seen."""
-        directions, squares = _principal(self._inputs(np.arange(len(self.clients))))
+        directions, squares = _principal(self._inputs(range(len(self.clients))))
         folds = self._folds % FEW_FOLDS
-        weights = torch.zeros(len(squares), int(folds.max()) + 1, math.prod(self._shape), dtype=torch.float64)
-        most = -math.inf
+        weights, most = self._start(len(squares), int(folds.max()) + 1), -math.inf
         for penalty in PENALTIES:
             weights = self._fitted(weights, directions, squares, penalty, folds)
             outputs = _unseen(self._outputs(weights, directions), folds)
@@ -213,6 +225,17 @@ class RefittedGame:
         (product,) = torch.autograd.grad((gradient * sign).sum(), outputs)
         ratio = product.square().sum() / (product * sign).sum().clamp_min(1e-12)
         return max(len(outputs) * float(ratio), LEAST_CURVATURE)
+
+    def _loss_of_constant(self) -> float:
+        """The loss of a head whose outputs are the same for all samples."""
+        outputs = self._constant.expand(len(self._labels), -1).reshape(-1, *self._shape)
+        return max(abs(float(self.task.judged_by.criterion.quality(outputs, self._labels))), TINY)
+
+    def _start(self, n_rows: int, n_heads: int = 0) -> torch.Tensor:
+        """(n_rows, n_heads, n_outputs): constant heads; by default one without each block, and one for all."""
+        weights = torch.zeros(n_rows, n_heads or self._n_folds + 1, math.prod(self._shape), dtype=torch.float64)
+        weights[0] = self._constant
+        return weights
 
     def _fitted(
         self, start: torch.Tensor, directions: torch.Tensor, squares: torch.Tensor, penalty: float, folds: Indices
@@ -241,7 +264,9 @@ class RefittedGame:
             ]
             return held - torch.stack(each).mean()
 
-        return _minimise(loss, start / scale) * scale
+        if not torch.isfinite(loss(start / scale)):
+            raise ValuationError(NOT_FINITE.format(criterion.name))
+        return _minimise(loss, start / scale, self._unit) * scale
 
     def _outputs(self, weights: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
         """(n_samples, n_heads, …): what the heads make of the samples."""
@@ -266,31 +291,19 @@ def _principal(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat([torch.ones(n, 1), rotated[:, kept]], dim=1), torch.cat([torch.ones(1), squares[kept]])
 
 
-def _minimise(loss: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor) -> torch.Tensor:
-    """Where a smooth loss is least, from a start on, in units in which the loss is about 1 and curved by about 1.
-
-    Again in other units if the loss fell far, as that of large labels does.
-    """
-    size = math.inf
-    while True:
-        before, size = size, abs(float(loss(start))) or 1.0
-        if size > before / FAR:
-            return start
-        found = (start / math.sqrt(size)).requires_grad_()
-        start = _descended(lambda: loss(found * math.sqrt(size)) / size, found) * math.sqrt(size)  # noqa: B023
-
-
-def _descended(loss: Callable[[], torch.Tensor], parameter: torch.Tensor) -> torch.Tensor:
-    """The parameter at the end of one search."""
+def _minimise(loss: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, unit: float) -> torch.Tensor:
+    """Where a smooth loss is least, from a start on; divided by the unit, the loss is about 1 and curved by about 1."""
+    scale = math.sqrt(unit)
+    found = (start / scale).requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [parameter], max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0, line_search_fn="strong_wolfe"
+        [found], max_iter=MOST_STEPS, tolerance_grad=TOLERANCE, tolerance_change=0, line_search_fn="strong_wolfe"
     )
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        found = loss()
-        found.backward()
-        return found
+        value = loss(found * scale) / unit
+        value.backward()
+        return value
 
     optimizer.step(step)
-    return parameter.detach()
+    return found.detach() * scale
