@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+STILL_TRAINING = "the federation is still training: values change with every further round"
 SOFTWARE = f"fedworth {version('fedworth')}"
 
 
@@ -20,6 +21,8 @@ class Provenance:
     n_rejected_answers: int = 0
     judged_by: str | None = None  # the loss or measure by its name
     n_test_samples: int | None = None
+    samples: str = "test samples"  # what these are; clients of a vertical federation may send training samples only
+    is_open: bool = False  # whether the federation was still training
     sampled: bool = False  # whether coalitions of up to 12 clients were sampled, since measuring all would take long
     slow: tuple[str, ...] = ()  # everyday methods that were left out, since they would take long
     unit: str = ""  # of the loss or measure, in words that follow its name

@@ -36,7 +36,7 @@ def test_values_are_those_of_the_game_with_the_given_clients_in_every_coalition(
     conditional = cells[:, [c | base for c in smaller]] - cells[:, [base]]
     expected[others] = np.sum([shapley_by_definition(row) for row in conditional], axis=0)
     assert made.values == pytest.approx(expected, abs=1e-12, nan_ok=True)
-    assert any("in every coalition" in note for note in made.notes)
+    assert any("can do alone" in note for note in made.notes)
 
 
 def test_a_round_without_the_given_client_is_shared_out_as_it_is():
@@ -89,9 +89,9 @@ def test_page_statement_and_rewards_name_the_given_client(federation):
     ledger, task = federation
     report = report_on(ledger, task, ValuationSettings(given=("0",)), methods=["comfedsv-models"], work=PLAIN)
     page = page_html(report)
-    assert "in every coalition" in page
+    assert "can do alone" in page
     assert "never took part" not in page
-    assert "with 0 in every coalition" in statement_html(report, "1")
+    assert "on top of what client 0 can do alone" in statement_html(report, "1")
     assert "add for you" in statement_html(report, "0")
     assert statement_of(report, "1").given == ("0",)
     assert list(report.document()["provenance"]["settings"]["given"]) == ["0"]

@@ -1,6 +1,6 @@
 """The ledger of a vertical federation: clients hold different features of the same samples, and send embeddings.
 
-    federation.json               settings.embeddings: widths, n_samples, combine
+    federation.json               settings.embeddings: widths, n_samples, combine, sha256 of the labels
     rounds/000000.safetensors     global/<tensor>: the server's head, as the round's embeddings found it
                                   client/<index>/embedding, (n, width); client/<index>/samples, (n,), if not all
 
@@ -10,7 +10,7 @@ the client's embeddings of round t. So an absent client is one that changes noth
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ class EmbeddingForm:
     widths: tuple[int, ...]  # of each client's embeddings
     n_samples: int
     combine: Combine  # how the server makes one embedding of a sample's
+    labels: str = ""  # sha256 of the labels, whose order is that of the samples; empty if it is not known
 
     def __post_init__(self) -> None:
         if not self.widths or min(*self.widths, self.n_samples, 1) < 1:
@@ -42,6 +43,10 @@ class EmbeddingForm:
             raise UsageError(
                 f"embeddings of widths {self.widths} cannot be added; expected equal widths, or concatenate"
             )
+
+    def fits(self, other: "EmbeddingForm") -> bool:
+        """Whether both are about the same embeddings; labels that are not known fit any."""
+        return self == (other if self.labels and other.labels else replace(other, labels=self.labels))
 
     def document(self) -> dict[str, Any]:
         """The form as JSON, for the ledger's header."""

@@ -82,7 +82,7 @@ def server_of(ledger: Ledger, oracle: Oracle, weighting: Weighting, *, as_averag
     if ledger.form is not None:
         if as_average:
             raise UsageError(f"{ledger.folder}: a vertical federation has no models to average; leave out --as-average")
-        refuse_other_form(oracle.task, ledger.form, str(ledger.folder))
+        refuse_other_form(oracle.task, ledger.form, ledger.clients, str(ledger.folder))
         return Server(EmbeddingOracle(oracle.task, oracle.measure, also_of(oracle)))
     unused, task = _unused_notes(ledger, oracle.task), oracle.task
     rule = WeightedMean() if as_average else task.rule or rule_of(ledger)

@@ -11,8 +11,8 @@ from fedworth.games.matrix import UtilityMatrix
 from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import heads, is_ledger
 from fedworth.oracle.store import Session
-from fedworth.provenance import Provenance
-from fedworth.report.report import STILL_TRAINING, Report, Rounds
+from fedworth.provenance import STILL_TRAINING, Provenance
+from fedworth.report.report import Report, Rounds
 from fedworth.report.scores import scores_of
 from fedworth.storage import Place, Progress, json_bytes, silent
 from fedworth.task.modules import UtilityModule
@@ -130,6 +130,8 @@ def provenance_of(federation: Federation, ledger: Ledger, task: Task, slow: Sequ
         slow=tuple(slow),
         judged_by=criterion.name,
         n_test_samples=None if isinstance(task.module, UtilityModule) else len(measured.labels),
+        samples="test samples" if federation.estimated is None else "training samples",
+        is_open=not ledger.is_closed,
         unit=criterion.unit,
     )
 

@@ -283,9 +283,10 @@ def record_into(
     if vertical is not None and clients and tuple(clients) != vertical.clients:
         raise UsageError(f"record_into: clients {', '.join(clients)}, but a vertical federation of {vertical.clients}")
     if not is_new:
-        found, wanted = Ledger.open(place).form, None if vertical is None else vertical.form
-        if vertical is not None and found != wanted:
-            raise LedgerError(f"{place}: records {found or 'models'}, expected {wanted}; name another folder")
+        found = Ledger.open(place).form
+        if vertical is not None and (found is None or not found.fits(vertical.form)):
+            recorded = "models" if found is None else "embeddings of other widths, samples or labels"
+            raise LedgerError(f"{place}: records {recorded}; name another folder")
         return LiveRecorder(LedgerWriter.resume(place, quarantine=True), tracking=tracking)
     seen = {} if rule is None else {"rule": rule.document()}
     weights = {REAL_WEIGHTS: True} if real_weights else {}

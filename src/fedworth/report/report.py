@@ -36,9 +36,6 @@ HEADLINE = "comfedsv-models"
 """The method that a report shows first, if it has values by it."""
 
 
-STILL_TRAINING = "the federation is still training: values change with every further round"
-
-
 @dataclass(frozen=True, eq=False)
 class Rounds:
     """Who took part in each round, and what each round gained; `numbers` are the federation's own."""

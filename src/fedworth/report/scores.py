@@ -120,4 +120,5 @@ def test_set_text(provenance: Provenance | None) -> str:
     if provenance is None or n is None:
         return "the coordinator’s test data"
     weighted = ", weighted to known shares of their groups" if provenance.settings.get("group_shares") else ""
-    return f"the coordinator’s {n:,} test samples{weighted}" if n > 1 else "the coordinator’s one test sample"
+    samples = f"{n:,} {provenance.samples}" if n > 1 else f"one {provenance.samples.removesuffix('s')}"
+    return f"the coordinator’s {samples}{weighted}"

@@ -217,13 +217,10 @@ def agreement_table(report: "Report") -> Table | None:
     )
 
 
-WITH_IT, WITH_EACH = ("with it", "without it"), "with and without each client"
-
-
 def scores_table(report: "Report") -> Table | None:
     """What the model scores with and without each client, in the client's last round, and what is lost in all."""
     scores, lost = report.scores, report.valuation("leave-one-out")
-    if scores is None or lost is None:
+    if scores is None or lost is None or report.is_vertical:  # a last step says little of what a client tells
         return None
     found = zip(report.clients, scores.last_rounds, scores.with_client, scores.without_client, lost.values, strict=True)
     rows = tuple(
@@ -236,17 +233,14 @@ def scores_table(report: "Report") -> Table | None:
         for client, last, kept, left_out, total in found
     )
     is_weighted = lost.groups is not None and lost.groups.population is not None
-    kept, left_out = ("with its last embeddings", "with those before") if report.is_vertical else WITH_IT
-    headings = [head for name in scores.measures for head in (f"{name} {kept}", left_out)]
-    what = "with each client’s last embeddings, and with those before" if report.is_vertical else WITH_EACH
+    headings = [head for name in scores.measures for head in (f"{name} with it", "without it")]
     return Table(
-        f"What the model scores {what}",
+        "What the model scores with and without each client",
         ("client", "last round", *headings, "lost over its rounds"),
         rows,
         f"The model: {levels_text(scores)}.{AS_IT_IS if is_weighted else ''}",
-        f"{kept.capitalize()}, {left_out}: after the last round in which the client took part, all else equal; "
-        "lost over its rounds: what the other participants would have lost without the client"
-        f"{'’s new embeddings' if report.is_vertical else ''}, added up",
+        "With it, without it: after the last round in which the client took part, all else equal; "
+        "lost over its rounds: what the other participants would have lost without the client, added up",
     )
 
 

@@ -6,7 +6,9 @@ The module of such a task holds the embeddings themselves, so its inputs are the
 head with everyone's embeddings.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch import nn
 
 from fedworth.errors import UsageError
 from fedworth.ledger.embeddings import EmbeddingForm
+from fedworth.ledger.model import tensor_bytes
 from fedworth.names import Combine, checked_name
 from fedworth.task.losses import DEFAULT_LOSS, UserFunction
 from fedworth.task.task import Task
@@ -22,16 +25,23 @@ from fedworth.task.task import Task
 class EmbeddedSamples(nn.Module):
     """A head on embeddings that clients have sent of each sample; the inputs are the samples' numbers."""
 
-    def __init__(self, head: nn.Module, form: EmbeddingForm, dtype: torch.dtype) -> None:
+    def __init__(self, head: nn.Module, form: EmbeddingForm, clients: tuple[str, ...], dtype: torch.dtype) -> None:
         super().__init__()
-        self.head, self.combine, self.widths, self.n_samples = head, str(form.combine), form.widths, form.n_samples
+        self.head, self.clients = head, clients
+        self.facts = (form.widths, form.n_samples, str(form.combine), form.labels)  # plain, so that caches know them
         zeros = (torch.zeros(form.n_samples, width, dtype=dtype) for width in form.widths)
         self.embeddings = nn.ParameterList(nn.Parameter(tensor, requires_grad=False) for tensor in zeros)
+
+    @property
+    def form(self) -> EmbeddingForm:
+        """What the clients send."""
+        widths, n_samples, combine, labels = self.facts
+        return EmbeddingForm(widths, n_samples, checked_name("combination", Combine, combine), labels)
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
         """The head's outputs for these samples."""
         parts = [embedding[samples] for embedding in self.embeddings]
-        return self.head(combined(parts, self.combine))  # type: ignore[no-any-return]
+        return self.head(combined(parts, self.form.combine))  # type: ignore[no-any-return]
 
 
 def combined(parts: list[torch.Tensor], combine: str) -> torch.Tensor:
@@ -64,7 +74,10 @@ class Vertical:
         loss: str | UserFunction = DEFAULT_LOSS,
     ) -> None:
         self.head, self.labels, self.loss, self.clients = head, labels, loss, tuple(widths)
-        self.form = EmbeddingForm(tuple(widths.values()), len(labels), checked_name("combination", Combine, combine))
+        same_numbers = labels.detach().cpu().double().contiguous()  # whatever their dtype is
+        sha256 = hashlib.sha256(str(tuple(labels.shape)).encode() + tensor_bytes(same_numbers)).hexdigest()
+        combine = checked_name("combination", Combine, combine)
+        self.form = EmbeddingForm(tuple(widths.values()), len(labels), combine, sha256)
 
     def task(self, **more: Any) -> Task:
         """What the ledger is valued on.
@@ -79,23 +92,29 @@ class Vertical:
             task = vertical.task(groups=regions)
         """
         dtype = next((tensor.dtype for tensor in self.head.parameters()), torch.get_default_dtype())
-        module = EmbeddedSamples(self.head, self.form, dtype)
+        module = EmbeddedSamples(self.head, self.form, self.clients, dtype)
         return Task(module, torch.arange(self.form.n_samples), self.labels, loss=self.loss, **more)
 
 
-def refuse_other_form(task: Task, form: EmbeddingForm, where: str) -> None:
-    """Refuse a task that is not about embeddings of this form."""
+def refuse_other_form(task: Task, form: EmbeddingForm, clients: Sequence[str], where: str) -> None:
+    """Refuse a task that is not about embeddings of this form by these clients."""
     module = task.module
     if not isinstance(module, EmbeddedSamples):
         raise UsageError(
             f"{where}: a vertical federation, whose clients send embeddings; value it on a task that "
             "fedworth.Vertical(head, labels, widths).task() makes"
         )
-    found = EmbeddingForm(module.widths, module.n_samples, module.combine)  # type: ignore[arg-type]
-    if found != form:
-        raise UsageError(f"{where}: has {_described(form)}, and the task {_described(found)}; make both the same")
+    found = module.form
+    if not found.fits(replace(form, labels="")) or module.clients != tuple(clients):
+        recorded, given = _described(form, clients), _described(found, module.clients)
+        raise UsageError(f"{where}: has {recorded}, and the task {given}; make both the same")
+    if not found.fits(form):
+        raise UsageError(
+            f"{where}: the labels of the task are not those that the recorder got, or in another order; give the task "
+            "the same labels, in the order of the samples"
+        )
 
 
-def _described(form: EmbeddingForm) -> str:
-    widths = ", ".join(map(str, form.widths))
+def _described(form: EmbeddingForm, clients: Sequence[str]) -> str:
+    widths = ", ".join(f"{client!r} {width}" for client, width in zip(clients, form.widths, strict=True))
     return f"embeddings of {form.n_samples} samples and widths {widths} for their {form.combine}"

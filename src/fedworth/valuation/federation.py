@@ -39,9 +39,10 @@ from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
 from fedworth.task.task import Task
 from fedworth.valuation.interactions import Interaction, interactions_of, shapiq_game_of
-from fedworth.valuation.methods import GameSource, value_by, with_cautions
+from fedworth.valuation.methods import GameSource, value_by
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
+from fedworth.valuation.vertical import with_disputes
 
 if TYPE_CHECKING:
     import shapiq
@@ -59,7 +60,7 @@ def game_notes(settings: ValuationSettings) -> tuple[str, ...]:
         for text in settings.as_one
     ]
     if settings.given:
-        notes.append(f"a value is what the client adds with {', '.join(settings.given)} in every coalition (--given)")
+        notes.append(f"a value is what the client adds to what {', '.join(settings.given)} can do alone (--given)")
     return tuple(notes)
 
 
@@ -398,7 +399,7 @@ def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) ->
             if source.settings.strict:
                 raise
             refusals.append((method, str(error)))
-    return with_cautions(valuations) if source.is_vertical else tuple(valuations), tuple(refusals)
+    return with_disputes(valuations) if source.is_vertical else tuple(valuations), tuple(refusals)
 
 
 def completed_arrays(source: GameSource, completion: Completion) -> dict[str, NDArray[Any]]:

@@ -12,7 +12,7 @@ entry point group `fedworth.methods`: the entry's name is the method's, and the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cache, cached_property
@@ -41,14 +41,12 @@ from fedworth.task.cells import Cells, Undivided
 from fedworth.valuation import others
 from fedworth.valuation.groups import GroupValues, group_values
 from fedworth.valuation.marginals import MarginalSums
-from fedworth.valuation.ranking import EQUAL, ranks_of
+from fedworth.valuation.ranking import EQUAL
 from fedworth.valuation.refitted import RefittedGame
 from fedworth.valuation.settings import ValuationSettings
 from fedworth.valuation.uncertainty import uncertainty
-from fedworth.valuation.valuation import Valuation
-
-MOST_NAMED = 5
-"""At most this many clients are named whose rank by another measure differs."""
+from fedworth.valuation.valuation import Valuation, other_orders
+from fedworth.valuation.vertical import REFITTED, VERFEDSV, cautions_of
 
 MR_DECAY = 0.9
 """What a round counts in MR, relative to the one before (λ of Song et al., 2019)."""
@@ -63,14 +61,6 @@ UNKNOWN = "the errors of the values are not known: {reason}"
 ON_THIS_TEST_SET = "the intervals hold on this test set only: {reason}"
 NO_WEIGHTS = "the method has no values by group, so it cannot give values for other shares of groups"
 NO_GAME = "this measure shares out no game, and no standard errors of it are known"
-
-REFITTED = "refitted-head"
-OTHER_ORDER = f"{REFITTED}, which sees what others tell already, orders the clients differently"
-STEPS_HARDLY_INTERACT = f"steps of one round hardly show what the given clients have already; {REFITTED} sees it"
-ONE_TRAINING = (
-    "one training cannot always tell what clients would have learned without the given ones, and the intervals do not "
-    "count this"
-)
 
 GTG_SKIPPED = 0.05
 """GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
@@ -356,7 +346,7 @@ def _sums(source: GameSource, rule: SharingRule, games: RoundGames) -> tuple[Val
         values=values,
         by_round=by_round,
         block_values=by_block if is_linear else None,
-        marginals=None if marginals is None else marginals.of(values),
+        marginals=None if marginals is None or source.is_vertical else marginals.of(values),  # no harm is looked for
         by_measure={} if by_measure is None else dict(zip(also, by_measure, strict=True)),
         completion=None if completion is None else completion.summary(),
         notes=tuple(notes),
@@ -494,36 +484,7 @@ def comfedsv_models(source: GameSource) -> Valuation:
     """ComFedSV by models: the Shapley value of everyone's game of each round, on recorded and predicted models."""
     valuation, errors = _sums_by_models(source)
     valuation = _with_uncertainty(source, valuation, errors, source.by_models().caveats)
-    return replace(valuation, notes=(*valuation.notes, *_other_orders(valuation, valuation.by_measure)))
-
-
-def _other_orders(valuation: Valuation, by_measure: Mapping[str, Floats]) -> Iterator[str]:
-    """Clients whose rank by another measure lies outside their rank interval."""
-    ranges = (None,) * len(valuation) if valuation.uncertainty is None else valuation.uncertainty.rank_intervals
-    for name, values in by_measure.items():
-        ranks = ranks_of(values).tolist()
-        differing = [
-            f"{client} has rank {rank:.0f} instead of {own}"
-            for client, own, rank, ends in zip(valuation.clients, valuation.ranks, ranks, ranges, strict=True)
-            if ends is not None and not ends[0] <= rank <= ends[1]
-        ]
-        if differing:
-            more = f", and {len(differing) - MOST_NAMED} more differ" if len(differing) > MOST_NAMED else ""
-            yield f"by {name} the order differs: {', '.join(differing[:MOST_NAMED])}{more}"
-
-
-def with_cautions(valuations: Iterable[Valuation]) -> tuple[Valuation, ...]:
-    """Valuations of a vertical federation, with a caution where the refitted head orders clients differently.
-
-    The refitted head is nearer to what training again would show (`docs/vertical.md`).
-    """
-    valuations = tuple(valuations)
-    reference = {made.method: made.values for made in valuations if made.method == REFITTED}
-    notes = [() if made.method in reference else tuple(_other_orders(made, reference)) for made in valuations]
-    return tuple(
-        replace(made, cautions=(*made.cautions, OTHER_ORDER), notes=(*made.notes, *found)) if found else made
-        for made, found in zip(valuations, notes, strict=True)
-    )
+    return replace(valuation, notes=(*valuation.notes, *other_orders(valuation, valuation.by_measure)))
 
 
 def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:
@@ -534,14 +495,10 @@ def _sums_by_models(source: GameSource) -> tuple[Valuation, Errors]:
 
 
 def _refitted_head(source: GameSource) -> Valuation:
-    """By the refitted head.
-
-    No harm is looked for: what somebody knows cannot make a head worse that is fitted with it.
-    """
     game = RefittedGame(_recorded(source), source.effort.progress)
     valuation = add_up(source, shapley, RoundGames(lambda _: game, [0], source.estimated))
     cautions = (game.caution,) if game.caution else ()
-    return replace(valuation, by_round=None, marginals=None, cautions=cautions, notes=(*valuation.notes, *cautions))
+    return replace(valuation, by_round=None, cautions=cautions, notes=(*valuation.notes, *cautions))
 
 
 def _gtg(source: GameSource) -> Valuation:
@@ -695,8 +652,11 @@ METHODS: dict[str, Method] = {
 OF_MODELS = {"comfedsv-models", "comfedsv", "fedsv-equal", "truth", "or", "influence", "cosine", "retraining"}
 """Methods that compare, predict or rebuild models, or train them again."""
 
+OF_ROUNDS = {"fedsv", "fedsv-later", "all-clients-round"}
+"""Methods that differ by rounds in which everyone took part; in a vertical federation, nobody is missing."""
 
-OF_EMBEDDINGS = {"verfedsv", REFITTED}
+
+OF_EMBEDDINGS = {VERFEDSV, REFITTED}
 """Methods for vertical federations only."""
 
 
@@ -704,7 +664,7 @@ def headline(*, is_vertical: bool, is_given: bool) -> str:
     """The method to act on, if none is asked for; VerFedSV hardly sees what given clients have."""
     if not is_vertical:
         return "comfedsv-models"
-    return REFITTED if is_given else "verfedsv"
+    return REFITTED if is_given else VERFEDSV
 
 
 @cache
@@ -735,8 +695,8 @@ def method_text(name: str) -> Method:
 
 def unfit(name: str, *, is_vertical: bool) -> str:
     """Why a method cannot value a federation of this kind; empty if it can."""
-    if is_vertical and name in OF_MODELS:
-        return f"{name} is about models that are averaged, and this federation is vertical; use verfedsv"
+    if is_vertical and name in OF_MODELS | OF_ROUNDS:
+        return f"{name} is about models that are averaged, and this federation is vertical; use {VERFEDSV}"
     if name in OF_EMBEDDINGS and not is_vertical:
         return f"{name} is for vertical federations, and here clients send models; use comfedsv-models"
     return ""
@@ -749,10 +709,12 @@ def value_by(source: GameSource, name: str) -> Valuation:
         raise ValuationError(why)
     silent = never_heard(source)
     valuation = method.value(source)
-    if source.is_vertical and len(source.given):
-        caution = ONE_TRAINING if name == REFITTED else STEPS_HARDLY_INTERACT
-        valuation = replace(valuation, cautions=(*valuation.cautions, caution), notes=(*valuation.notes, caution))
-    return replace(valuation, method=name, notes=(*source.notes, *silent, *valuation.notes))
+    valuation = replace(valuation, method=name, notes=(*source.notes, *silent, *valuation.notes))
+    if not source.is_vertical:
+        return valuation
+    cautions = cautions_of(valuation, source.settings.without, source.settings.given)
+    notes, cautions = (*valuation.notes, *cautions), (*valuation.cautions, *cautions)
+    return replace(valuation, notes=notes, cautions=cautions)
 
 
 def round_gains(source: GameSource) -> Floats | None:

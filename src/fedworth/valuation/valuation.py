@@ -5,7 +5,7 @@ positive values, so clients that did harm have a share of 0.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,9 @@ from fedworth.valuation.uncertainty import Source, Uncertainty
 COLUMNS = ("client", "method", "value", "standard_error", "low", "high", "share", "rank", "rank_low", "rank_high")
 """Of `report.csv` and of data frames; low and high are the ends of the 90 % interval."""
 
+
+MOST_NAMED = 5
+"""At most this many clients are named whose rank by another measure differs."""
 
 GROUP_COLUMNS = ("client", "group", "value", "low", "high")
 
@@ -275,3 +278,18 @@ def _fits(array: Floats, shape: tuple[int | None, ...]) -> bool:
     return array.ndim == len(shape) and all(
         expected in (None, n) for n, expected in zip(array.shape, shape, strict=True)
     )
+
+
+def other_orders(valuation: Valuation, by_measure: Mapping[str, Floats]) -> Iterator[str]:
+    """Clients whose rank by another measure lies outside their rank interval."""
+    ranges = (None,) * len(valuation) if valuation.uncertainty is None else valuation.uncertainty.rank_intervals
+    for name, values in by_measure.items():
+        ranks = ranks_of(values).tolist()
+        differing = [
+            f"{client} has rank {rank:.0f} instead of {own}"
+            for client, own, rank, ends in zip(valuation.clients, valuation.ranks, ranks, ranges, strict=True)
+            if ends is not None and not ends[0] <= rank <= ends[1]
+        ]
+        if differing:
+            more = f", and {len(differing) - MOST_NAMED} more differ" if len(differing) > MOST_NAMED else ""
+            yield f"by {name} the order differs: {', '.join(differing[:MOST_NAMED])}{more}"

@@ -135,6 +135,7 @@ def statement_html(
         "rank": ranks_text(line),
         "w": wording_of(report, settings),
         "scores": _scores(report, client),
+        "samples": Provenance.samples if report.provenance is None else report.provenance.samples,
         "groups": _groups(report, client),
         "band": band,
         "axis": axis_of([line], band or (), room=0.05),
@@ -154,13 +155,10 @@ def _scores(report: Report, client: str) -> str:
     """What the model scored with and without the client, in a sentence."""
     scores, lost = report.scores, report.valuation("leave-one-out")
     k = report.clients.index(client)
-    if scores is None or lost is None or scores.last_rounds[k] is None:
+    if scores is None or lost is None or report.is_vertical or scores.last_rounds[k] is None:
         return ""
-    last, all_of_it = "without your update", "you"
-    if report.is_vertical:
-        last, all_of_it = "with your embeddings of the round before", "your new embeddings"
     parts = [
-        f"{name} was {score_text(name, kept)}, and would have been {score_text(name, left_out)} {last}"
+        f"{name} was {score_text(name, kept)}, and would have been {score_text(name, left_out)} without your update"
         for name, kept, left_out in zip(scores.measures, scores.with_client[k], scores.without_client[k], strict=True)
     ]
     digits = digits_of([report[client]])
@@ -168,7 +166,7 @@ def _scores(report: Report, client: str) -> str:
     change = f"lost {total:.{digits}f}" if total > 0 else f"gained {-total:.{digits}f}" if total < 0 else "lost nothing"
     return (
         f"After round {scores.last_rounds[k]}, your last, the model’s {'; its '.join(parts)}. "
-        f"Added up over your rounds, the others would have {change} without {all_of_it}."
+        f"Added up over your rounds, the others would have {change} without you."
     )
 
 

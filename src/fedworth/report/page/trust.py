@@ -9,8 +9,9 @@ from enum import Enum
 
 import numpy as np
 
+from fedworth.provenance import STILL_TRAINING
 from fedworth.report.page.clients import n_rounds_of
-from fedworth.report.report import STILL_TRAINING, Report
+from fedworth.report.report import Report
 from fedworth.report.scores import change_text, measure_text, test_set_text
 from fedworth.report.settings import PageSettings
 from fedworth.report.tables import SOURCE_WORDS
@@ -75,18 +76,22 @@ CAUTIOUS = "Read why before you compare {nouns} or pay by these values."
 def verdict_of(report: Report, settings: PageSettings) -> Verdict:
     chosen = report.chosen
     cautions = "".join(f"Note: {caution}. " for caution in chosen.cautions)
-    is_open = STILL_TRAINING in report.notes
+    is_open = report.provenance is not None and report.provenance.is_open
+    still_training = f" {STILL_TRAINING.capitalize()}." if is_open else ""
     if chosen.uncertainty is not None:
-        is_one = int(np.isfinite(chosen.values).sum()) == 1
-        head, use = (GOOD, ONE_VALUE) if is_one else USES[chosen.uncertainty.trust]
-        if chosen.cautions and head is GOOD:
-            head, use = CARE, f"{ONE_VALUE} {CAUTIOUS}" if is_one else CAUTIOUS
-        if is_open:
-            head, use = CARE if head is GOOD else head, f"{use} {STILL_TRAINING.capitalize()}."
+        head, use = USES[chosen.uncertainty.trust]
+        if np.isfinite(chosen.values).sum() == 1:
+            is_sure = not chosen.uncertainty.caveats and any(line.helps is not None for line in chosen)
+            head, use = GOOD if is_sure else CARE, ONE_VALUE
+        elif chosen.cautions and head is GOOD:
+            use = CAUTIOUS
+        if (chosen.cautions or is_open) and head is GOOD:
+            head = CARE
+        use += still_training
         why = f"{cautions}{chosen.uncertainty.sentence_about(settings.plural)} {chosen.uncertainty.advice}".strip()
         return Verdict(*head, settings.fill(use), why)
     use = "How far off the values may be is not known. Look at large differences only, and split no money by them."
-    return Verdict(*CARE, use, f"{cautions}There are no likely ranges.")
+    return Verdict(*CARE, use + still_training, f"{cautions}There are no likely ranges.")
 
 
 def questions_of(report: Report, settings: PageSettings) -> list[Question]:
@@ -118,6 +123,11 @@ def _estimates(report: Report, settings: PageSettings) -> Iterator[Question]:  #
         answer, found = Answer.YES, f"{n_held_out:,} known answers were hidden and estimated, to measure the error."
     elif report.coverage is not None and float(report.coverage["share_seen"]) >= 1:
         answer, found = Answer.YES, "Nothing had to be estimated: everything that the values rest on was measured."
+    elif (error := summary.get("held_out_error")) is not None:
+        found = (
+            f"Known embeddings were hidden and estimated: they are {share_text(error)} off, relative to their changes."
+        )
+        answer, found = Answer.PARTLY, f"{found} What this does to values is not known."
     elif Source.ESTIMATES in report.chosen.covered:
         answer = Answer.PARTLY
         found = "The ranges show how much other estimates differ that explain the measurements as well."
@@ -160,7 +170,7 @@ def _complete(report: Report, settings: PageSettings) -> Iterator[Question]:
         f"{n_silent} {settings.noun if n_silent == 1 else settings.plural} never answered.": n_silent,
     }
     texts = [text for text, n in missing.items() if n]
-    texts += ["The federation is still training."] if STILL_TRAINING in report.notes else []
+    texts += ["The federation is still training."] if provenance.is_open else []
     runs = f"rounds of {1 + len(provenance.other_heads)} runs"
     rounds = runs if provenance.other_heads else f"{provenance.n_rounds} recorded rounds"
     found = " ".join([f"The {rounds} matched their checksums when they were read.", *texts])
@@ -219,15 +229,19 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
     if report.is_vertical and total:
         total = "All values together are what new embeddings gained, without what the server’s head learned."
+    sign = f"below zero, the other {settings.plural} are on average better off without it"
+    if report.is_vertical:
+        sign = f"a value below zero is no sign that what the {settings.noun} knows does harm"
     for_given = ""
     if report.given:
         given = " and ".join(report.given)
-        for_given = f", with {given} in every coalition"
+        for_given = (
+            f", on top of what {settings.noun if len(report.given) == 1 else settings.plural} {given} can do alone"
+        )
         total = f"All values together are what the other {{nouns}} added for {given}." if total else ""
     return Wording(
         value=f"A value says how much a {settings.noun} {change} on {test_set_text(provenance)}{scope}{for_given}. "
-        f"It is measured in {measure}. Above zero the {settings.noun} helps; below zero, the other {settings.plural} "
-        "are on average better off without it.",
+        f"It is measured in {measure}. Above zero the {settings.noun} helps; {sign}.",
         measure=measure,
         change=change,
         is_estimated=is_estimated,

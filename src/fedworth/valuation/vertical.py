@@ -1,0 +1,67 @@
+"""What calls for care with values of a vertical federation.
+
+VerFedSV adds up what new embeddings changed, each beside the server's head of its round. Embeddings that never change
+are worth 0 by it. Steps back and forth cancel: those of training on small batches, and those of a client that sends bad
+embeddings in between, which then decide the value. The refitted head has neither fault, and is nearer to what training
+again would show (`docs/vertical.md`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedworth.valuation.valuation import Valuation, other_orders
+
+VERFEDSV, REFITTED = "verfedsv", "refitted-head"
+
+MOST_CANCELLED = 2.0
+"""What clients gained and lost in single rounds, over what remains as values, above which values are used with care.
+
+It is 1 to 1.5 where clients train on all samples at small steps (`docs/vertical.md`)."""
+
+CANCELLED = (
+    "steps of the rounds mostly cancel: {client} gained and lost {moved:.3g} in single rounds, {left:+.3g} remains; "
+    f"training on small batches does this, and so do embeddings that are out of line in some rounds; use {REFITTED}"
+)
+UNCHANGED = (
+    f"{{}} sent embeddings in one round only, or the same in all: worth 0 by VerFedSV, whatever they tell; {REFITTED} "
+    "values what they tell"
+)
+WITHOUT = (
+    f"the head was trained with {{}}, whose embeddings stay as they were first sent; {REFITTED} values the others by "
+    "heads of their own"
+)
+OTHER_ORDER = f"{REFITTED}, which sees what others tell already, orders the clients differently"
+STEPS_HARDLY_INTERACT = f"steps of one round hardly show what the given clients have already; {REFITTED} sees it"
+ONE_TRAINING = (
+    "one training cannot always tell what clients would have learned without the given ones, and the intervals do not "
+    "count this"
+)
+
+
+def cautions_of(valuation: Valuation, without: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """What calls for care with these values, which are of the clients beside the given ones."""
+    if valuation.method == REFITTED:
+        return (ONE_TRAINING,) if given else ()
+    found = [STEPS_HARDLY_INTERACT] if given else []
+    if without:
+        found.append(WITHOUT.format(", ".join(without)))
+    if valuation.method == VERFEDSV and valuation.by_round is not None:
+        moved, values = np.abs(valuation.by_round).sum(axis=0), valuation.values  # (n_clients,), NaN without a value
+        if unchanged := [valuation.clients[k] for k in np.flatnonzero(moved == 0)]:
+            found.append(UNCHANGED.format(", ".join(unchanged)))
+        if np.nansum(moved) > MOST_CANCELLED * np.nansum(np.abs(values)):
+            k = int(np.nanargmax(moved - np.abs(values)))
+            found.append(CANCELLED.format(client=valuation.clients[k], moved=moved[k], left=values[k]))
+    return tuple(found)
+
+
+def with_disputes(valuations: Sequence[Valuation]) -> tuple[Valuation, ...]:
+    """The valuations, with a caution where the refitted head orders clients differently."""
+    reference = {made.method: made.values for made in valuations if made.method == REFITTED}
+    notes = [() if made.method in reference else tuple(other_orders(made, reference)) for made in valuations]
+    return tuple(
+        replace(made, cautions=(*made.cautions, OTHER_ORDER), notes=(*made.notes, *found)) if found else made
+        for made, found in zip(valuations, notes, strict=True)
+    )
