@@ -40,8 +40,8 @@ N_SWEEPS, RIDGE, SMOOTHING = 12, 1e-3, 1.0
 HELD_OUT = 0.1
 
 ESTIMATED = (
-    "embeddings of samples outside of a batch are estimated ({}): those that were held out are off by {:.0%} of what "
-    "training changed; values are mostly too small by this, and by how much is not known, so they have no intervals"
+    "embeddings of samples outside of a batch are estimated ({}): {}; values are mostly too small by this, and by how "
+    "much is not known, so they have no intervals"
 )
 
 States = Sequence[Sequence[torch.Tensor]]
@@ -110,11 +110,14 @@ class EmbeddingLedger(Ledger):
         by_client = [answers.states(self.unsent, self.n_rounds) for answers in self.answers]
         return list(zip(*by_client, strict=True))
 
-    def held_out_error(self) -> float:
-        """The error of embeddings that were held out of the batches, over what training has changed in them (rms)."""
+    def held_out_error(self) -> float | None:
+        """The error of embeddings that were held out of the batches, over what training has changed in them (rms).
+
+        None if no sample was sent again with other embeddings.
+        """
         pairs = [a.held_out(self.unsent) for a in self.answers if not a.is_whole]
         wrong, changed = (float(sum(pair[side] for pair in pairs)) for side in (0, 1))
-        return float(np.sqrt(wrong / changed)) if changed > 0 else 0.0
+        return float(np.sqrt(wrong / changed)) if changed > 0 else None
 
 
 class EstimatedEmbeddings(NothingAbsent):
@@ -123,7 +126,10 @@ class EstimatedEmbeddings(NothingAbsent):
     def __init__(self, federation: RecordedFederation, ledger: EmbeddingLedger) -> None:
         super().__init__(federation)
         self._ledger = ledger
-        self.caveats = (Caveat((), ESTIMATED.format(ledger.unsent, ledger.held_out_error())),)
+        found, error = "how far off they are is not known, since no sample was sent twice", ledger.held_out_error()
+        if error is not None:
+            found = f"those that were held out are off by {error:.0%} of what training changed"
+        self.caveats = (Caveat((), ESTIMATED.format(ledger.unsent, found)),)
 
     def covariance(self) -> None:  # type: ignore[override]
         """Not known."""

@@ -154,9 +154,10 @@ def groups_table(report: "Report") -> Table | None:
     if groups is None or len(groups.names) > MOST_GROUPS:
         return None
     form = f"+.{groups.decimals}f"
+    is_clear = (groups.signs != 0) | np.isnan(groups.half_widths)
     cells = [
-        [_number(x, form) if sign or math.isnan(x) else f"({x:{form}})" for x, sign in zip(*row, strict=True)]
-        for row in zip(groups.values.tolist(), groups.signs.tolist(), strict=True)
+        [_number(x, form) if clear or math.isnan(x) else f"({x:{form}})" for x, clear in zip(*row, strict=True)]
+        for row in zip(groups.values.tolist(), is_clear.tolist(), strict=True)
     ]
     rows = [
         (name, *row, _number(float(value), form))
@@ -164,7 +165,9 @@ def groups_table(report: "Report") -> Table | None:
     ]
     shares = {"share of the test set": groups.shares, "share of the population": groups.population}
     rows += [(what, *(f"{share:.0%}" for share in of), "") for what, of in shares.items() if of is not None]
-    legend = "a row adds up to the value; in brackets: the 90 % interval includes 0, so the sign is not clear"
+    legend = "a row adds up to the value"
+    if not is_clear.all():
+        legend += "; in brackets: the 90 % interval includes 0, so the sign is not clear"
     title = f"Who helps whom: values by {groups.by}"
     return Table(title, ("client", *groups.names, "value"), tuple(rows), legend=legend)
 
@@ -196,7 +199,13 @@ def baselines_table(report: "Report") -> Table | None:
         return None
     rows = tuple(zip(report.clients, *map(_values, rest), strict=True))
     legend = "; ".join(f"{v.label}: {v.description}" for v in rest)
-    return Table("Other methods", ("client", *(v.label for v in rest)), rows, trust_text(rest), legend)
+    return Table(
+        "Other methods",
+        ("client", *(v.label for v in rest)),
+        rows,
+        trust_text(v for v in rest if v.uncertainty),
+        legend,
+    )
 
 
 def agreement_table(report: "Report") -> Table | None:
@@ -265,13 +274,16 @@ def tables(report: "Report") -> list[Table]:
 
 
 def trust_text(valuations: Iterable[Valuation]) -> str:
-    """How far the first valuation with an uncertainty can be trusted, with its caveats and cautions."""
+    """How far the first valuation can be trusted, and if this is not known, the next of which it is."""
+    texts = list[str]()
     for valuation in valuations:
+        cautions = "".join(f" Use with care: {caution}." for caution in valuation.cautions)
         if valuation.uncertainty is not None:
             notes = "".join(f" Note: {caveat.reason}." for caveat in valuation.uncertainty.caveats)
-            cautions = "".join(f" Use with care: {caution}." for caution in valuation.cautions)
-            return f"{valuation.label}: {valuation.uncertainty.sentence}{notes}{cautions}"
-    return ""
+            return " ".join([*texts, f"{valuation.label}: {valuation.uncertainty.sentence}{notes}{cautions}"])
+        if not texts:
+            texts.append(f"{valuation.label}: how far off these values may be is not known.{cautions}")
+    return " ".join(texts)
 
 
 def findings_lines(findings: Sequence[Finding], not_looked_for: Sequence[Kind] = ()) -> list[str]:

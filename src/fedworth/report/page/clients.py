@@ -201,6 +201,8 @@ def group_table(report: Report, rows: list[Row], settings: PageSettings) -> dict
 
 def _lines(report: Report, groups: GroupValues, noun: str) -> Iterator[str]:
     """Which groups exactly one client clearly helps, and which nobody does."""
+    if np.isnan(groups.half_widths).all():
+        return  # nothing is known to be clear
     helps = groups.signs > 0  # (n_clients, n_groups)
     n_helping = helps.sum(axis=0)
     if alone := [k for k in range(len(groups.names)) if n_helping[k] == 1]:

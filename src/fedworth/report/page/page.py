@@ -51,7 +51,6 @@ LANE = 11
 """Pixels between the dots of one client in a comparison."""
 GLOSSARY = {
     "Round": "The server sends the model out, some {nouns} train it on their data, and the server averages them.",
-    "Embedding": "A few numbers that a {noun} makes of what it knows of a sample. The server sees these only.",
     "Loss": "How wrong the model is on the test data; lower is better.",
     "Improvement": "How much better the model does on the test data than at the start: its loss before minus after, or "
     "another measure after minus before.",
@@ -59,8 +58,10 @@ GLOSSARY = {
     "label, such as a class.",
 }
 
-OF_VERTICAL = "The {nouns} send embeddings of the samples, and the server makes its prediction from all of them."
-"""What a round is in a vertical federation."""
+VERTICAL_GLOSSARY = {
+    "Round": "The {nouns} send embeddings of the samples, and the server makes its prediction from all of them.",
+    "Embedding": "A few numbers that a {noun} computes from its features of a sample. The server sees these only.",
+}
 
 
 def page_html(report: Report, settings: PageSettings | None = None, *, rewards: Rewards | None = None) -> str:
@@ -111,7 +112,10 @@ def page_html(report: Report, settings: PageSettings | None = None, *, rewards: 
         "facts": [("Method", wording.method), *facts_of(report)],
         "command": settings.command,
         "can_verify": report.provenance is not None and not report.provenance.other_heads,
-        "glossary": _glossary(report, settings),
+        "glossary": [
+            (word, settings.fill(meaning))
+            for word, meaning in (GLOSSARY | (VERTICAL_GLOSSARY if report.is_vertical else {})).items()
+        ],
         "rewards": rewards,
         "data": {
             "clients": list(report.clients),
@@ -216,10 +220,3 @@ def _style() -> str:
 def _source(text: str) -> str:
     """The hash of a text, as the policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _glossary(report: Report, settings: PageSettings) -> list[tuple[str, str]]:
-    words = {**GLOSSARY, "Round": OF_VERTICAL} if report.is_vertical else dict(GLOSSARY)
-    if not report.is_vertical:
-        del words["Embedding"]
-    return [(word, settings.fill(meaning)) for word, meaning in words.items()]
