@@ -262,6 +262,22 @@ def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, 
     return row
 
 
+def cancelling(task: str, batch_size: int | None, seed: int) -> dict[str, Any]:
+    """What clients gained and lost in single rounds, over what remains; and how many values are below zero."""
+    federation, vertical = federation_of(data_of(task, seed), "concatenation", "logistic", seed)
+    federation = replace(federation, settings=replace(federation.settings, batch_size=batch_size))
+    n = len(federation.clients)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = recorded(federation, vertical, schedule(n, n, seed), Path(folder) / "ledger")
+        made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    assert made.by_round is not None
+    assert made.intervals is not None
+    ratio = float(np.abs(made.by_round).sum() / np.abs(made.values).sum())
+    below = float((made.intervals[:, 1] < 0).mean())
+    size = "all" if batch_size is None else str(batch_size)
+    return {"task": task, "batches of": size, "seed": seed, "moved / remains": ratio, "intervals below 0": below}
+
+
 def markdown(frame: pd.DataFrame) -> str:
     """The frame as a Markdown table."""
     rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.astype(object).fillna("").to_numpy().tolist()]
@@ -310,9 +326,20 @@ def show_batches(seeds: range) -> None:
     print("Batches only\n\n", means(found, ["task", "bottoms", "participants"]), sep="")
 
 
+def show_cancelling(seeds: range) -> None:
+    """How much of what VerFedSV measures in single rounds cancels."""
+    cases = [(task, size) for task in TASKS for size in (None, 64, 8)]
+    found = pd.DataFrame([cancelling(*case, seed) for case in cases for seed in seeds[:4]])
+    rows = found.groupby(["task", "batches of"], sort=False)
+    frame = rows.agg({"moved / remains": ["min", "max"], "intervals below 0": "mean"}).round(2)
+    frame.columns = pd.Index(["moved / remains, least", "most", "intervals below 0"])
+    print("Steps that cancel\n\n", markdown(frame.reset_index()), sep="")
+
+
 PARTS = {
     "agreement": show_agreement,
     "intervals": show_intervals,
+    "cancelling": show_cancelling,
     "splitting": show_splitting,
     "batches": show_batches,
 }

@@ -614,6 +614,36 @@ def test_steps_that_cancel_are_used_with_care_and_are_no_harm(tmp_path):
     assert "no sign that what the client knows does harm" in report.statement_html("returns")
 
 
+def test_who_is_paid_for_a_bad_start_is_disputed_by_the_refitted_head(tmp_path):
+    """First embeddings have no value, so the way back from bad ones has one; the refitted head is not moved by it."""
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(200) % 2
+    tells = {"much": 1.0, "little": 0.3}
+    noise = {name: torch.randn(200, generator=generator, dtype=torch.float64) for name in tells}
+    head = nn.Linear(2, 2).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[0.0], [1.0]]).expand(2, 2))
+    vertical = Vertical(head, labels, dict.fromkeys(tells, 1))
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    for t in range(6):
+        recorder.start_round(head.state_dict(), asked=list(tells))
+        for name, strength in tells.items():
+            scale = -3.0 if (name, t) == ("little", 0) else 0.1 * t
+            recorder.client_embedding(name, scale * (strength * (2 * labels - 1) + noise[name])[:, None])
+        recorder.end_round()
+    recorder.close(head.state_dict())
+    report = fedworth.report_on(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN)
+    assert max(report).client == "little"
+    assert max(report.valued_by("refitted-head")).client == "much"
+    assert any("orders the clients differently" in caution for caution in report.chosen.cautions)
+
+
+def test_values_that_add_up_to_less_than_nothing_are_used_with_care(tmp_path):
+    ledger, vertical = recorded_steps(tmp_path / "l", {"a": [1.0, 0.9, 0.8, 0.7], "b": [0.1, 0.2, 0.3, 0.25]})
+    made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    (caution,) = made.cautions
+    assert caution.startswith("all values together are -0.")
+
+
 def test_steps_in_one_direction_do_not_cancel(tmp_path):
     ledger, vertical = recorded_steps(
         tmp_path / "l", {"a": [0.1 * t for t in range(9)], "b": [0.2 * t for t in range(9)]}

@@ -1,9 +1,9 @@
 """What calls for care with values of a vertical federation.
 
 VerFedSV adds up what new embeddings changed, each beside the server's head of its round. Embeddings that never change
-are worth 0 by it. Steps back and forth cancel: those of training on small batches, and those of a client that sends bad
-embeddings in between, which then decide the value. The refitted head has neither fault, and is nearer to what training
-again would show (`docs/vertical.md`).
+are worth 0 by it. Noise of small batches fits the head less and less, so values fall below zero while the model learns.
+Steps back and forth cancel, and a client that sends bad embeddings in between is paid by what remains. The refitted
+head has none of these faults, and is nearer to what training again would show (`docs/vertical.md`).
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,15 @@ VERFEDSV, REFITTED = "verfedsv", "refitted-head"
 MOST_CANCELLED = 2.0
 """What clients gained and lost in single rounds, over what remains as values, above which values are used with care.
 
-It is 1 to 1.5 where clients train on all samples at small steps (`docs/vertical.md`)."""
+It is near 1 where clients train on all samples (`docs/vertical.md`)."""
 
 CANCELLED = (
     "steps of the rounds mostly cancel: {client} gained and lost {moved:.3g} in single rounds, {left:+.3g} remains; "
     f"training on small batches does this, and so do embeddings that are out of line in some rounds; use {REFITTED}"
+)
+BELOW_ZERO = (
+    "all values together are {:+.3g}: new embeddings fitted the head of their round less than those before, as in "
+    f"training on small batches, and what the head learned from them is not counted; use {REFITTED}"
 )
 UNCHANGED = (
     f"{{}} sent embeddings in one round only, or the same in all: worth 0 by VerFedSV, whatever they tell; {REFITTED} "
@@ -51,6 +55,8 @@ def cautions_of(valuation: Valuation, without: Sequence[str], given: Sequence[st
         moved, values = np.abs(valuation.by_round).sum(axis=0), valuation.values  # (n_clients,), NaN without a value
         if unchanged := [valuation.clients[k] for k in np.flatnonzero(moved == 0)]:
             found.append(UNCHANGED.format(", ".join(unchanged)))
+        if np.nansum(values) < 0:
+            found.append(BELOW_ZERO.format(np.nansum(values)))
         if np.nansum(moved) > MOST_CANCELLED * np.nansum(np.abs(values)):
             k = int(np.nanargmax(moved - np.abs(values)))
             found.append(CANCELLED.format(client=valuation.clients[k], moved=moved[k], left=values[k]))

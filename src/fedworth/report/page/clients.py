@@ -138,6 +138,8 @@ def summary_of(report: Report, findings: list[Finding]) -> tuple[str, ClientValu
         above, below = (sum(sign * (line.value or 0) > 0 for line in lines) for sign in (1, -1))
         return f"{above} above zero, {below} below", best
     helped = sum(line.helps is True for line in lines)
+    if report.is_vertical:  # no harm is looked for
+        return f"{helped} clearly helped, {len(lines) - helped} unclear", best
     # An interval below zero alone accuses nobody: of many clients some have one by chance
     harmed = len({client for found in findings if found.kind is HARM for client in found.clients})
     return f"{helped} clearly helped, {len(lines) - helped - harmed} unclear, {harmed} harmed", best
