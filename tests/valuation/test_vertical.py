@@ -606,7 +606,7 @@ def test_steps_that_cancel_are_used_with_care_and_are_no_harm(tmp_path):
     )
     report = fedworth.report_on(ledger, vertical.task(), work=PLAIN)
     (caution,) = (caution for caution in report.chosen.cautions if "cancel" in caution)
-    assert "returns gained and lost" in caution
+    assert "returns most of all" in caution
     assert report.chosen.intervals is not None
     assert report.chosen.intervals[1, 1] < 0
     assert "harm" not in {finding.kind.name for finding in report.all_findings}

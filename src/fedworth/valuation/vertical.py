@@ -21,7 +21,7 @@ MOST_CANCELLED = 2.0
 It is near 1 where clients train on all samples (`docs/vertical.md`)."""
 
 CANCELLED = (
-    "steps of the rounds mostly cancel: {client} gained and lost {moved:.3g} in single rounds, {left:+.3g} remains; "
+    "steps mostly cancel: clients gained and lost {:.1f} times as much in single rounds as remains, {} most of all; "
     f"training on small batches does this, and so do embeddings that are out of line in some rounds; use {REFITTED}"
 )
 BELOW_ZERO = (
@@ -57,9 +57,8 @@ def cautions_of(valuation: Valuation, without: Sequence[str], given: Sequence[st
             found.append(UNCHANGED.format(", ".join(unchanged)))
         if np.nansum(values) < 0:
             found.append(BELOW_ZERO.format(np.nansum(values)))
-        if np.nansum(moved) > MOST_CANCELLED * np.nansum(np.abs(values)):
-            k = int(np.nanargmax(moved - np.abs(values)))
-            found.append(CANCELLED.format(client=valuation.clients[k], moved=moved[k], left=values[k]))
+        if (ratio := np.nansum(moved) / max(np.nansum(np.abs(values)), 1e-300)) > MOST_CANCELLED:
+            found.append(CANCELLED.format(ratio, valuation.clients[int(np.nanargmax(moved - np.abs(values)))]))
     return tuple(found)
 
 

@@ -178,6 +178,8 @@ def _groups(report: Report, client: str) -> str:
     signs = groups.signs[k]
     names = [f"{groups.by} {name}" if name.isdecimal() else name for name in groups.names]
     helped, harmed = (", ".join(names[k] for k in np.flatnonzero(signs == sign)) for sign in (1, -1))
+    if report.is_vertical:
+        return f"By {groups.by}: your value is clearly above zero for {helped or 'none'}, below for {harmed or 'none'}."
     return f"By {groups.by}: your data clearly help {helped or 'none'}, and clearly harm {harmed or 'none'}."
 
 

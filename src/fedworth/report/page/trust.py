@@ -70,7 +70,7 @@ USES = {
     ),
 }
 ONE_VALUE = "One {noun} has a value, so there is nobody to compare it with. Judge the value by its range."
-CAUTIOUS = "Read why before you compare {nouns} or pay by these values."
+CAUTIOUS = "The coordinator’s report says why: read it before you compare {nouns} or pay by these values."
 
 
 def verdict_of(report: Report, settings: PageSettings) -> Verdict:
@@ -83,7 +83,7 @@ def verdict_of(report: Report, settings: PageSettings) -> Verdict:
         if np.isfinite(chosen.values).sum() == 1:
             is_sure = not chosen.uncertainty.caveats and any(line.helps is not None for line in chosen)
             head, use = GOOD if is_sure else CARE, ONE_VALUE
-        elif chosen.cautions and head is GOOD:
+        elif chosen.cautions and head is not BAD:
             use = CAUTIOUS
         if (chosen.cautions or is_open) and head is GOOD:
             head = CARE
