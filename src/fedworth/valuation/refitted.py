@@ -15,9 +15,9 @@ What varies by less than `ROUNDING` of h_0 is not enlarged: it may be rounding. 
 the next one of `PENALTIES` after that with which heads for all clients do best on samples they have not seen. With
 penalties of their own, coalitions differ by the choice, and a client that tells nothing seems to do harm.
 
-Heads are also fitted without each block of samples. What a head fits by chance, by the part d of a direction, makes it
-better by 2d − d² on its own samples and worse by d² on others, up to a factor. The score balances both, so embeddings
-that tell nothing are worth nothing, or nearly:
+Heads are also fitted without each block of samples, and get the constant of the head for all. What a head fits by
+chance, by the part d of a direction, makes it better by 2d − d² on its own samples and worse by d² on others, up to a
+factor. The score balances both, so embeddings that tell nothing are worth nothing, or nearly:
 
     (1 − s) · score on samples not seen + s · score on samples seen,    s = Σ d² / (2 Σ d),  d = c q / (c q + 2 penalty)
 
