@@ -18,7 +18,7 @@ from fedworth import (
     task_of,
 )
 from fedworth.cli.main import main
-from fedworth.errors import DataError, UsageError
+from fedworth.errors import DataError, ModelError, UsageError
 from fedworth.simulation.vertical import feature_parts
 
 PLAIN = WorkSettings(cache=False, n_threads=1)
@@ -39,6 +39,11 @@ def test_images_are_cut_into_strips_and_tables_by_columns():
     assert [part.tolist() for part in shared] == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
     with pytest.raises(DataError, match="2 features for 3"):
         feature_parts((2,), 3, {})
+
+
+def test_training_that_diverges_is_refused_with_the_learning_rate_and_the_round(tmp_path):
+    with pytest.raises(ModelError, match=r"round 0.*diverged: lower the learning rate, which was 500.0"):
+        simulate(settings(dataset="regression", rate=500.0, n_steps=12), tmp_path / "l")
 
 
 @pytest.mark.parametrize("combine", ["sum", "concatenation"])

@@ -89,11 +89,16 @@ def train_clients(
             steps = LocalSteps(settings, rate, start)
             trained[fingerprint] = _train_alone(module, start, client, orders[len(client)], steps)
     for model in trained.values():
-        try:
-            check_finite(model, f"local training, round {round_index}")
-        except ModelError as error:
-            raise ModelError(f"{error}; it diverged: lower the learning rate, which was {rate}") from None
+        refuse_diverged(model, f"local training, round {round_index}", rate)
     return [trained[client.fingerprint] for client in clients]
+
+
+def refuse_diverged(model: Model, where: str, rate: float) -> None:
+    """Refuse a model whose training at this learning rate diverged."""
+    try:
+        check_finite(model, where)
+    except ModelError as error:
+        raise ModelError(f"{error}; it diverged: lower the learning rate, which was {rate}") from None
 
 
 class LocalSteps:

@@ -27,6 +27,7 @@ from fedworth.simulation.clients import distinct_clients
 from fedworth.simulation.datasets import Dataset
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
 from fedworth.simulation.settings import SimulationSettings
+from fedworth.simulation.training import refuse_diverged
 from fedworth.storage import Progress
 from fedworth.task.vertical import Vertical, combined
 from fedworth.threads import fitting_threads
@@ -59,8 +60,11 @@ class VerticalFederation:
             chosen, batches = [k for k in asked if k in everyone], list(self._batches(t))
             samples = np.arange(len(self.labels)) if t == 0 else batches[0]
             yield state_of(head), {self.clients[k]: self._answer(bottoms[k], k, samples) for k in chosen}
+            rate = self.settings.learning_rate().at(t)
             for batch in batches if t < len(participants) else ():
-                self._step(bottoms, head, held, chosen, torch.from_numpy(batch), self.settings.learning_rate().at(t))
+                self._step(bottoms, head, held, chosen, torch.from_numpy(batch), rate)
+            for module in (head, *bottoms):
+                refuse_diverged(state_of(module), f"training, round {t}", rate)
 
     def _batches(self, t: int) -> Iterator[Indices]:
         n, rng = len(self.labels), stream(self.settings.seed_of_training, "vertical batches", t)
