@@ -1,17 +1,23 @@
-"""Dataclasses to JSON and back.
+"""Dataclasses to JSON and back, and how two documents of settings differ.
 
 Arrays become lists in which null stands for NaN; everything else is converted by msgspec according to its type.
 Unknown keys are ignored, so derived values can be added to a document.
 """
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
 
 from fedworth.errors import ArtefactError, FedworthError
+from fedworth.storage import json_bytes
 
 T = TypeVar("T")
+
+MOST_SHOWN = 60
+"""Characters of a setting in a message."""
 
 
 def document_of(record: Any) -> Any:
@@ -25,6 +31,21 @@ def read_as(kind: type[T], document: Any, what: str, error: type[FedworthError] 
         return msgspec.convert(document, kind, dec_hook=_decode)
     except (msgspec.ValidationError, NotImplementedError, TypeError, ValueError) as found:
         raise error(f"not {what}: {found}") from found
+
+
+def differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """The settings that differ, as `n_rounds 8 instead of 10; …`; empty if all are the same as JSON."""
+    return "; ".join(dict.fromkeys(_differing(*(json.loads(json_bytes(one)) for one in (found, expected)))))
+
+
+def _differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    for name in {**expected, **found}:
+        one, other = found.get(name), expected.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _differing(one, other)
+        elif one != other:
+            texts = [value if isinstance(value, str) else json.dumps(value) for value in (one, other)]
+            yield " instead of ".join([f"{name} {texts[0][:MOST_SHOWN]}", texts[1][:MOST_SHOWN]])
 
 
 def _encode(value: Any) -> Any:

@@ -58,7 +58,7 @@ def test_a_run_writes_its_artefacts_and_names_them(small_run, capsys):
 
 def test_nothing_is_overwritten(small_run, tmp_path, refused):
     assert "--resume" in refused(12, "run", *SMALL, "--out", small_run)
-    assert "other settings" in refused(12, "run", *SMALL, "--seed", "1", "--out", small_run, "--resume")
+    assert "seed 0 instead of 1)" in refused(12, "run", *SMALL, "--seed", "1", "--out", small_run, "--resume")
     refused(12, "simulate", *SMALL, "--out", small_run / "ledger")
     (tmp_path / "u.npz").write_text("mine")
     refused(12, "observe", small_run / "ledger", "--out", tmp_path / "u.npz")

@@ -133,7 +133,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(ArtefactError, match="exists already"):
         run(SETTINGS, tmp_path)
-    with pytest.raises(ArtefactError, match="other settings"):
+    with pytest.raises(ArtefactError, match="not a run"):
         run(SETTINGS, tmp_path, resume=True)
     assert (tmp_path / "precious.txt").read_text() == "mine"
 

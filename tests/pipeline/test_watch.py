@@ -93,8 +93,13 @@ def test_a_folder_of_another_task_or_other_settings_is_refused(tiny_ledger, tiny
     update(tiny_ledger, tiny_task, ValuationSettings(), tmp_path / "w")
     update(tiny_ledger, tiny_task, ValuationSettings(), tmp_path / "w")
     other = replace(tiny_task, labels=(tiny_task.labels + 1) % 10)
-    for task, settings in ((tiny_task, ValuationSettings(measure="accuracy")), (other, ValuationSettings())):
-        with pytest.raises(ArtefactError, match="another task or other settings"):
+    by_accuracy = (
+        tiny_task,
+        ValuationSettings(measure="accuracy"),
+        r"other settings \(measure loss instead of accuracy\)",
+    )
+    for task, settings, why in (by_accuracy, (other, ValuationSettings(), "another task")):
+        with pytest.raises(ArtefactError, match=why):
             update(tiny_ledger, task, settings, tmp_path / "w")
 
 

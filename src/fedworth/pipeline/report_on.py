@@ -12,9 +12,10 @@ from fedworth.ledger.ledger import Ledger
 from fedworth.ledger.manifest import heads, is_ledger
 from fedworth.oracle.store import Session
 from fedworth.provenance import STILL_TRAINING, Provenance
+from fedworth.records import differing
 from fedworth.report.report import Report, Rounds
 from fedworth.report.scores import scores_of
-from fedworth.storage import Place, Progress, json_bytes, silent
+from fedworth.storage import Place, Progress, silent
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation, MeasuredUtilities, values_by
@@ -159,8 +160,12 @@ def refuse_other_report(folder: Place, ledger: Ledger, task: Task, settings: Val
     found = Report.read(path).provenance
     if found is None or found.other_heads or found.head not in {head.chain for head in heads(ledger.folder)}:
         raise ArtefactError(f"{path}: a report on another federation; name another folder (--out), or remove it first")
-    if found.task != task.fingerprint or json_bytes(found.settings) != json_bytes(asdict(settings)):
-        raise ArtefactError(f"{path}: a report with another task or other settings; name another folder (--out)")
+    others = differing(found.settings, asdict(settings))
+    if others or found.task != task.fingerprint:
+        raise ArtefactError(
+            f"{path}: a report with {f'other settings ({others})' if others else 'another task'}; name another folder "
+            "(--out)"
+        )
 
 
 def _coverage(federation: Federation | MeasuredUtilities) -> dict[str, object] | None:

@@ -16,10 +16,11 @@ from fedworth.errors import ArtefactError
 from fedworth.ledger.ledger import Ledger
 from fedworth.oracle.store import Session
 from fedworth.pipeline.report_on import refuse_other_report, report_on
+from fedworth.records import differing
 from fedworth.report.report import Report
 from fedworth.simulation.settings import SimulationSettings
 from fedworth.simulation.simulate import simulate, task_of
-from fedworth.storage import PARTIAL, Place, Progress, json_bytes, make_folder, read_json, silent, write_json
+from fedworth.storage import PARTIAL, Place, Progress, make_folder, read_json, silent, write_json
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -93,8 +94,12 @@ def _claim(folder: Path, document: dict[str, Any], *, may_resume: bool) -> None:
         write_json(path, document)
     elif not may_resume:
         raise ArtefactError(f"{folder}: exists already; resume it with --resume, or name another folder")
-    elif not path.is_file() or json_bytes(read_json(path)) != json_bytes(document):
-        raise ArtefactError(f"{folder}: was run with other settings; resume with the same ones, or name another folder")
+    elif not path.is_file():
+        raise ArtefactError(f"{folder}: not a run, since it has no {SETTINGS}; name another folder")
+    elif found := differing(read_json(path), document):
+        raise ArtefactError(
+            f"{folder}: was run with other settings ({found}); resume with the same ones, or name another folder"
+        )
 
 
 def update(

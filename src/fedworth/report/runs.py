@@ -16,7 +16,6 @@ Values by group are means too. Reports do not store which part of their errors i
 runs' whole errors replaces it: errors of the completion count twice, and intervals by group are rather too wide.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,8 +25,8 @@ from scipy.special import stdtrit
 from fedworth.arrays import Floats
 from fedworth.completion.completion import in_every_run
 from fedworth.errors import UsageError
+from fedworth.records import differing
 from fedworth.report.report import Report, Rounds
-from fedworth.storage import json_bytes
 from fedworth.task.cells import N_BLOCKS
 from fedworth.valuation.groups import GroupValues
 from fedworth.valuation.marginals import Marginals
@@ -124,10 +123,8 @@ def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:
     first, before = reports[0], list[tuple[str, Report]]()
     for report, name in zip(reports, names, strict=True):
         if apart := {*report.clients} ^ {*first.clients}:
-            differing = ", ".join(repr(client) for client in sorted(apart)[:3])
-            raise UsageError(
-                f"{name}: has other clients than {names[0]} ({differing}); expected runs of one federation"
-            )
+            clients = ", ".join(repr(client) for client in sorted(apart)[:3])
+            raise UsageError(f"{name}: has other clients than {names[0]} ({clients}); expected runs of one federation")
         provenance, expected = report.provenance, first.provenance
         if provenance is None or expected is None:
             raise UsageError(f"{name}: does not name its ledger and task, as a report on a ledger does; report on one")
@@ -135,12 +132,8 @@ def _refuse_others(reports: Sequence[Report], names: Sequence[str]) -> None:
             raise UsageError(f"{name}: has another task than {names[0]}; expected the same test set, loss and rule")
         if provenance.other_heads:
             raise UsageError(f"{name}: already the mean of several runs; name each run once")
-        settings, first_settings = (json.loads(json_bytes(one.settings)) for one in (provenance, expected))
-        if settings != first_settings:
-            differing = ", ".join(
-                sorted(key for key in {**settings, **first_settings} if settings.get(key) != first_settings.get(key))
-            )
-            raise UsageError(f"{name}: valued by other settings than {names[0]} ({differing}); value both alike")
+        if others := differing(provenance.settings, expected.settings):
+            raise UsageError(f"{name}: valued by other settings than {names[0]} ({others}); value both alike")
         for other, run in before:
             if run.provenance is not None and provenance.head == run.provenance.head:
                 raise UsageError(f"{name}: the same recorded run as {other}; expected different runs")

@@ -22,6 +22,7 @@ from fedworth.ledger.ledger import Ledger, Model
 from fedworth.ledger.manifest import is_ledger
 from fedworth.ledger.writer import Answer, LedgerWriter
 from fedworth.names import Aggregation
+from fedworth.records import differing
 from fedworth.simulation.clients import distinct_clients, divide, drifted, flipped_labels, noisy_features
 from fedworth.simulation.datasets import Dataset, DatasetRequest, Samples, load_dataset
 from fedworth.simulation.models import DTYPES, ModelSpec, build_model, state_of
@@ -96,11 +97,10 @@ def simulate(
         )
     if resume and is_ledger(folder):
         found = Ledger.open(folder)
-        wanted, recorded = settings.document(), simulation_of(found).document()
-        differing = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
-        if differing or found.settings.get("test_sha256") != task.fingerprint:
+        others = differing(simulation_of(found).document(), settings.document())
+        if others or found.settings.get("test_sha256") != task.fingerprint:
             raise ArtefactError(
-                f"{folder}: recorded with other settings ({', '.join(differing) or 'another test set'}); "
+                f"{folder}: recorded with other settings ({others or 'another test set'}); "
                 "resume with the same ones, or name another folder"
             )
         writer = LedgerWriter.resume(folder)  # also renames a final model, if the run was killed just before
