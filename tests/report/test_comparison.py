@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedworth.errors import UsageError
+from fedworth.provenance import Provenance
 from fedworth.report.comparison import Comparison
 from fedworth.report.report import Report
 from fedworth.valuation.uncertainty import uncertainty
@@ -54,6 +55,19 @@ def test_methods_of_one_report_compare():
         Comparison.of([hospitals()], ["run"], methods=["truth"])
     with pytest.raises(UsageError, match="only one column"):
         Comparison.of([hospitals()], ["run"])
+
+
+def test_other_methods_and_settings_are_named():
+    def given(*names, seed=0):
+        settings = {"given": list(names), "seed": seed}
+        return replace(report(1.0, 2.0, 3.0), provenance=Provenance("h", 1, "t", settings=settings))
+
+    same = Comparison.of([given(seed=1), given(seed=2)], ["x", "y"])
+    assert not same.differing
+    made = Comparison.of([given(), report(1.0, 2.0, 3.0, method="fedsv"), given("c")], ["x", "y", "z"])
+    assert len(made.differing) == 2
+    assert "y is valued differently from x (method fedsv instead of comfedsv-models" in made.sentence
+    assert 'z is valued differently from x (given ["c"] instead of [])' in made.page_html().replace("&#34;", '"')
 
 
 def test_a_client_without_a_value_is_not_compared():

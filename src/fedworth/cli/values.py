@@ -461,7 +461,7 @@ class Compare:
             lines.append(f"{pair.first} and {pair.second}: {agreement}")
         lines += [f"written: {path}" for path in paths]
         document = {**comparison.document(), "files": [str(path) for path in paths]}
-        show(document, comparison.table(), *lines, as_json=as_json)
+        show(document, comparison.table(), *lines, warnings=comparison.differing, as_json=as_json)
 
     def _methods(self, text: str, *, as_json: bool) -> None:
         if len(self.runs) != 1:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedworth.errors import UsageError
+from fedworth.records import differing
 from fedworth.report.report import Report
 from fedworth.report.tables import Table, csv_of
 from fedworth.storage import Place, json_bytes, write_together
@@ -81,6 +82,7 @@ class Comparison:
     rows: tuple[ComparedClient, ...]
     pairs: tuple[ComparedPair, ...]
     digits: int
+    differing: tuple[str, ...] = ()  # which reports are valued differently from the first, and how
 
     @staticmethod
     def of(reports: Sequence[Report], names: Sequence[str], *, methods: Sequence[str] = ()) -> "Comparison":
@@ -114,7 +116,12 @@ class Comparison:
         rows = tuple(ComparedClient(client, tuple(found[client] for found in by_client), digits) for client in clients)
         labels = tuple(name for name, _ in columns)
         places = itertools.combinations(range(len(columns)), 2)
-        return Comparison(labels, rows, tuple(_pair(labels, rows, a, b) for a, b in places), digits)
+        others = tuple(
+            f"{name} is valued differently from {names[0]} ({found}), and their values may differ because of this"
+            for report, name in zip(reports, names, strict=True)
+            if (found := differing(_settings(report, methods), _settings(reports[0], methods)))
+        )
+        return Comparison(labels, rows, tuple(_pair(labels, rows, a, b) for a, b in places), digits, others)
 
     @property
     def sentence(self) -> str:
@@ -125,12 +132,13 @@ class Comparison:
             f"Their rankings agree with a correlation of {min(found):.2f} or more" if found else "No ranking differs"
         )
         clear = f"; {n_clear} of {n_known} differences are clear" if n_known else "; no range is known"
-        return f"{agree}{clear}."
+        return " ".join([f"{agree}{clear}.", *(f"{text}." for text in self.differing)])
 
     def document(self) -> dict[str, Any]:
         """The comparison as JSON."""
         return {
             "reports": list(self.names),
+            "differing": list(self.differing),
             "clients": [
                 {
                     "client": row.client,
@@ -190,6 +198,12 @@ class Comparison:
         from fedworth.report import plots
 
         return plots.comparison(self, ax)
+
+
+def _settings(report: Report, methods: Sequence[str]) -> dict[str, Any]:
+    """How a report was valued; the seed does not count, since runs of several seeds are compared."""
+    settings = {} if report.provenance is None else {**report.provenance.settings, "seed": None}
+    return settings if methods else {"method": report.chosen.method, **settings}
 
 
 def _difference(first: ClientValue, second: ClientValue) -> tuple[float, float | None] | None:
