@@ -402,13 +402,14 @@ def test_theory_gives_numbers_for_each_statement(small_run, told, capsys):
     assert fair["symmetry_gap"] <= fair["symmetry_bound"]
 
 
-def test_methods_are_compared_on_one_ledger_and_pairs_of_clients_shown(small_run, told, capsys, refused):
+def test_methods_are_compared_on_one_ledger_and_pairs_of_clients_shown(small_run, told, capsys, refused, tmp_path):
     rows = {row["method"]: row for row in told("compare", small_run, "--methods", "all")["methods"]}
     assert rows["comfedsv-models"]["error"] < rows["fedsv"]["error"]
     assert rows["comfedsv-models"]["copies_gap"] < rows["fedsv"]["copies_gap"]
     assert main(["compare", str(small_run), "--methods", "fedsv, banzhaf"]) == 0
     assert "Banzhaf" in capsys.readouterr().out
     assert "one ledger" in refused(2, "compare", small_run, small_run, "--methods", "fedsv")
+    assert "no page" in refused(2, "compare", small_run, "--methods", "fedsv", "--out", tmp_path / "c")
     assert "did you mean 'gtg'" in refused(2, "compare", small_run, "--methods", "gtx")
     pairs = told("interactions", small_run)["pairs"]
     assert len(pairs) == 6

@@ -426,7 +426,7 @@ class Compare:
             all-clients-round, leave-one-out, large-coalitions, banzhaf, beta-shapley, least-core, tmc, gtg, mr, or,
             influence, cosine and retraining, verfedsv and refitted-head of a vertical federation, or `all` (without
             truth, which they are compared with, and retraining, which is slow).
-        out: Folder to write compare.html, .json and .csv to.
+        out: Folder to write compare.html, .json and .csv of compared reports to.
 
     Example:
         fedworth compare runs/monday runs/friday --out compared
@@ -464,6 +464,11 @@ class Compare:
         show(document, comparison.table(), *lines, warnings=comparison.differing, as_json=as_json)
 
     def _methods(self, text: str, *, as_json: bool) -> None:
+        if self != Compare(self.runs, methods=text, how=self.how):
+            raise UsageError(
+                "--methods: writes no page, so --method, --out and options of pages do nothing; leave them out, and "
+                "redirect what --json prints to a file"
+            )
         if len(self.runs) != 1:
             raise UsageError(f"--methods: found {len(self.runs)} folders, expected one ledger or run")
         from fedworth.ledger.ledger import Ledger
