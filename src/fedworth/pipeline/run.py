@@ -78,7 +78,7 @@ def run(
         task_of(ledger, data_folder=data_folder),
         settings.valuation,
         work=work,
-        title=f"{simulation.dataset}, {simulation.model}: {simulation.n_clients} clients, {simulation.n_rounds} rounds",
+        title=f"{simulation.dataset}, {simulation.model}: {simulation.n_clients} clients, {ledger.n_rounds} rounds",
         copies=tuple((ledger.clients[copy], ledger.clients[of]) for copy, of in simulation.copies),
         progress=progress,
     )

@@ -105,7 +105,7 @@ class SimulationSettings:
         combine: How the server of a vertical federation combines the clients' embeddings of a sample.
         with_validation: Let clients of a vertical federation send embeddings of all test samples in every round.
         dtype: Type of the model's parameters.
-        n_rounds: Number of rounds.
+        n_rounds: Number of rounds; a vertical federation has one more, for the embeddings before training.
         n_participants: Number of clients that take part in a round.
         everyone_heard: Ask all clients in the first round.
         availability: How often each client is picked, relative to the others (default: equally often).
