@@ -10,12 +10,14 @@ from fedworth import (
     Ledger,
     RunSettings,
     SimulationSettings,
+    UtilityMatrix,
     WorkSettings,
     compare,
     report_on,
     run,
     simulate,
     task_of,
+    value,
 )
 from fedworth.cli.main import main
 from fedworth.errors import DataError, ModelError, UsageError
@@ -127,6 +129,7 @@ def test_report_statement_rewards_and_verify_work(tmp_path, capsys, monkeypatch)
     folder = tmp_path / "run"
     report = run(RunSettings(settings()), folder)
     assert report.chosen.method == "verfedsv"
+    assert report.title.endswith("4 rounds")  # of which the first has the embeddings before training
     assert report.chosen.groups is not None
     assert main(["statement", str(folder), "--client", "1"]) == 0
     assert main(["rewards", str(folder), "--pool", "100"]) == 0
@@ -153,6 +156,20 @@ def test_what_was_measured_is_read_from_the_cache(tmp_path, monkeypatch):
     assert len(files) == 4
     assert Federation(ledger, task_of(ledger)).value("verfedsv").values.tolist() == first.tolist()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npz")} == files
+
+
+def test_fedsv_of_measured_utilities_is_verfedsv_and_nothing_is_to_be_completed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FEDWORTH_CACHE", str(tmp_path / "cache"))
+    ledger, file = simulate(settings(n_participants=2), tmp_path / "l"), tmp_path / "u.npz"
+    assert main(["observe", str(tmp_path / "l"), "--out", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "FedSV of them is VerFedSV" in said
+    assert said.endswith("--method fedsv\n")
+    expected = Federation(ledger, task_of(ledger)).value("verfedsv").values
+    assert value(UtilityMatrix.load(file), "fedsv").values == pytest.approx(expected, abs=1e-12)
+    for by in ("models", "factors"):
+        assert main(["complete", str(tmp_path / "l"), "--by", by, "--out", str(tmp_path / "c.npz")]) == 2
+        assert "in which absent clients change nothing" in capsys.readouterr().err
 
 
 def test_methods_are_compared(tmp_path):

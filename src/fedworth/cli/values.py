@@ -114,7 +114,10 @@ class Observe:
             "notes": list(federation.notes),
         }
         counts = f"{self.out}: {n_measured:,} utilities in {matrix.n_rounds} rounds of {matrix.n_clients} clients"
-        following = f"next: fedworth value {self.out} --method comfedsv,fedsv"
+        methods = "comfedsv,fedsv"
+        if federation.is_vertical:
+            methods, counts = "fedsv", f"{counts}; FedSV of them is VerFedSV"
+        following = f"next: fedworth value {self.out} --method {methods}"
         show(document, counts, following, warnings=federation.notes, as_json=as_json)
 
 
@@ -149,6 +152,11 @@ class Complete:
             raise UsageError("--held-out is for factors; a completion by models always holds models out")
         with progress_bars() as progress:
             source = self.how.source(self.source, progress)
+            if source.is_vertical:
+                raise UsageError(
+                    f"{self.source}: a vertical federation, in which absent clients change nothing, so nothing can be "
+                    "completed; value it: fedworth value LEDGER"
+                )
             completion = source.by_factors() if self.by == "factors" else source.by_models()
             arrays = completed_arrays(source, completion)
         write_npz(self.out, arrays)
