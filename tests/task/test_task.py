@@ -1,12 +1,16 @@
 """The task: its checks, its fingerprint, and tasks from files."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from fedworth import report_on
 from fedworth.errors import DataError, ModelError, UsageError
 from fedworth.simulation.simulate import task_of
 from fedworth.task.task import Task
+from fedworth.task.vertical import Vertical
 
 INPUTS, LABELS = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0])
 
@@ -119,12 +123,22 @@ def test_a_task_or_a_function_that_makes_one_is_found_in_a_file(file, name):
         ("nowhere.py:task", "no such file"),
         ("{file}:tusk", "no 'tusk' in the file; it has .*task"),
         ("{file}:broken", "broken\\(\\) failed with TypeError"),
-        ("{file}:word", "gave a str, expected a .*Task"),
+        ("{file}:word", "found a str, expected a .*Task$"),
     ],
 )
 def test_what_is_wrong_with_a_task_is_said(file, text, message):
     with pytest.raises(UsageError, match=message):
         Task.load(text.format(file=file))
+
+
+def test_a_vertical_says_how_to_get_its_task(tmp_path, tiny_ledger):
+    file = tmp_path / "mytask.py"
+    file.write_text("import torch, fedworth\nv = fedworth.Vertical(torch.nn.Linear(1, 1), torch.zeros(9), {'a': 1})\n")
+    with pytest.raises(UsageError, match=r"found a Vertical, .* use vertical.task\(\)"):
+        Task.load(f"{file}:v")
+    vertical: Any = Vertical(nn.Linear(1, 1), torch.zeros(9), {"a": 1})
+    with pytest.raises(UsageError, match=r"found a Vertical, .* use vertical.task\(\)"):
+        report_on(tiny_ledger, vertical)
 
 
 def test_an_error_of_the_task_itself_is_passed_on(file):

@@ -242,9 +242,7 @@ class Task:
             raise
         except Exception as error:
             raise UsageError(f"--task {text}: {name}() failed with {type(error).__name__}: {error}") from error
-        if not isinstance(task, Task):
-            raise UsageError(f"--task {text}: gave a {type(task).__name__}, expected a fedworth.Task")
-        return task
+        return checked_task(task, f"--task {text}")
 
     @property
     def n_blocks(self) -> int:
@@ -358,6 +356,14 @@ class Task:
                 if name not in exchanged:
                     digest.update(f"{name} {hashlib.sha256(tensor_bytes(tensor)).hexdigest()}".encode())
         return digest.hexdigest()
+
+
+def checked_task(found: Any, where: str) -> Task:
+    """The task, or an error that says what was given instead."""
+    if not isinstance(found, Task):
+        remedy = "; use vertical.task()" if callable(getattr(found, "task", None)) else ""
+        raise UsageError(f"{where}: found a {type(found).__name__}, expected a fedworth.Task{remedy}")
+    return found
 
 
 def _mismatch(error: RuntimeError, inputs: Inputs, model: Model) -> str:
