@@ -80,8 +80,8 @@ def test_what_was_sent_is_what_was_valued(federation, told, capsys):
     assert [(check["name"], check["is_checked"]) for check in found] == names
     assert main(["verify", str(statement_of(federation)), "--receipts", "b.jsonl"]) == 0
     shown = capsys.readouterr().out
-    assert "round 1: the model that you sent, 10 samples" in shown
-    assert "round 2: not checked: your model was not used (rejected); ask for the reason" in shown
+    assert "round 1: what you sent, 10 samples" in shown
+    assert "round 2: not checked: what you sent was not used (rejected); ask for the reason" in shown
     assert "2 of 3 rounds compared; all agree" in shown
 
 
@@ -104,17 +104,17 @@ def test_the_statement_can_be_compared_with_the_ledger_too(federation, told, ref
     assert said.models is not None
     page.write_text(page.read_text().replace(said.models[0].sha256, "0" * 64))
     assert "not those that the statement lists" in refused(12, "verify", page, "--ledger", "my.ledger")
-    assert "round 0: the model that was valued is not" in refused(12, "verify", page, "--receipts", "b.jsonl")
+    assert "round 0: what was valued is not" in refused(12, "verify", page, "--receipts", "b.jsonl")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: [replace(r[0], sha256="0" * 64), *r[1:]], "round 0: the model that was valued is not the one"),
+        (lambda r: [replace(r[0], sha256="0" * 64), *r[1:]], "round 0: what was valued is not what you sent"),
         (lambda r: [replace(r[0], n_samples=50), *r[1:]], "credited with 10 samples, and you reported 50"),
-        (lambda r: [*r, replace(r[0], round=3)], "round 3: you sent a model, and the statement says that none"),
+        (lambda r: [*r, replace(r[0], round=3)], "round 3: you have a receipt, and the statement says that nothing"),
         (lambda r: [*r, replace(r[0], round=4)], "after round 3, the last that was valued"),
-        (lambda r: [replace(r[1], round=0), *r[1:]], "round 0: the model that was valued is not the one"),
+        (lambda r: [replace(r[1], round=0), *r[1:]], "round 0: what was valued is not what you sent"),
     ],
     ids=[
         "another model",

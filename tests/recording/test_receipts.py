@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedworth
 from fedworth.errors import ArtefactError
@@ -64,6 +65,20 @@ def test_client_and_server_have_the_same_hash_in_every_form(form, tmp_path):
     assert recorder.receipts() == {"a": kept}
     assert receipts_of(fedworth.Ledger.open(tmp_path / "l"), "a") == (kept,)
     assert read_receipts(tmp_path / "r.jsonl") == [kept]
+
+
+@pytest.mark.parametrize("places", [None, [3, 1]])
+@pytest.mark.parametrize("form", [torch.Tensor.clone, torch.Tensor.numpy])
+def test_embeddings_have_the_same_hash_at_client_and_server(tmp_path, form, places):
+    head, sent = nn.Linear(2, 2), torch.randn(4, 2)[:: 1 if places is None else 2]
+    vertical = fedworth.Vertical(head, torch.arange(4) % 2, {"a": 2})
+    recorder = record_into(tmp_path / "l", vertical=vertical)
+    recorder.start_round(head.state_dict(), asked=["a"])
+    recorder.client_embedding("a", sent, places)
+    recorder.end_round()
+    given = form(sent) if places is None else {"embedding": form(sent), "samples": np.array(places)}
+    kept = kept_of(given, round_number=0, n_samples=len(sent), file=tmp_path / "r.jsonl")
+    assert recorder.receipts() == {"a": kept}
 
 
 def test_a_list_of_arrays_is_recorded_and_has_the_hash_of_its_names(tmp_path):

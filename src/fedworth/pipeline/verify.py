@@ -332,9 +332,9 @@ def _compared(facts: Statement, models: Sequence[Receipt], receipts: Sequence[Re
     for number in sorted(sent.keys() - {model.round for model in models}):
         name = f"round {number}"
         if number in why:
-            yield Check(name, False, f"your model was not used ({why[number]}); ask for the reason"), False
+            yield Check(name, False, f"what you sent was not used ({why[number]}); ask for the reason"), False
         elif number <= facts.last_round:
-            yield Check(name, True, "you sent a model, and the statement says that none of yours arrived"), True
+            yield Check(name, True, "you have a receipt, and the statement says that nothing of yours arrived"), True
         else:
             yield Check(name, False, f"after round {facts.last_round}, the last that was valued"), False
 
@@ -347,14 +347,14 @@ def _one_round(valued: Receipt, sent: Sequence[Receipt]) -> tuple[Check, bool]:
     same = [receipt for receipt in sent if receipt.sha256 == valued.sha256]
     by_place = [receipt for receipt in sent if receipt.unnamed == valued.unnamed and not receipt.is_named]
     if not same and not by_place:
-        return Check(name, True, "the model that was valued is not the one that you sent"), True
+        return Check(name, True, "what was valued is not what you sent"), True
     counts = [receipt.n_samples for receipt in same or by_place]
     if valued.n_samples not in counts:
         credited = f"credited with {valued.n_samples:g} samples, and you reported {counts[0]:g}"
-        return Check(name, True, f"the model is yours, but {credited}"), True
+        return Check(name, True, f"what was valued is yours, but {credited}"), True
     if not same:
         found = (
             "your tensors, but your receipt has no names for them (receipt(…, names=…)): their order is not compared"
         )
         return Check(name, False, found), False
-    return Check(name, True, f"the model that you sent, {valued.n_samples:g} samples"), False
+    return Check(name, True, f"what you sent, {valued.n_samples:g} samples"), False

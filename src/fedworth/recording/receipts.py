@@ -5,14 +5,19 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+
+from fedworth.ledger.embeddings import EMBEDDING
 from fedworth.ledger.receipts import Receipt, receipt_of
 from fedworth.recording.recorder import Arrays, attempt, model_of, named, with_difference
 from fedworth.storage import Place, make_folder
 
 
 def receipt(
-    model: Arrays,
+    model: "Arrays | torch.Tensor | np.ndarray[Any, Any]",
     *,
     round_number: int,
     n_samples: float,
@@ -23,7 +28,9 @@ def receipt(
     """Write a client's receipt for a model that it is about to send; an error is logged and never raised.
 
     Args:
-        model: What is sent: tensors or arrays by name, Flower's `ArrayRecord`, or a list of arrays.
+        model: What is sent: tensors or arrays by name, Flower's `ArrayRecord`, or a list of arrays. A tensor or array
+            alone is the embeddings that a client of a vertical federation sends; of a batch, name both:
+            `{"embedding": embeddings, "samples": places}`.
         round_number: The round's number, as the server says it.
         n_samples: The number of samples that is reported with the model.
         file: A file of the client's own, to which a line is added.
@@ -38,7 +45,8 @@ def receipt(
     """
 
     def written() -> Receipt:
-        sent, is_named = named(model, names), names is not None or not isinstance(model, list | tuple)
+        given = {EMBEDDING: model} if isinstance(model, torch.Tensor | np.ndarray) else model
+        sent, is_named = named(given, names), names is not None or not isinstance(given, list | tuple)
         if difference_from is not None:
             sent = with_difference(named(difference_from, names), sent)
         kept = receipt_of(model_of(sent), int(round_number), n_samples, is_named=is_named)
