@@ -172,6 +172,24 @@ def test_an_interrupt_is_json_if_so_asked(capsys):
     assert json.loads(capsys.readouterr().err)["error"] == "Interrupted"
 
 
+IGNORING = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    time.sleep(50)
+"""
+
+
+def test_an_interrupt_that_other_code_ignores_comes_again(small_run, tmp_path):
+    (tmp_path / "ignoring.py").write_text(IGNORING)
+    words = ["value", str(small_run / "ledger"), "--task", f"{tmp_path / 'ignoring.py'}:task"]
+    program = [sys.executable, "-c", "from fedworth.cli.main import entry; entry()", *words]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=45)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.startswith("interrupted")
+
+
 SIMULATE = ["simulate", "--out", "new"]
 
 

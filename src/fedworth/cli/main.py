@@ -45,6 +45,9 @@ COMMANDS = {
     "theory fairness": "theory:Fairness",
 }
 INTERRUPTED = 130
+SECONDS_TO_STOP = 1.0
+"""After which a command that was interrupted, and goes on, is interrupted again."""
+
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 INSTALLED_INDEX = "share/doc/fedworth/index.md"
 """Where the wheel installs the first page, as set in pyproject.toml."""
@@ -188,6 +191,9 @@ def code_of(action: Callable[[], None], *, as_json: bool = False) -> int:
         if not _was_interrupted:
             raise
         return _print_error(KeyboardInterrupt(), as_json=as_json)
+    finally:
+        if _was_interrupted:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     return 0
 
 
@@ -232,11 +238,14 @@ _was_interrupted: list[int] = []
 
 
 def _interrupt(number: int, _frame: object) -> NoReturn:
+    """Interrupt, and again after a while: callbacks of imports, and C code of other libraries, may ignore it."""
     _was_interrupted.append(number)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_STOP)
     raise KeyboardInterrupt
 
 
 def entry() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGALRM, _interrupt)
     sys.exit(main())
