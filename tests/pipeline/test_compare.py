@@ -41,10 +41,11 @@ def test_a_method_that_is_refused_says_why_and_the_others_go_on(tiny_ledger, tin
     monkeypatch.setitem(METHODS, "moody", Method("Moody", "refuses", fail))
     fedworth.valuation.methods.methods.cache_clear()
     refused, made = fedworth.compare(tiny_ledger, tiny_task, names=["moody", "influence"])
-    fedworth.valuation.methods.methods.cache_clear()
     assert refused.refusal == "not today"
     assert refused.document()["values"] is None
     assert np.isfinite(made.document()["values"]).all()
+    monkeypatch.undo()
+    fedworth.valuation.methods.methods.cache_clear()
 
 
 def test_no_method_and_an_unknown_one_are_errors(tiny_ledger, tiny_task):
