@@ -8,7 +8,7 @@ from fedworth.errors import TooManyError
 from fedworth.games.effort import shapley
 from fedworth.games.rules import banzhaf
 from fedworth.games.shapley import interactions as interaction_matrix
-from fedworth.valuation.interactions import completed_game
+from fedworth.valuation.interactions import whole_game
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_a_client_and_its_copy_interact_most(federation):
 def test_shapiq_finds_the_same_values_and_interactions(federation):
     """An outside check: the same game through another library's exact computer."""
     shapiq = pytest.importorskip("shapiq")
-    game = completed_game(federation)
+    game = whole_game(federation)
     computer = shapiq.ExactComputer(federation.shapiq_game())
     rng = np.random.default_rng(0)
     for index, rule in (("SV", shapley), ("BV", banzhaf)):
@@ -40,6 +40,20 @@ def test_shapiq_finds_the_same_values_and_interactions(federation):
     pairs, ours = computer("SII", 2), interaction_matrix(game)
     for i, j in ((0, 1), (0, 5), (2, 3)):
         assert pairs[(i, j)] == pytest.approx(ours[i, j], abs=1e-9)
+
+
+def test_pairs_of_a_vertical_federation_are_those_of_the_refitted_head_also_with_absent_clients(tmp_path):
+    settings = fedworth.SimulationSettings(
+        partition="vertical", n_clients=4, n_participants=2, n_rounds=4, copies=((3, 0),), train_limit=200,
+        test_limit=100, n_steps=4,
+    )  # fmt: skip
+    ledger = fedworth.simulate(settings, tmp_path / "l")
+    federation = fedworth.Federation(ledger, fedworth.task_of(ledger), work=fedworth.WorkSettings(cache=False))
+    first = federation.interactions()[0]
+    assert (first.first, first.second) == ("0", "3")
+    assert first.index < 0
+    values = shapley(whole_game(federation), np.random.default_rng(0)).totals
+    assert values == pytest.approx(federation.value("refitted-head").values, abs=1e-12)
 
 
 def test_pairs_of_many_clients_are_refused(tmp_path):

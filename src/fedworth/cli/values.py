@@ -522,7 +522,8 @@ def _methods_table(rows: "Sequence[ComparedMethod]") -> "Table":
 
 @dataclass(frozen=True)
 class Interactions:
-    """Show which pairs of clients are redundant, and which complement each other.
+    """Show which pairs of clients are redundant, and which complement each other; in a vertical federation by the
+    refitted head.
 
     Args:
         ledger: A ledger, or the folder of a run.
@@ -551,6 +552,8 @@ class Interactions:
             "interaction: how much more two clients add together than each by itself, averaged over coalitions of the "
             "others (Shapley interaction index)"
         )
+        if federation.is_vertical:
+            legend += "; by heads that are fitted anew to coalitions' embeddings (refitted-head)"
         tables = [
             Table(title, ("clients", "interaction"), rows, legend=legend) for title, rows in shown.items() if rows
         ]

@@ -168,6 +168,8 @@ class Federation(GameSource):
     def interactions(self) -> tuple[Interaction, ...]:
         """The Shapley interaction index of every pair of clients, the most redundant pair first.
 
+        In a vertical federation it is of what their embeddings tell, by the refitted head.
+
         Returns:
             The pairs; below 0 the two are redundant, above 0 they complement each other.
 

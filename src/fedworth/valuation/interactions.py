@@ -1,4 +1,8 @@
-"""Everyone's game, summed over the rounds: interactions of pairs of clients, and the game for the library shapiq."""
+"""Everyone's game of the whole training: interactions of pairs of clients, and the game for the library shapiq.
+
+It is the sum of everyone's games of all rounds. In a vertical federation, where steps of one round hardly interact, it
+is the game of the refitted head, which sees what clients tell that others tell, too.
+"""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,6 +17,7 @@ from fedworth.games.game import Game, SummedGame
 from fedworth.games.shapley import MOST_ENUMERATED, all_utilities
 from fedworth.games.shapley import interactions as interaction_matrix
 from fedworth.valuation.methods import GameSource, by_models
+from fedworth.valuation.refitted import RefittedGame
 
 if TYPE_CHECKING:
     import shapiq
@@ -27,18 +32,20 @@ class Interaction:
     index: float  # below 0: redundant; above 0: they complement each other
 
 
-def completed_game(source: GameSource) -> Game:
-    """Everyone's game, summed over the rounds, on recorded and predicted models."""
+def whole_game(source: GameSource) -> Game:
+    """Everyone's game on recorded and predicted models, summed over the rounds; of embeddings, by the refitted head."""
     n_heard = int(np.asarray(source.participants).any(axis=0).sum())
     if n_heard > MOST_ENUMERATED:
         raise TooManyError(f"{n_heard} clients: pairs are compared among at most {MOST_ENUMERATED}; leave some out")
+    if source.is_vertical and source.recorded is not None:
+        return RefittedGame(source.recorded, source.effort.progress)
     games = by_models(source)
     return SummedGame([games.game(t) for t in games.rounds])
 
 
 def interactions_of(source: GameSource) -> tuple[Interaction, ...]:
     """The Shapley interaction index of every pair of clients, the most redundant pair first."""
-    game = completed_game(source)
+    game = whole_game(source)
     found = interaction_matrix(game)
     pairs = [
         Interaction(source.clients[game.clients[i]], source.clients[game.clients[j]], float(found[i, j]))
@@ -53,14 +60,14 @@ def shapiq_game_of(source: GameSource) -> "shapiq.Game":
         from shapiq import Game as ShapiqGame
     except ImportError:
         raise UsageError("the game for shapiq needs shapiq: pip install 'fedworth[shapiq]'") from None
-    game = completed_game(source)
+    game = whole_game(source)
     totals, n = all_utilities(game).sum(axis=1), len(game.clients)
 
-    class CompletedGame(ShapiqGame):  # type: ignore[misc]  # an extra: without it ShapiqGame is unknown
+    class WholeGame(ShapiqGame):  # type: ignore[misc]  # an extra: without it ShapiqGame is unknown
         """A coalition's utility, looked up."""
 
         def value_function(self, coalitions: NDArray[np.bool_]) -> Floats:
             return np.asarray(totals[coalitions.astype(np.int64) @ (1 << np.arange(n))])
 
     names = [source.clients[k] for k in game.clients]
-    return CompletedGame(n_players=n, normalize=True, normalization_value=0.0, player_names=names)
+    return WholeGame(n_players=n, normalize=True, normalization_value=0.0, player_names=names)
