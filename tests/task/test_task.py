@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedworth import report_on
+from fedworth import Federation, report_on
 from fedworth.errors import DataError, ModelError, UsageError
 from fedworth.simulation.simulate import task_of
 from fedworth.task.task import Task
@@ -137,8 +137,9 @@ def test_a_vertical_says_how_to_get_its_task(tmp_path, tiny_ledger):
     with pytest.raises(UsageError, match=r"found a Vertical, .* use vertical.task\(\)"):
         Task.load(f"{file}:v")
     vertical: Any = Vertical(nn.Linear(1, 1), torch.zeros(9), {"a": 1})
-    with pytest.raises(UsageError, match=r"found a Vertical, .* use vertical.task\(\)"):
-        report_on(tiny_ledger, vertical)
+    for use in (report_on, Federation):
+        with pytest.raises(UsageError, match=r"found a Vertical, .* use vertical.task\(\)"):
+            use(tiny_ledger, vertical)
 
 
 def test_an_error_of_the_task_itself_is_passed_on(file):

@@ -17,7 +17,7 @@ from fedworth.report.report import Report, Rounds
 from fedworth.report.scores import scores_of
 from fedworth.storage import Place, Progress, silent
 from fedworth.task.modules import UtilityModule
-from fedworth.task.task import Task, checked_task
+from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation, MeasuredUtilities, values_by
 from fedworth.valuation.methods import headline, round_gains
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -84,7 +84,6 @@ def report_on(
         return Report(title, of.clients, valuations, refusals, copies, _coverage(source), rounds=rounds)
     if task is None:
         raise UsageError(f"{of.folder}: a ledger is valued on a task; give one (a model and a test set)")
-    task = checked_task(task, f"the task for {of.folder}")
     sampled = None if like is None else like.sampled
     federation = Federation(of, task, settings, work=work, session=session, progress=progress, sampled=sampled)
     absent = {"truth"} if not federation.recorded.has_truth else set()

@@ -37,7 +37,7 @@ from fedworth.oracle.store import LedgerStore, Session
 from fedworth.oracle.weighting import participation
 from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
-from fedworth.task.task import Task
+from fedworth.task.task import Task, checked_task
 from fedworth.valuation.interactions import Interaction, interactions_of, shapiq_game_of
 from fedworth.valuation.methods import GameSource, value_by
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
@@ -99,6 +99,7 @@ class Federation(GameSource):
                 given.
         """
         settings, work = settings or ValuationSettings(), work or WorkSettings()
+        task = checked_task(task, f"the task for {ledger.folder}")
         if both := [name for name in settings.given if name in settings.without]:
             raise UsageError(f"--given {both[0]}: is also left out; choose one of the two")
         ledger = ledger.without(settings.without)
