@@ -52,6 +52,14 @@ def test_a_client_that_changes_nothing_is_worth_exactly_nothing(tmp_path):
     assert made.values[0] != 0
 
 
+def test_of_one_round_it_is_said_why_nothing_has_a_value(tmp_path):
+    ledger, vertical, *_ = random_federation(tmp_path / "l", n_rounds=1)
+    made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    assert not made.values.any()
+    assert made.uncertainty is None
+    assert any("nothing that clients sent changed" in note and "two rounds" in note for note in made.notes)
+
+
 def test_a_client_left_out_stays_where_it_started(tmp_path):
     ledger, vertical, heads, sent = random_federation(tmp_path / "l", n_clients=3)
     made = Federation(ledger, vertical.task(), ValuationSettings(without=("client-1",)), work=PLAIN).value("verfedsv")

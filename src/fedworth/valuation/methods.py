@@ -56,7 +56,11 @@ UNKNOWN_ESTIMATES = (
 )
 UNKNOWN_SAMPLING = "how much the drawn coalitions change the values is not known"
 NO_PARTS = "the method gives no values by block of test samples"
-ALL_ALIKE = "every block of test samples gives the same values"
+ALL_ALIKE = "all parts of the test set give the same values, as if one sample was repeated; look at the test set"
+NOTHING_CHANGED = (
+    "nothing that clients sent changed what is measured, so all values are 0 (the first embeddings of a vertical "
+    "federation have no value: it needs two rounds or more)"
+)
 UNKNOWN = "the errors of the values are not known: {reason}"
 ON_THIS_TEST_SET = "the intervals hold on this test set only: {reason}"
 NO_WEIGHTS = "the method has no values by group, so it cannot give values for other shares of groups"
@@ -427,8 +431,9 @@ def _of_test_set(cells: Cells | Undivided, valuation: Valuation) -> Floats | str
     if valuation.block_values is None:
         return NO_PARTS
     residuals = cells.residuals(valuation.block_values)
-    if np.nanmax(np.abs(residuals), initial=0) <= EQUAL * np.nanmax(np.abs(valuation.values), initial=0):
-        return ALL_ALIKE
+    largest = np.nanmax(np.abs(valuation.values), initial=0)
+    if np.nanmax(np.abs(residuals), initial=0) <= EQUAL * largest:
+        return ALL_ALIKE if largest else NOTHING_CHANGED
     return np.asarray(residuals @ residuals.T)
 
 
