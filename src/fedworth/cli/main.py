@@ -45,7 +45,7 @@ COMMANDS = {
     "theory fairness": "theory:Fairness",
 }
 INTERRUPTED = 130
-SECONDS_TO_STOP = 1.0
+SECONDS_TO_STOP = 3.0
 """After which a command that was interrupted, and goes on, is interrupted again."""
 
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
