@@ -253,12 +253,13 @@ def batches(task: str, model: str, n_participants: int, seed: int) -> dict[str, 
         ledgers = {}
         for name, sent in ("batches", one_batch), ("all", replace(one_batch, validation=federation.features)):
             ledgers[name] = recorded(sent, vertical, chosen, Path(folder) / name)
-        truth = Federation(ledgers["all"], vertical.task(), work=PLAIN).value("verfedsv").values
+        whole = Federation(ledgers["all"], vertical.task(), work=PLAIN)
         for how in COMPLETIONS:
             row[f"error, {how}"] = EmbeddingLedger.of(ledgers["batches"], how).held_out_error()
-            settings_of = ValuationSettings(unsent=how)
-            found = Federation(ledgers["batches"], vertical.task(), settings_of, work=PLAIN).value("verfedsv").values
-            row[f"values, {how}"] = float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
+            estimated = Federation(ledgers["batches"], vertical.task(), ValuationSettings(unsent=how), work=PLAIN)
+            for method in "verfedsv", "refitted-head":
+                found, truth = (of.value(method).values for of in (estimated, whole))
+                row[f"{method}, {how}"] = float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
     return row
 
 

@@ -12,6 +12,7 @@ from fedworth.findings import looked_for_in_values
 from fedworth.task.vertical import Vertical
 from tests.support.vertical import random_federation, values_by_definition
 
+VERFEDSV_FIRST = ("verfedsv", "refitted-head")
 PLAIN = WorkSettings(cache=False, n_threads=1)
 
 
@@ -492,7 +493,7 @@ def contradicted(tmp_path_factory):
 
 def test_an_order_that_the_refitted_head_contradicts_is_not_good_to_use(contradicted, tmp_path):
     ledger, task = contradicted
-    report = fedworth.report_on(ledger, task, work=PLAIN)
+    report = fedworth.report_on(ledger, task, methods=VERFEDSV_FIRST, work=PLAIN)
     assert max(report).client == "late"
     assert max(report.valued_by("refitted-head")).client == "early"
     assert len(report.chosen.cautions) == 1
@@ -510,7 +511,8 @@ def test_an_order_that_the_refitted_head_contradicts_is_not_good_to_use(contradi
 
 def test_an_order_that_the_refitted_head_confirms_is_not_disputed(contradicted):
     ledger, task = contradicted
-    report = fedworth.report_on(ledger, task, ValuationSettings(without=("early",)), work=PLAIN)
+    settings = ValuationSettings(without=("early",))
+    report = fedworth.report_on(ledger, task, settings, methods=VERFEDSV_FIRST, work=PLAIN)
     (caution,) = report.chosen.cautions
     assert "the head was trained with early" in caution
 
@@ -528,7 +530,9 @@ def test_embeddings_out_of_scale_are_named_with_what_can_be_done(contradicted, t
             recorder.client_embedding(name, embedding * (1e6 if (name, t) == ("late", 2) else 1))
         recorder.end_round()
     recorder.close(vertical.head.state_dict())
-    report = fedworth.report_on(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN)
+    report = fedworth.report_on(
+        fedworth.Ledger.open(tmp_path / "l"), vertical.task(), methods=VERFEDSV_FIRST, work=PLAIN
+    )
     (note,) = (caution for caution in report.chosen.cautions if "scale" in caution)
     assert "with the new embeddings of late alone" in note
     assert "--method refitted-head" in note
@@ -612,7 +616,7 @@ def test_steps_that_cancel_are_used_with_care_and_are_no_harm(tmp_path):
     ledger, vertical = recorded_steps(
         tmp_path / "l", {"learns": [0.1 * t for t in range(9)], "returns": there_and_back}
     )
-    report = fedworth.report_on(ledger, vertical.task(), work=PLAIN)
+    report = fedworth.report_on(ledger, vertical.task(), methods=VERFEDSV_FIRST, work=PLAIN)
     (caution,) = (caution for caution in report.chosen.cautions if "cancel" in caution)
     assert "returns most of all" in caution
     assert report.chosen.intervals is not None
@@ -639,7 +643,9 @@ def test_who_is_paid_for_a_bad_start_is_disputed_by_the_refitted_head(tmp_path):
             recorder.client_embedding(name, scale * (strength * (2 * labels - 1) + noise[name])[:, None])
         recorder.end_round()
     recorder.close(head.state_dict())
-    report = fedworth.report_on(fedworth.Ledger.open(tmp_path / "l"), vertical.task(), work=PLAIN)
+    report = fedworth.report_on(
+        fedworth.Ledger.open(tmp_path / "l"), vertical.task(), methods=VERFEDSV_FIRST, work=PLAIN
+    )
     assert max(report).client == "little"
     assert max(report.valued_by("refitted-head")).client == "much"
     assert any("orders the clients differently" in caution for caution in report.chosen.cautions)
@@ -662,7 +668,7 @@ def test_steps_in_one_direction_do_not_cancel(tmp_path):
 
 def test_a_client_that_answered_once_is_said_to_have_nothing_to_value(tmp_path):
     ledger, vertical = recorded_steps(tmp_path / "l", {"learns": [0, 0.5, 1], "once": [2.0], "frozen": [1.0, 1.0, 1.0]})
-    report = fedworth.report_on(ledger, vertical.task(), work=PLAIN)
+    report = fedworth.report_on(ledger, vertical.task(), methods=VERFEDSV_FIRST, work=PLAIN)
     assert report["once"].value == report["frozen"].value == 0
     (caution,) = (caution for caution in report.chosen.cautions if "worth 0 by VerFedSV" in caution)
     assert caution.startswith("once, frozen sent embeddings in one round only")

@@ -179,8 +179,7 @@ class Value:
     Args:
         source: A ledger, or a file of utilities (.npz).
         method: A method's name, or several with commas; `fedworth compare --help` lists them (default: comfedsv-models
-            for a ledger, verfedsv for one of a vertical federation, refitted-head with --given, comfedsv for
-            utilities).
+            for a ledger, refitted-head for one of a vertical federation, comfedsv for utilities).
         out: Folder to write a page, CSV, JSON and Markdown to.
 
     Example:
@@ -204,7 +203,7 @@ class Value:
             from fedworth.valuation.methods import headline
 
             ledger = Ledger.open(self.source)
-            default = headline(is_vertical=ledger.form is not None, is_given=bool(self.how.settings.given))
+            default = headline(is_vertical=ledger.form is not None)
         methods = [name for text in self.method for name in text.split(",") if name] or [default]
         with progress_bars() as progress:
             if len(methods) == 1 and self.out is None:

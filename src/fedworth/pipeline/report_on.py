@@ -19,7 +19,7 @@ from fedworth.storage import Place, Progress, silent
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation, MeasuredUtilities, values_by
-from fedworth.valuation.methods import headline, round_gains
+from fedworth.valuation.methods import round_gains
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 
 REPORTED = (
@@ -33,7 +33,7 @@ REPORTED = (
     "fedsv-later",
 )
 OF_UTILITIES = tuple(name for name in REPORTED if name not in ("truth", "comfedsv-models", "fedsv-equal"))
-OF_VERTICAL = "verfedsv", "refitted-head", "leave-one-out"
+OF_VERTICAL = "refitted-head", "verfedsv", "leave-one-out"
 NO_ALL_CLIENTS_ROUND = (
     "no round has all clients: how similar clients are is known only from the rounds they share, so values are less "
     "precise, and the paper's completion says nothing of coalitions larger than a round's participants; let one round "
@@ -88,8 +88,7 @@ def report_on(
     federation = Federation(of, task, settings, work=work, session=session, progress=progress, sampled=sampled)
     absent = {"truth"} if not federation.recorded.has_truth else set()
     absent |= {"fedsv-equal"} if settings.clip else set()  # the same as FedSV then
-    first = headline(is_vertical=federation.is_vertical, is_given=bool(settings.given))
-    everyday = (first, *(OF_VERTICAL if federation.is_vertical else REPORTED))
+    everyday = OF_VERTICAL if federation.is_vertical else REPORTED
     names = methods or [name for name in everyday if name not in absent]
     slow = like.slow if like is not None else () if methods else federation.slow_methods(names)
     names = [name for name in dict.fromkeys(names) if name not in slow]

@@ -665,11 +665,9 @@ OF_EMBEDDINGS = {VERFEDSV, REFITTED}
 """Methods for vertical federations only."""
 
 
-def headline(*, is_vertical: bool, is_given: bool) -> str:
-    """The method to act on, if none is asked for; VerFedSV hardly sees what given clients have."""
-    if not is_vertical:
-        return "comfedsv-models"
-    return REFITTED if is_given else VERFEDSV
+def headline(*, is_vertical: bool) -> str:
+    """The method to act on, if none is asked for."""
+    return REFITTED if is_vertical else "comfedsv-models"
 
 
 @cache

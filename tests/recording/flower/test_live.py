@@ -56,7 +56,7 @@ def test_a_vertical_app_of_processes_is_recorded_while_a_client_is_killed(tmp_pa
     assert away
     task_file = TOOL.parents[1] / "examples" / "flower_vertical" / "strips" / "task.py"
     assert main(["report", str(tmp_path / "l"), "--task", f"{task_file}:task", "--out", str(tmp_path / "r")]) == 0
-    found = json.loads((tmp_path / "r" / "report.json").read_text())["valuations"][0]
+    found = json.loads((tmp_path / "r" / "report.json").read_text())["valuations"][1]
     assert found["method"] == "verfedsv"
     by_round = np.array(found["by_round"])
     assert not by_round[0].any()  # where clients start

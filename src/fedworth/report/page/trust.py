@@ -19,6 +19,7 @@ from fedworth.valuation.methods import Basis, method_text
 from fedworth.valuation.notebook import share_text
 from fedworth.valuation.uncertainty import LEVEL, Source, Trust
 from fedworth.valuation.valuation import Valuation
+from fedworth.valuation.vertical import REFITTED, VERFEDSV
 
 LEVEL_TEXT = f"{LEVEL:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 ENOUGH, PARTLY = 0.5, 0.1
@@ -227,8 +228,11 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
         basis = "All values are means of several recorded runs"
     error = "the line through each bar shows" if valuation.uncertainty is not None else "it is not known"
     total = TOTALS.get(text.basis, "") if text.adds_up else ""
-    if report.is_vertical and total:
+    if valuation.method == VERFEDSV:
         total = "All values together are what new embeddings gained, without what the server’s head learned."
+    if valuation.method == REFITTED:
+        scope = ", by what its embeddings tell that those of the others do not"
+        total = "All values together are how much better a head does that is fitted to what all {nouns} tell."
     sign = f"below zero, the other {settings.plural} are on average better off without it"
     if report.is_vertical:
         sign = f"a value below zero is no sign that what the {settings.noun} knows does harm"
