@@ -12,11 +12,13 @@ validation samples. Asynchronous: half of the clients, drawn at random, take par
 """
 
 import argparse
+import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -291,15 +293,28 @@ def means(rows: list[dict[str, Any]], by: list[str], digits: int = 2) -> str:
     return markdown(frame.round(digits))
 
 
+def all_rows(work: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """The rows of all cases, in processes of one thread each."""
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return [row for rows in pool.map(partial(rows_of, work), cases) for row in rows]
+
+
+def rows_of(work: Callable[..., Any], case: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """The rows of one case."""
+    found = work(*case)
+    return [found] if isinstance(found, dict) else list(found)
+
+
 def show_agreement(seeds: range) -> None:
     """How well values agree with training again."""
-    rows = [
-        row
+    cases = [
+        (task, combine, model, is_partial, seed)
         for task in TASKS
         for combine, model, is_partial in (MODELS if task != "digits" else MODELS[::3])
         for seed in (seeds if task != "digits" else seeds[:3])
-        for row in agreement(task, combine, model, is_partial, seed)
     ]
+    rows = all_rows(agreement, cases)
     pooled = correlations(rows, ["task", "embeddings"]).round(2).reset_index()
     print("Correlation with training again, over the clients of all seeds\n\n", markdown(pooled), sep="")
     of_seeds = correlations(rows, ["task", "embeddings", "seed"]).groupby(["task", "embeddings"], sort=False)
@@ -310,27 +325,28 @@ def show_agreement(seeds: range) -> None:
 def show_intervals(seeds: range) -> None:
     """How many intervals hold."""
     cases = [(task, model, seed) for task in TASKS[:3] for model in ("logistic", "mlp") for seed in seeds[:3]]
-    frame = pd.DataFrame([row for case in cases for row in intervals(*case)])
+    frame = pd.DataFrame(all_rows(intervals, cases))
     held = frame.groupby(["task", "embeddings", "column"], sort=False)["held"].mean().unstack(sort=False)
     print("90 % intervals that hold\n\n", markdown(held.round(2).reset_index()), sep="")
 
 
 def show_splitting(seeds: range) -> None:
     """What two halves and two twins get."""
-    print("Split and doubled clients\n\n", means([r for s in seeds[:2] for r in splitting(s)], ["case"], 3), sep="")
+    found = all_rows(splitting, [(seed,) for seed in seeds[:2]])
+    print("Split and doubled clients\n\n", means(found, ["case"], 3), sep="")
 
 
 def show_batches(seeds: range) -> None:
     """Errors of estimated embeddings."""
     cases = (("digits", "logistic", 8), ("digits", "mlp", 2), ("independent", "logistic", 6), ("overlapping", "mlp", 1))
-    found = [batches(*case, seed) for case in cases for seed in seeds[:2]]
+    found = all_rows(batches, [(*case, seed) for case in cases for seed in seeds[:2]])
     print("Batches only\n\n", means(found, ["task", "bottoms", "participants"]), sep="")
 
 
 def show_cancelling(seeds: range) -> None:
     """How much of what VerFedSV measures in single rounds cancels."""
     cases = [(task, size) for task in TASKS for size in (None, 64, 8)]
-    found = pd.DataFrame([cancelling(*case, seed) for case in cases for seed in seeds[:4]])
+    found = pd.DataFrame(all_rows(cancelling, [(*case, seed) for case in cases for seed in seeds[:4]]))
     rows = found.groupby(["task", "batches of"], sort=False)
     frame = rows.agg({"moved / remains": ["min", "max"], "intervals below 0": "mean"}).round(2)
     frame.columns = pd.Index(["moved / remains, least", "most", "intervals below 0"])
@@ -357,9 +373,9 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     for name, show in PARTS.items():
         if args.only in (None, name):
-            started = time.process_time()
+            before = os.times().children_user
             show(range(args.first_seed, args.first_seed + args.seeds))
-            print(f"\n{time.process_time() - started:.0f} s of processor time\n", flush=True)
+            print(f"\n{os.times().children_user - before:.0f} s of processor time\n", flush=True)
 
 
 if __name__ == "__main__":
