@@ -21,7 +21,8 @@ class Provenance:
     n_rejected_answers: int = 0
     judged_by: str | None = None  # the loss or measure by its name
     n_test_samples: int | None = None
-    samples: str = "test samples"  # what these are; clients of a vertical federation may send training samples only
+    samples: str = "test samples"  # what these are: a vertical federation may have batches of training samples only
+    is_vertical: bool = False  # whether clients sent embeddings of their features, and no models
     is_open: bool = False  # whether the federation was still training
     sampled: bool = False  # whether coalitions of up to 12 clients were sampled, since measuring all would take long
     slow: tuple[str, ...] = ()  # everyday methods that were left out, since they would take long

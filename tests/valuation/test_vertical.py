@@ -671,7 +671,7 @@ def test_a_client_that_answered_once_is_said_to_have_nothing_to_value(tmp_path):
     report = fedworth.report_on(ledger, vertical.task(), methods=VERFEDSV_FIRST, work=PLAIN)
     assert report["once"].value == report["frozen"].value == 0
     (caution,) = (caution for caution in report.chosen.cautions if "worth 0 by VerFedSV" in caution)
-    assert caution.startswith("once, frozen sent embeddings in one round only")
+    assert caution.startswith("nothing that once and frozen sent changed what is measured")
 
 
 def test_labels_in_another_order_are_refused(tmp_path):
@@ -691,5 +691,53 @@ def test_other_clients_are_refused(tmp_path):
 
 def test_rounds_with_everyone_are_nothing_special_where_nobody_is_missing(tmp_path):
     ledger, vertical = recorded_steps(tmp_path / "l", {"a": [0.0, 1.0], "b": [0.0, 0.5]})
-    with pytest.raises(ValuationError, match="use verfedsv"):
+    with pytest.raises(ValuationError, match="use refitted-head or verfedsv"):
         Federation(ledger, vertical.task(), work=PLAIN).value("all-clients-round")
+
+
+def test_values_after_a_round_are_given_without_naming_a_method(tmp_path):
+    vertical = Vertical(nn.Linear(2, 2).double(), torch.arange(60) % 2, {"a": 1, "b": 1})
+    recorder = fedworth.record_into(tmp_path / "l", vertical=vertical)
+    for t in range(2):
+        recorder.start_round(vertical.head.state_dict(), asked=["a", "b"])
+        for name in ("a", "b"):
+            recorder.client_embedding(name, t * (torch.arange(60) % 2).double()[:, None])
+        recorder.end_round()
+    assert set(recorder.values(vertical.task())) == {"a", "b"}
+    recorder.release()
+    ledger = fedworth.Ledger.open(tmp_path / "l")
+    assert Federation(ledger, vertical.task(), work=PLAIN).value().method == "refitted-head"
+
+
+def test_without_the_refitted_head_values_are_used_with_care(informative):
+    ledger, _ = informative
+    vertical = Vertical(nn.Linear(8, 2).double(), torch.arange(400) % 2, dict.fromkeys(ledger.clients, 2), loss=error)
+    report = fedworth.report_on(ledger, vertical.task(), work=PLAIN)
+    assert report.chosen.method == "verfedsv"
+    assert any("nothing checks these values" in caution for caution in report.chosen.cautions)
+    assert "Use with care" in report.page_html()
+
+
+def test_steps_that_cancel_to_nothing_have_a_readable_number(tmp_path):
+    ledger, vertical = recorded_steps(tmp_path / "l", {"a": [0.0, 1.0, 0.0], "b": [0.0, 1.0, 0.0]})
+    made = Federation(ledger, vertical.task(), work=PLAIN).value("verfedsv")
+    assert any("over 100 times as much" in caution for caution in made.cautions)
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.arange(20.0)[:, None] % 2, (torch.arange(20) % 2).bool(), torch.arange(20) % 2]
+)
+def test_equal_labels_of_another_type_or_shape_are_the_same(labels):
+    like = Vertical(nn.Linear(2, 1), torch.arange(20.0) % 2, {"a": 1, "b": 1}, loss="binary")
+    assert Vertical(nn.Linear(2, 1), labels, {"a": 1, "b": 1}, loss="binary").form == like.form
+
+
+def test_labels_that_are_no_tensor_are_refused():
+    with pytest.raises(UsageError, match="labels: found a list, expected a tensor"):
+        Vertical(nn.Linear(2, 1), [0, 1], {"a": 1, "b": 1})  # type: ignore[arg-type]
+
+
+def test_a_report_by_another_method_knows_that_it_is_vertical(tmp_path):
+    ledger, vertical = recorded_steps(tmp_path / "l", {"a": [0.0, 1.0], "b": [0.0, 0.5]})
+    page = fedworth.report_on(ledger, vertical.task(), methods=["leave-one-out"], work=PLAIN).page_html()
+    assert "the server averages them" not in page

@@ -8,7 +8,7 @@ from fedworth.arrays import Floats, Indices
 from fedworth.games.game import Game
 
 MOST_NAMED = 12
-"""Clients that a caveat names in its sentence."""
+"""Clients that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,15 @@ def in_every_run(runs: Sequence[Sequence[Caveat]]) -> tuple[Caveat, ...]:
 
 
 def _caveat(text: str, clients: Sequence[str], *more: object) -> Caveat:
+    how_many = OF_SEVERAL if len(clients) > 1 else OF_ONE
+    return Caveat(tuple(clients), text.format(listed(clients), *more, **how_many))
+
+
+def listed(clients: Sequence[str]) -> str:
+    """The clients, with at most `MOST_NAMED` names, in a sentence."""
     n_more = len(clients) - MOST_NAMED
     names = [*clients[:MOST_NAMED], *([f"{n_more} more"] if n_more > 0 else [])]
-    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return Caveat(tuple(clients), text.format(listed, *more, **(OF_SEVERAL if len(clients) > 1 else OF_ONE)))
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 class Completion(Protocol):

@@ -130,7 +130,8 @@ def provenance_of(federation: Federation, ledger: Ledger, task: Task, slow: Sequ
         slow=tuple(slow),
         judged_by=criterion.name,
         n_test_samples=None if isinstance(task.module, UtilityModule) else len(measured.labels),
-        samples="test samples" if federation.estimated is None else "training samples",
+        samples="test samples" if federation.estimated is None else "labelled samples",
+        is_vertical=federation.is_vertical,
         is_open=not ledger.is_closed,
         unit=criterion.unit,
     )

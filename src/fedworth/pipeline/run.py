@@ -124,9 +124,11 @@ _SESSIONS: dict[Path, Session] = {}
 
 
 def live_values(
-    folder: Path, task: Task, *, method: str = "fedsv", settings: ValuationSettings | None = None
+    folder: Path, task: Task, *, method: str | None = None, settings: ValuationSettings | None = None
 ) -> dict[str, float]:
     """What each client is worth by the rounds recorded so far; a client without a value is left out.
+
+    The method is FedSV if none is named, and VerFedSV in a vertical federation.
 
     For a server that weighs, chooses or drops clients while it trains: what was read and measured for the same task
     object is remembered, so FedSV costs the new round's coalitions; a method that completes measures all rounds so far.
@@ -136,6 +138,7 @@ def live_values(
     if session is None or session.task is not task:
         _SESSIONS.clear()
         session = _SESSIONS[place] = Session(task)
-    valuation = Federation(session.remember(Ledger.open(folder)), task, settings, session=session).value(method)
+    federation = Federation(session.remember(Ledger.open(folder)), task, settings, session=session)
+    valuation = federation.value(method or ("verfedsv" if federation.is_vertical else "fedsv"))
     pairs = zip(valuation.clients, valuation.values.tolist(), strict=True)
     return {name: value for name, value in pairs if not math.isnan(value)}

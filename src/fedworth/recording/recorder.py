@@ -283,9 +283,12 @@ def record_into(
     if vertical is not None and clients and tuple(clients) != vertical.clients:
         raise UsageError(f"record_into: clients {', '.join(clients)}, but a vertical federation of {vertical.clients}")
     if not is_new:
-        found = Ledger.open(place).form
-        if vertical is not None and (found is None or not found.fits(vertical.form)):
-            recorded = "models" if found is None else "embeddings of other widths, samples or labels"
+        ledger = Ledger.open(place)
+        is_same = vertical is None or (
+            ledger.form is not None and ledger.form.fits(vertical.form) and ledger.clients == vertical.clients
+        )
+        if not is_same:
+            recorded = "models" if ledger.form is None else "embeddings of other clients, widths, samples or labels"
             raise LedgerError(f"{place}: records {recorded}; name another folder")
         return LiveRecorder(LedgerWriter.resume(place, quarantine=True), tracking=tracking)
     seen = {} if rule is None else {"rule": rule.document()}

@@ -119,7 +119,7 @@ class Comparison:
         others = tuple(
             f"{name} is valued differently from {names[0]} ({found}), and their values may differ because of this"
             for report, name in zip(reports, names, strict=True)
-            if (found := differing(_settings(report, methods), _settings(reports[0], methods)))
+            if (found := _differing(report, reports[0], methods))
         )
         return Comparison(labels, rows, tuple(_pair(labels, rows, a, b) for a, b in places), digits, others)
 
@@ -200,10 +200,13 @@ class Comparison:
         return plots.comparison(self, ax)
 
 
-def _settings(report: Report, methods: Sequence[str]) -> dict[str, Any]:
-    """How a report was valued; the seed does not count, since runs of several seeds are compared."""
-    settings = {} if report.provenance is None else {**report.provenance.settings, "seed": None}
-    return settings if methods else {"method": report.chosen.method, **settings}
+def _differing(report: Report, first: Report, methods: Sequence[str]) -> str:
+    """How two reports were valued differently; the seed does not count, since runs of several seeds are compared."""
+    both: list[dict[str, Any]] = [{} if methods else {"method": made.chosen.method} for made in (report, first)]
+    if report.provenance is not None and first.provenance is not None:  # else the settings are not known
+        for settings, made in zip(both, (report.provenance, first.provenance), strict=True):
+            settings.update(made.settings, seed=None)
+    return differing(*both)
 
 
 def _difference(first: ClientValue, second: ClientValue) -> tuple[float, float | None] | None:

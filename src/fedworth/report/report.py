@@ -22,7 +22,6 @@ from fedworth.records import document_of, read_as
 from fedworth.report.scores import Scores
 from fedworth.storage import Place, json_bytes, make_folder, read_json, write_together, write_whole
 from fedworth.theory.fairness import relative_difference
-from fedworth.valuation.methods import OF_EMBEDDINGS
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue, Valuation
@@ -114,9 +113,14 @@ class Report:
         return () if self.provenance is None else tuple(self.provenance.settings.get("given", ()))
 
     @property
+    def is_open(self) -> bool:
+        """Whether the federation was still training."""
+        return self.provenance is not None and self.provenance.is_open
+
+    @property
     def is_vertical(self) -> bool:
         """Whether clients sent embeddings of their features, and no models."""
-        return any(made.method in OF_EMBEDDINGS for made in self.valuations)
+        return self.provenance is not None and self.provenance.is_vertical
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:

@@ -54,7 +54,7 @@ def mean_of_runs(reports: Sequence[Report], names: Sequence[str] = (), *, title:
         valuations=tuple(_mean([report.valued_by(method) for report in reports]) for method in methods),
         copies=first.copies,
         notes=(f"values are means of {n_runs} recorded runs, and intervals include how much the runs differ",),
-        provenance=replace(first.provenance, other_heads=heads[1:]),
+        provenance=replace(first.provenance, other_heads=heads[1:], is_open=any(made.is_open for made in reports)),
     )
 
 

@@ -18,6 +18,7 @@ from fedworth.report.scores import change_text, levels_text, measure_text, score
 from fedworth.valuation.methods import method_text
 from fedworth.valuation.uncertainty import Source
 from fedworth.valuation.valuation import COLUMNS, GROUP_COLUMNS, Valuation
+from fedworth.valuation.vertical import REFITTED
 
 if TYPE_CHECKING:
     from fedworth.report.report import Report
@@ -130,7 +131,9 @@ def values_table(report: "Report") -> Table:
     columns = [(column, v) for v, block in zip(shown, blocks, strict=True) for column in block]
     rows = zip(report.clients, *(column.cells(v) for column, v in columns), strict=True)
     basis = report.provenance
-    is_one_game = bool(shown) and shown[0].by_round is None and not shown[0].is_mean_of_runs
+    is_one_game = bool(shown) and (
+        shown[0].method == REFITTED or (shown[0].by_round is None and not shown[0].is_mean_of_runs)
+    )
     rounds = "" if is_one_game else ", added up over the rounds"
     value = f"how much a client {change_text(basis)} on {test_set_text(basis)}{rounds}"
     legend = [f"value: {value}; measured in: {measure_text(basis)}"]

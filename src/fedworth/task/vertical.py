@@ -74,8 +74,10 @@ class Vertical:
         loss: str | UserFunction = DEFAULT_LOSS,
     ) -> None:
         self.head, self.labels, self.loss, self.clients = head, labels, loss, tuple(widths)
-        same_numbers = labels.detach().cpu().double().contiguous()  # whatever their dtype is
-        sha256 = hashlib.sha256(str(tuple(labels.shape)).encode() + tensor_bytes(same_numbers)).hexdigest()
+        if not isinstance(labels, torch.Tensor):
+            raise UsageError(f"labels: found a {type(labels).__name__}, expected a tensor (torch.as_tensor)")
+        numbers = labels.detach().cpu().float().flatten() + 0.0  # whatever their dtype and shape are
+        sha256 = hashlib.sha256(tensor_bytes(numbers)).hexdigest()
         combine = checked_name("combination", Combine, combine)
         self.form = EmbeddingForm(tuple(widths.values()), len(labels), combine, sha256)
 

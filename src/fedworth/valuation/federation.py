@@ -39,7 +39,7 @@ from fedworth.storage import Progress, silent
 from fedworth.task.cells import Cells, Undivided, cells_of, cells_of_blocks, divide
 from fedworth.task.task import Task, checked_task
 from fedworth.valuation.interactions import Interaction, interactions_of, shapiq_game_of
-from fedworth.valuation.methods import GameSource, value_by
+from fedworth.valuation.methods import GameSource, headline, value_by
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
 from fedworth.valuation.valuation import Valuation
 from fedworth.valuation.vertical import with_disputes
@@ -158,8 +158,9 @@ class Federation(GameSource):
         """The completion by predicted models."""
         return self._models
 
-    def value(self, method: str = "comfedsv-models") -> Valuation:
-        """What each client is worth by one method; made once."""
+    def value(self, method: str | None = None) -> Valuation:
+        """What each client is worth by one method, that of reports if none is named; made once."""
+        method = method or headline(is_vertical=self.is_vertical)
         if method not in self._values:
             self._values[method] = value_by(self, method)
             for t in range(self.recorded.n_rounds):
@@ -402,7 +403,9 @@ def values_by(source: Federation | MeasuredUtilities, methods: Iterable[str]) ->
             if source.settings.strict:
                 raise
             refusals.append((method, str(error)))
-    return with_disputes(valuations) if source.is_vertical else tuple(valuations), tuple(refusals)
+    if source.is_vertical:
+        return with_disputes(valuations, [method for method, _ in refusals]), tuple(refusals)
+    return tuple(valuations), tuple(refusals)
 
 
 def completed_arrays(source: GameSource, completion: Completion) -> dict[str, NDArray[Any]]:

@@ -570,7 +570,8 @@ METHODS: dict[str, Method] = {
     ),
     REFITTED: Method(
         "Refitted head",
-        "vertical: what the client's embeddings tell that others' do not, by a head fitted anew for each coalition",
+        "vertical: what the client's embeddings tell about the labels, shared with those that tell the same, by a head "
+        "fitted anew for each coalition",
         _refitted_head,
     ),
     "truth": Method(
@@ -654,12 +655,13 @@ METHODS: dict[str, Method] = {
 }
 
 
-OF_MODELS = {"comfedsv-models", "comfedsv", "fedsv-equal", "truth", "or", "influence", "cosine", "retraining"}
-"""Methods that compare, predict or rebuild models, or train them again."""
-
-OF_ROUNDS = {"fedsv", "fedsv-later", "all-clients-round"}
-"""Methods that differ by rounds in which everyone took part; in a vertical federation, nobody is missing."""
-
+OF_MODELS = {
+    # compare, predict or rebuild models, or train them again
+    *("comfedsv-models", "comfedsv", "fedsv-equal", "truth", "or", "influence", "cosine", "retraining"),
+    # differ by who is absent from a round: from a vertical federation nobody is
+    *("fedsv", "fedsv-later", "all-clients-round"),
+}
+"""Methods that are not for vertical federations."""
 
 OF_EMBEDDINGS = {VERFEDSV, REFITTED}
 """Methods for vertical federations only."""
@@ -698,8 +700,8 @@ def method_text(name: str) -> Method:
 
 def unfit(name: str, *, is_vertical: bool) -> str:
     """Why a method cannot value a federation of this kind; empty if it can."""
-    if is_vertical and name in OF_MODELS | OF_ROUNDS:
-        return f"{name} is about models that are averaged, and this federation is vertical; use {VERFEDSV}"
+    if is_vertical and name in OF_MODELS:
+        return f"{name} is for models that are averaged, and this federation is vertical; use {REFITTED} or {VERFEDSV}"
     if name in OF_EMBEDDINGS and not is_vertical:
         return f"{name} is for vertical federations, and here clients send models; use comfedsv-models"
     return ""

@@ -92,7 +92,10 @@ class RefittedGame:
     def __init__(self, federation: RecordedFederation, progress: Progress = silent) -> None:
         self.task, self.clients, self.n_blocks = federation.oracle.task, federation.heard, federation.oracle.n_blocks
         if self.task.judged_by.criterion.is_own or not self.task.judged_by.criterion.is_smooth:
-            raise ValuationError("refitted-head needs a loss with derivatives, and this task's may have none")
+            raise ValuationError(
+                "refitted-head needs a loss with derivatives, and this task's may have none; use verfedsv, or a loss "
+                "that has a name"
+            )
         self._progress, self._labels = progress, self.task.labels.cpu()
         if len(self._labels) < FEWEST_SAMPLES:
             raise ValuationError(

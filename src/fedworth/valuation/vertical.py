@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedworth.completion.completion import listed
+from fedworth.valuation.ranking import EQUAL
 from fedworth.valuation.valuation import Valuation, other_orders
 
 VERFEDSV, REFITTED = "verfedsv", "refitted-head"
@@ -20,8 +22,11 @@ MOST_CANCELLED = 2.0
 
 It is near 1 where clients train on all samples (`docs/vertical.md`)."""
 
+MOST_SHOWN = 100
+"""A larger ratio is not shown as it is."""
+
 CANCELLED = (
-    "steps mostly cancel: clients gained and lost {:.1f} times as much in single rounds as remains, {} most of all; "
+    "steps mostly cancel: clients gained and lost {} times as much in single rounds as remains, {} most of all; "
     f"training on small batches does this, and so do embeddings that are out of line in some rounds; use {REFITTED}"
 )
 BELOW_ZERO = (
@@ -29,9 +34,10 @@ BELOW_ZERO = (
     f"training on small batches, and what the head learned from them is not counted; use {REFITTED}"
 )
 UNCHANGED = (
-    f"{{}} sent embeddings in one round only, or the same in all: worth 0 by VerFedSV, whatever they tell; {REFITTED} "
-    "values what they tell"
+    "nothing that {} sent changed what is measured, as embeddings of one round only, or the same in all: worth 0 by "
+    f"VerFedSV, whatever they tell; {REFITTED} values what they tell"
 )
+UNCHECKED = f"{REFITTED}, which sees what others tell already, was refused, so nothing checks these values"
 WITHOUT = (
     f"the head was trained with {{}}, whose embeddings stay as they were first sent; {REFITTED} values the others by "
     "heads of their own"
@@ -50,20 +56,24 @@ def cautions_of(valuation: Valuation, without: Sequence[str], given: Sequence[st
         return (ONE_TRAINING,) if given else ()
     found = [STEPS_HARDLY_INTERACT] if given else []
     if without:
-        found.append(WITHOUT.format(", ".join(without)))
+        found.append(WITHOUT.format(listed(without)))
     if valuation.method == VERFEDSV and valuation.by_round is not None:
         moved, values = np.abs(valuation.by_round).sum(axis=0), valuation.values  # (n_clients,), NaN without a value
-        if unchanged := [valuation.clients[k] for k in np.flatnonzero(moved == 0)]:
-            found.append(UNCHANGED.format(", ".join(unchanged)))
-        if np.nansum(values) < 0:
+        in_all, left = np.nansum(moved), np.nansum(np.abs(values))
+        if in_all and (unchanged := [valuation.clients[k] for k in np.flatnonzero(moved == 0)]):
+            found.append(UNCHANGED.format(listed(unchanged)))
+        if np.nansum(values) < -EQUAL * in_all:
             found.append(BELOW_ZERO.format(np.nansum(values)))
-        if (ratio := np.nansum(moved) / max(np.nansum(np.abs(values)), 1e-300)) > MOST_CANCELLED:
-            found.append(CANCELLED.format(ratio, valuation.clients[int(np.nanargmax(moved - np.abs(values)))]))
+        if in_all > MOST_CANCELLED * left:
+            times = f"{in_all / left:.1f}" if in_all < MOST_SHOWN * left else f"over {MOST_SHOWN}"
+            found.append(CANCELLED.format(times, valuation.clients[int(np.nanargmax(moved - np.abs(values)))]))
     return tuple(found)
 
 
-def with_disputes(valuations: Sequence[Valuation]) -> tuple[Valuation, ...]:
-    """The valuations, with a caution where the refitted head orders clients differently."""
+def with_disputes(valuations: Sequence[Valuation], refused: Sequence[str]) -> tuple[Valuation, ...]:
+    """The valuations, with a caution where the refitted head orders clients differently, or was refused."""
+    if REFITTED in refused:
+        return tuple(replace(made, cautions=(*made.cautions, UNCHECKED)) for made in valuations)
     reference = {made.method: made.values for made in valuations if made.method == REFITTED}
     notes = [() if made.method in reference else tuple(other_orders(made, reference)) for made in valuations]
     return tuple(

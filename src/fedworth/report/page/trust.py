@@ -77,16 +77,15 @@ CAUTIOUS = "The coordinator’s report says why: read it before you compare {nou
 def verdict_of(report: Report, settings: PageSettings) -> Verdict:
     chosen = report.chosen
     cautions = "".join(f"Note: {caution}. " for caution in chosen.cautions)
-    is_open = report.provenance is not None and report.provenance.is_open
-    still_training = f" {STILL_TRAINING.capitalize()}." if is_open else ""
+    still_training = f" {STILL_TRAINING.capitalize()}." if report.is_open else ""
     if chosen.uncertainty is not None:
         head, use = USES[chosen.uncertainty.trust]
         if np.isfinite(chosen.values).sum() == 1:
             is_sure = not chosen.uncertainty.caveats and any(line.helps is not None for line in chosen)
-            head, use = GOOD if is_sure else CARE, ONE_VALUE
+            head, use = GOOD if is_sure else CARE, f"{ONE_VALUE} {CAUTIOUS}" if chosen.cautions else ONE_VALUE
         elif chosen.cautions and head is not BAD:
             use = CAUTIOUS
-        if (chosen.cautions or is_open) and head is GOOD:
+        if (chosen.cautions or report.is_open) and head is GOOD:
             head = CARE
         use += still_training
         why = f"{cautions}{chosen.uncertainty.sentence_about(settings.plural)} {chosen.uncertainty.advice}".strip()
@@ -231,7 +230,7 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     if valuation.method == VERFEDSV:
         total = "All values together are what new embeddings gained, without what the server’s head learned."
     if valuation.method == REFITTED:
-        scope = ", by what its embeddings tell that those of the others do not"
+        scope = f", by what its embeddings tell about the labels; what several {settings.plural} tell is shared by them"
         total = "All values together are how much better a head does that is fitted to what all {nouns} tell."
     sign = f"below zero, the other {settings.plural} are on average better off without it"
     if report.is_vertical:
