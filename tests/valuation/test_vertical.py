@@ -624,6 +624,8 @@ def test_steps_that_cancel_are_used_with_care_and_are_no_harm(tmp_path):
     assert "harm" not in {finding.kind.name for finding in report.all_findings}
     assert "Use with care" in report.page_html()
     assert "no sign that what the client knows does harm" in report.statement_html("returns")
+    assert "The coordinator’s report says why." in report.statement_html("returns")
+    assert "The coordinator’s report says why." not in report.page_html()
 
 
 def test_who_is_paid_for_a_bad_start_is_disputed_by_the_refitted_head(tmp_path):

@@ -272,7 +272,9 @@ class SummedGame:
         if not games:
             raise ValuationError("a sum of no games: expected one or more")
         if any(not np.array_equal(game.clients, games[0].clients) for game in games):
-            raise ValuationError("a sum of games among different clients: expected the same clients in all of them")
+            raise ValuationError(
+                "this shares out the sum of all rounds' games, and rounds have different clients; use another method"
+            )
         self.games, self.clients, self.n_blocks = games, games[0].clients, games[0].n_blocks
 
     def utilities(self, coalitions: Memberships) -> Floats:

@@ -19,11 +19,12 @@ from fedworth.storage import Place, Progress, silent
 from fedworth.task.modules import UtilityModule
 from fedworth.task.task import Task
 from fedworth.valuation.federation import Federation, MeasuredUtilities, values_by
-from fedworth.valuation.methods import round_gains
+from fedworth.valuation.methods import HEADLINE, round_gains
 from fedworth.valuation.settings import ValuationSettings, WorkSettings
+from fedworth.valuation.vertical import REFITTED, VERFEDSV
 
 REPORTED = (
-    "comfedsv-models",
+    HEADLINE,
     "comfedsv",
     "fedsv",
     "fedsv-equal",
@@ -32,8 +33,8 @@ REPORTED = (
     "leave-one-out",
     "fedsv-later",
 )
-OF_UTILITIES = tuple(name for name in REPORTED if name not in ("truth", "comfedsv-models", "fedsv-equal"))
-OF_VERTICAL = "refitted-head", "verfedsv", "leave-one-out"
+OF_UTILITIES = tuple(name for name in REPORTED if name not in ("truth", HEADLINE, "fedsv-equal"))
+OF_VERTICAL = REFITTED, VERFEDSV, "leave-one-out"
 NO_ALL_CLIENTS_ROUND = (
     "no round has all clients: how similar clients are is known only from the rounds they share, so values are less "
     "precise, and the paper's completion says nothing of coalitions larger than a round's participants; let one round "

@@ -22,6 +22,7 @@ from fedworth.records import document_of, read_as
 from fedworth.report.scores import Scores
 from fedworth.storage import Place, json_bytes, make_folder, read_json, write_together, write_whole
 from fedworth.theory.fairness import relative_difference
+from fedworth.valuation.methods import HEADLINE
 from fedworth.valuation.notebook import notebook_html
 from fedworth.valuation.ranking import rank_correlation
 from fedworth.valuation.valuation import ClientValue, Valuation
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from fedworth.ledger.ledger import Ledger
     from fedworth.report.rewards import Rewards
     from fedworth.report.settings import PageSettings, RewardSettings
-
-HEADLINE = "comfedsv-models"
-"""The method that a report shows first, if it has values by it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,6 +66,9 @@ ON_THIS_TEST_SET = "the intervals hold on this test set only: {reason}"
 NO_WEIGHTS = "the method has no values by group, so it cannot give values for other shares of groups"
 NO_GAME = "this measure shares out no game, and no standard errors of it are known"
 
+HEADLINE = "comfedsv-models"
+"""The method that a report shows first, if it has values by it; that of a vertical federation is the refitted head."""
+
 GTG_SKIPPED = 0.05
 """GTG leaves out a round whose participants changed the utility by less than this part of an average round."""
 
@@ -669,7 +672,7 @@ OF_EMBEDDINGS = {VERFEDSV, REFITTED}
 
 def headline(*, is_vertical: bool) -> str:
     """The method to act on, if none is asked for."""
-    return REFITTED if is_vertical else "comfedsv-models"
+    return REFITTED if is_vertical else HEADLINE
 
 
 @cache

@@ -143,6 +143,7 @@ def statement_html(
         "findings": [finding for finding in sorted_findings(report) if client in finding.clients],
         "looked": bool(report.looked_for),
         "verdict": verdict_of(report, settings),
+        "cautioned": bool(report.chosen.cautions),
         "fingerprint": report.fingerprint,
         "rewards": rewards,
         "facts": facts,

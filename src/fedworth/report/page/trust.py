@@ -71,7 +71,7 @@ USES = {
     ),
 }
 ONE_VALUE = "One {noun} has a value, so there is nobody to compare it with. Judge the value by its range."
-CAUTIOUS = "The coordinator’s report says why: read it before you compare {nouns} or pay by these values."
+CAUTIOUS = "Read why before you compare {nouns} or pay by these values."
 
 
 def verdict_of(report: Report, settings: PageSettings) -> Verdict:
@@ -230,7 +230,7 @@ def wording_of(report: Report, settings: PageSettings) -> Wording:
     if valuation.method == VERFEDSV:
         total = "All values together are what new embeddings gained, without what the server’s head learned."
     if valuation.method == REFITTED:
-        scope = f", by what its embeddings tell about the labels; what several {settings.plural} tell is shared by them"
+        scope = f", by what its embeddings tell about the labels; what several {settings.plural} tell, they share"
         total = "All values together are how much better a head does that is fitted to what all {nouns} tell."
     sign = f"below zero, the other {settings.plural} are on average better off without it"
     if report.is_vertical:
